@@ -26,7 +26,7 @@ WIRES = ("float32", "float16")
 class TrainSettings(RowOptions):
     """The section [train].
 
-    "" and 0 of optimizer, rates, accumulator and batch_rows mean left out; models.training.defaults chooses.
+    "" and 0 of optimizer, rates, accumulator, batch_rows and epochs mean left out; models.training.defaults chooses.
 
     models.training.schedule computes the learning rates over time, models.training.dense_optimizer the network's steps;
     models.data.shuffled shuffles rows.
@@ -38,7 +38,10 @@ class TrainSettings(RowOptions):
     """
 
     batch_rows: int = field(default=0, metadata=option("rows per step", empty=CHOSEN))
-    epochs: int = field(default=1, metadata=option("number of passes over the full version's rows"))
+    epochs: int = field(
+        default=0,
+        metadata=option("number of passes over the full version's rows", empty="1; for next-item networks chosen"),
+    )
     optimizer: str = field(
         default="",
         metadata=option(
@@ -128,7 +131,8 @@ def read_train(section: dict[str, Any]) -> TrainSettings:
     train = parse_section(TrainSettings, section, "train")
     if "batch_rows" in section:
         require_between(train.batch_rows, 1, 1 << 20, "train.batch_rows")
-    require_between(train.epochs, 1, 10_000, "train.epochs")
+    if "epochs" in section:
+        require_between(train.epochs, 1, 10_000, "train.epochs")
     if "dense_learning_rate" in section:
         require_positive(train.dense_learning_rate, "train.dense_learning_rate")
     check_rows(train, section, "train")
@@ -160,7 +164,7 @@ def _check_stopping(train: TrainSettings, section: Collection[str]) -> None:
         raise BadInput("train.stop_by: only with train.patience of 1 or more")
     if train.patience and not train.holdout:
         raise BadInput("train.patience: expected 0 while train.holdout is 0, because no rows are held out")
-    if train.patience and train.epochs == 1:
+    if train.patience and train.epochs <= 1:
         raise BadInput("train.patience: expected 0 while train.epochs is 1; set train.epochs to the most there may be")
 
 

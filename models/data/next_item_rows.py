@@ -124,6 +124,22 @@ class NextItemRows:
         return {name: Ragged(take_rows(c, at), splits) for name, c in self._columns.items()}, at
 
 
+def count_histories(source: Source, user: str, until: int) -> int:
+    """Return how many users the first rows of an event log have.
+
+    Args:
+        source: The event log.
+        user: Its column of the users.
+        until: Number of rows.
+    """
+    users = list[Any]()
+    for batch in source.batches(READ_ROWS):
+        if batch.start >= until:
+            break
+        users.append(batch.slice(0, min(len(batch), until - batch.start)).columns[user])
+    return int(_numbered(join_columns(users)).max(initial=-1)) + 1 if users else 0
+
+
 def newest_histories(
     batch: Batch, config: SequenceConfig, columns: Sequence[SequenceFeature], labels: tuple[str, ...]
 ) -> Batch:

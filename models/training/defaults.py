@@ -18,7 +18,7 @@ from freshet_serving.models.embedding.optimizer import INITIAL_ACCUMULATOR
 from freshet_serving.models.training.hash_choice import rows_an_id
 
 CHOSEN = ("optimizer", "learning_rate", "initial_accumulator", "dense_learning_rate", "batch_rows")
-KEPT = (*CHOSEN, "schedule_steps")
+KEPT = (*CHOSEN, "epochs", "schedule_steps")
 """Values that a checkpoint keeps if the file left them out."""
 BEFORE: Mapping[str, Any] = {
     "optimizer": "adagrad",
@@ -28,6 +28,8 @@ BEFORE: Mapping[str, Any] = {
     "batch_rows": 512,
 }
 """Values of settings left out, for checkpoints from before values were chosen."""
+ONE_EPOCH: Mapping[str, Any] = {"epochs": 1}
+"""Likewise, for checkpoints from before epochs were."""
 
 NEXT_ITEM_VALUES: Mapping[str, Any] = {
     "optimizer": "adam",
@@ -37,6 +39,7 @@ NEXT_ITEM_VALUES: Mapping[str, Any] = {
 }
 NEXT_ITEM_RATE = 0.01
 """For next-item networks: the published settings of SASRec and HSTU; Adam uses a tenth of the rate."""
+NEXT_ITEM_STEPS, MOST_EPOCHS = 1000, 50
 RATE, RATE_ROWS, MOST_LONGER = 0.05, 20_000, 2.0
 SMALL_ACCUMULATOR = 1e-6
 FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 350
@@ -53,7 +56,7 @@ def chosen(
     features: list[FeatureConfig],
     rows: int | None,
     ones: float | None = None,
-    next_item: bool = False,
+    histories: int | None = None,
 ) -> TrainSettings:
     """Fill in [train]; values of the file stay.
 
@@ -67,7 +70,8 @@ def chosen(
         features: The model's features.
         rows: Rows of the full version; None if unknown.
         ones: Share of labels that are 1; None if unknown, which counts as a half.
-        next_item: True for a next-item network, which gets NEXT_ITEM_VALUES: its histories have many targets each.
+        histories: For a next-item network, how many histories a pass has; None for other networks. It gets
+            NEXT_ITEM_VALUES, since a history has many targets.
 
     Returns:
         The settings. Values for settings that the file leaves out:
@@ -85,12 +89,17 @@ def chosen(
                               label, as long as 32 steps are left
         dense_learning_rate   0.001; if a batch still has fewer of them, less by the root of their number, down to
                               0.0005
+        epochs                1; for a next-item network as many as have NEXT_ITEM_STEPS steps, 50 at most: before
+                              them it knows little more than which items are popular
     """
-    if next_item:
+    if histories is not None:
         rate = NEXT_ITEM_RATE * _share(settings.optimizer or NEXT_ITEM_VALUES["optimizer"])
-        return filled(settings, {**NEXT_ITEM_VALUES, "learning_rate": rate})
+        steps = max(1, math.ceil(histories / (settings.batch_rows or NEXT_ITEM_VALUES["batch_rows"])))
+        epochs = min(MOST_EPOCHS, math.ceil(NEXT_ITEM_STEPS / steps))
+        return filled(settings, {**NEXT_ITEM_VALUES, "learning_rate": rate, "epochs": epochs})
     optimizer = settings.optimizer or "adagrad"
     values: dict[str, Any] = {
+        **ONE_EPOCH,
         "optimizer": optimizer,
         "initial_accumulator": INITIAL_ACCUMULATOR if settings.optimizer else SMALL_ACCUMULATOR,
         "learning_rate": _learning_rate(features, rows) * _share(optimizer),
@@ -174,6 +183,8 @@ def filled_line(before: TrainSettings, after: TrainSettings, rows: int | None) -
         parts.append(f"network {after.dense_learning_rate:.2g}")
     if not before.batch_rows:
         parts.append(f"batch {after.batch_rows}" + (f" for {rows:,} rows" if rows is not None else ""))
+    if not before.epochs and after.epochs > 1:
+        parts.append(f"{after.epochs} epochs")
     return f"defaults: {', '.join(parts)}" if parts else ""
 
 

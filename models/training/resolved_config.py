@@ -14,11 +14,20 @@ import xxhash
 
 from freshet_serving.models.config.feature_sections import HASHED
 from freshet_serving.models.config.train_config import TrainConfig
-from freshet_serving.models.data.sequence_columns import FLOATS
+from freshet_serving.models.data.next_item_rows import count_histories
+from freshet_serving.models.data.sequence_columns import FLOATS, SequenceSource
 from freshet_serving.models.data.source import Source
 from freshet_serving.models.embedding.multi_hash import NO_HASH
 from freshet_serving.models.training.checkpoint import RunState
-from freshet_serving.models.training.defaults import BEFORE, chosen, filled, filled_line, scheduled, transformed
+from freshet_serving.models.training.defaults import (
+    BEFORE,
+    ONE_EPOCH,
+    chosen,
+    filled,
+    filled_line,
+    scheduled,
+    transformed,
+)
 from freshet_serving.models.training.fingerprint import changed, fingerprint, settings
 from freshet_serving.models.training.hash_choice import decided, measured, of_version
 from freshet_serving.models.training.spec import (
@@ -51,7 +60,7 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
     """
     before = {f.name: saved.settings.get(f"features.{f.name}.transform", "none") for f in config.features}
     hashes = {name: saved.settings.get(f"tables.{name}.hash", NO_HASH) for name in config.tables}
-    train = scheduled(filled(config.train, saved.train or BEFORE), rows)
+    train = scheduled(filled(config.train, {**ONE_EPOCH, **(saved.train or BEFORE)}), rows)
     features, tables = transformed(config.features, before), decided(config, hashes)
     whole = replace(config, train=train, features=features, tables=tables)
     if saved.fingerprint != fingerprint(whole):
@@ -82,8 +91,7 @@ def start_config(
     else:
         transforms = measure_transforms(source, config.features)
         hashes, hash_line = measured(source, config)
-    next_item = config.model.arch in NEXT_ITEM
-    train = chosen(config.train, config.features, rows, share_of_ones(source), next_item)
+    train = chosen(config.train, config.features, rows, share_of_ones(source), _histories(config, source, rows))
     logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
     log_line = f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)
     for line in (filled_line(config.train, train, rows), log_line, hash_line):
@@ -91,6 +99,15 @@ def start_config(
             note(line)
     features, tables = transformed(config.features, transforms), decided(config, hashes)
     return replace(config, train=scheduled(train, rows), features=features, tables=tables)
+
+
+def _histories(config: TrainConfig, source: Source, rows: int | None) -> int | None:
+    """Return how many histories a pass over the full version has; None if the network does not learn next items."""
+    if config.model.arch not in NEXT_ITEM:
+        return None
+    assert isinstance(source, SequenceSource)
+    (sequence,) = config.sequences.values()
+    return count_histories(source.events, sequence.from_events, rows or 0)
 
 
 def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Scaling:

@@ -354,7 +354,7 @@ def test_documented_training_files_are_valid(tmp_path, monkeypatch):
 
     assert [c.model.name for c in shown] == ["ctr", "hours", "svm", "movies", "ads"]
     assert [len(c.features) for c in shown] == [4, 7, 2, 8, 39]
-    assert shown[0].train == TrainSettings()
+    assert shown[0].train == TrainSettings(epochs=1)
 
 
 def test_zoo_training_file_is_valid():

@@ -29,6 +29,17 @@ def test_every_omitted_setting_is_chosen():
     assert settings == TrainSettings(256, 1, "adagrad", 0.1, 0.001, initial_accumulator=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("histories", "batch_rows", "epochs"),
+    [(0, 0, 50), (100, 0, 50), (6040, 0, 21), (6040, 12, 2), (14_681, 0, 9), (128_000, 0, 1), (10**7, 0, 1)],
+)
+def test_next_item_networks_take_a_thousand_steps(histories, batch_rows, epochs):
+    settings = chosen(TrainSettings(batch_rows), columns(3), 10**6, None, histories)
+    assert settings.epochs == epochs
+    assert filled_line(TrainSettings(), settings, 10**6).endswith(f", {epochs} epochs" if epochs > 1 else "rows")
+    assert chosen(TrainSettings(epochs=3), columns(3), 10**6, None, histories).epochs == 3
+
+
 def test_more_rows_allow_up_to_double_learning_rates():
     rates = [chosen(TrainSettings(), columns(3), rows).learning_rate for rows in (None, 0, 20_000, 45_000, 10**7)]
     assert rates == pytest.approx([0.05, 0.05, 0.05, 0.075, 0.1])

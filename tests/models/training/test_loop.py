@@ -273,6 +273,7 @@ def test_checkpoint_older_than_defaults_keeps_its_settings(tmp_path, monkeypatch
     TrainingRun(make_config(tmp_path, **BEFORE), MixedSource(ROWS)).full()
     run = TrainingRun(make_config(tmp_path, **LEFT_OUT), MixedSource(ROWS))
     assert {key: getattr(run.config.train, key) for key in BEFORE} == BEFORE
+    assert run.config.train.epochs == 1
 
 
 def test_changed_or_excessive_full_rows_are_logged(tmp_path):
