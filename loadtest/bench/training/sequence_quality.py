@@ -86,20 +86,20 @@ def fuxictr_run(python: str, rows: Path, way: Way, seed: int) -> Run:
 
 
 class Runs:
-    """What was run, by side, settings and seed; each is kept as soon as it is there and not run again."""
+    """What was run, by rows, side, settings and seed; each is kept as soon as it is there and not run again."""
 
     def __init__(self, out: Path, rows: int, console: Console) -> None:
         self._out, self._console = out, console
         kept = out / "sequence-quality.json"
-        found = json.loads(kept.read_bytes()) if kept.exists() else {}
-        self.results: dict[str, Any] = found if found.get("rows") == rows else {"rows": rows, "sides": {}}
+        self.results: dict[str, Any] = json.loads(kept.read_bytes()) if kept.exists() else {"by_rows": {}}
         self.results |= {"machine": machine(), "origin": origin("-C loadtest sequence-quality", "ARGS", sys.argv[1:])}
-        self.results["load"] = round(os.getloadavg()[0], 1)
+        self._sides = self.results["by_rows"].setdefault(str(rows), {"sides": {}})
+        self._sides["load"] = round(os.getloadavg()[0], 1)
 
     def of(self, side: str, way: Way, seed: int, run: Callable[[], Run]) -> Run:
         """Return a run, made first if it is not kept."""
         told = ", ".join(f"{key} {value:g}" for key, value in way.items()) or "its own choice"
-        seeds: dict[str, Run] = self.results["sides"].setdefault(side, {}).setdefault(told, {})
+        seeds: dict[str, Run] = self._sides["sides"].setdefault(side, {}).setdefault(told, {})
         if str(seed) not in seeds:
             began = time.perf_counter()
             seeds[str(seed)] = run() | {"seconds": round(time.perf_counter() - began, 1)}
@@ -117,11 +117,18 @@ def of_seeds(ways: Mapping[str, Mapping[str, Run]]) -> tuple[str, list[Run]]:
 
 def page(results: Mapping[str, Any]) -> str:
     """sequence-quality.md."""
-    found = {side: of_seeds(ways) for side, ways in results["sides"].items() if ways}
-    means = {side: statistics.mean(run["auc"][0] for run in runs) for side, (_, runs) in found.items()}
     lines = opening("Quality of networks over histories", __doc__ or "", results)
-    lines += [f"The first {results['rows']:,} rows. Aims are compared once both sides have {len(SEEDS)} seeds."]
-    lines += [f"{results['load']} processes waited for the cores when it began: it shows in seconds, not in AUC.", ""]
+    lines += [f"The command is that of the last run. Aims are compared once both sides have {len(SEEDS)} seeds.", ""]
+    for rows, part in sorted(results["by_rows"].items(), key=lambda item: int(item[0])):
+        lines += [f"## {int(rows):,} rows", "", *of_rows(part), ""]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def of_rows(part: Mapping[str, Any]) -> list[str]:
+    """Return the tables of the runs over the same rows."""
+    found = {side: of_seeds(ways) for side, ways in part["sides"].items() if ways}
+    means = {side: statistics.mean(run["auc"][0] for run in runs) for side, (_, runs) in found.items()}
+    lines = [f"{part['load']} processes waited for the cores when it began: it shows in seconds, not in AUC.", ""]
     lines += ["| side | AUC, mean | by seed | epochs | seconds | settings |", "|---|---:|---|---|---|---|"]
     for side, (told, runs) in found.items():
         each, epochs, seconds = (
@@ -134,7 +141,7 @@ def page(results: Mapping[str, Any]) -> str:
         if side in means and other in means and len(found[side][1]) == len(found[other][1]) == len(SEEDS):
             more = means[side] - means[other]
             lines.append(f"| {side} at least {other} {least:+.3f} | {more:+.4f} | {'yes' if more >= least else 'no'} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def race(runs: Runs, rows: SequenceRows, archs: Sequence[str], python: str) -> None:

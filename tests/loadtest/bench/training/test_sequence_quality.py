@@ -52,8 +52,10 @@ def test_finished_run_is_made_once_for_the_same_rows(ran, tmp_path):
     first = list(ran)
     raced(tmp_path)
     assert ran == first
-    raced(tmp_path, rows=200)
+    text = page(raced(tmp_path, rows=2000))
     assert ran == [*first, *first]
+    assert text.index("\n## 100 rows\n") < text.index("\n## 2,000 rows\n")
+    assert text.count("| stca at least din -0.001 | -0.0040 | no |") == 2
 
 
 def test_page_compares_sides_that_ran_every_seed(ran, tmp_path):
