@@ -39,7 +39,7 @@ NEXT_ITEM_VALUES: Mapping[str, Any] = {
 }
 NEXT_ITEM_RATE = 0.01
 """For next-item networks: the published settings of SASRec and HSTU; Adam uses a tenth of the rate."""
-NEXT_ITEM_STEPS, MOST_EPOCHS = 1000, 50
+NEXT_ITEM_STEPS, MOST_EPOCHS = 1500, 50
 RATE, RATE_ROWS, MOST_LONGER = 0.05, 20_000, 2.0
 SMALL_ACCUMULATOR = 1e-6
 FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 350

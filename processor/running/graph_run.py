@@ -6,8 +6,8 @@ sessions measure depends on other users of the machine at the time, and only the
 Dividing changes scores by no more than rounding.
 
 A version whose requests have histories may have both parts for shorter histories, too. A request is divided by those of
-the shortest length that its own histories fit. A length whose parts are not cheaper than those of the next longer one
-is never used; that, too, is decided once, so all chunks of a request take the same.
+the shortest length that its own histories fit, if they pay. A length whose parts are not cheaper than those of the next
+longer one is never used; that, too, is decided once, so all chunks of a request take the same.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ class GraphRun:
         self.user = self.by_name.get(USER)
         self.score = self.by_name[SCORE] if self.user is not None else None
         self.in_thread = self.endable = False
-        self._plan, self._worth_dividing = plan, list[bool]()
+        # By a length of histories, for each row count.
+        self._plan, self._worth_dividing = plan, dict[int, list[bool]]()
         self._longest: DividedRun | None = None
         self._lengths: list[DividedRun] | None = None
         self._histories = bool(manifest.sequences)
@@ -174,13 +175,13 @@ class GraphRun:
         """
         for name, run in self.by_name.items():
             run.costs = CostTable(costs[name])
-        if self.user is not None and self.score is not None:
-            whole, user, score = self.undivided.costs, self.user.costs, self.score.costs
-            most = max(whole.max_rows, score.max_rows)
-            self._worth_dividing = [
-                user.dense_s(1) + score.dense_s(rows) < WORTH * whole.amortised_dense_s(rows)
-                for rows in range(most + 1)
-            ]
+        if self._longest is not None:
+            whole = self.undivided.costs
+            for each in (self._longest, *self._shorter):
+                most = max(whole.max_rows, each.score.costs.max_rows)
+                self._worth_dividing[each.length] = [
+                    each.dense_s(rows) < WORTH * whole.amortised_dense_s(rows) for rows in range(most + 1)
+                ]
         if self._lengths is None and self._longest is not None:
             self._lengths, longer = [], self._longest
             for each in reversed(self._shorter):
@@ -222,16 +223,26 @@ class GraphRun:
             events = self._plan.longest_history(bound)
             for each in self._lengths:
                 if events <= each.length:
-                    return each
+                    return each if self.pays(each, rows) else None
         return self._longest if self.worth_dividing(rows) else None
 
     def worth_dividing(self, rows: int) -> bool:
         """Return True if a request of this many candidates is faster divided than whole, in a batch with others."""
-        known = self._worth_dividing
-        return bool(known) and known[min(rows, len(known) - 1)]
+        return self._longest is not None and self.pays(self._longest, rows)
+
+    def pays(self, parts: DividedRun, rows: int) -> bool:
+        """Return True if these parts are faster than the whole, in a batch with others.
+
+        Args:
+            parts: Parts of a divided request.
+            rows: Its candidates.
+        """
+        known = self._worth_dividing.get(parts.length)
+        return known is not None and known[min(rows, len(known) - 1)]
 
     @property
     def thresholds(self) -> list[int]:
         """Row counts, ascending, at which dividing begins to pay, stops paying, pays again, and so on."""
-        before = [False, *self._worth_dividing]
-        return [rows for rows, worth in enumerate(self._worth_dividing) if worth != before[rows]]
+        known = self._worth_dividing.get(self._longest.length, []) if self._longest is not None else []
+        before = [False, *known]
+        return [rows for rows, worth in enumerate(known) if worth != before[rows]]

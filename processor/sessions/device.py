@@ -30,7 +30,8 @@ batch grows in the batcher meanwhile, and the batcher sheds load by the pace tha
 what has been filled and ends the stages; sessions have ended before.
 
 A request that is worth dividing (processor.running.graph_run) has a buffer of its own: the session fills the user's
-row and the candidates' rows, and the stage runs the user's part and then the candidates'.
+row and the candidates' rows, and the stage runs the user's part and then the candidates', both of the shortest length
+that the request's histories fit.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.bound_request import NonFiniteInput
 from freshet_serving.processor.running.buffers import Buffers
-from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
+from freshet_serving.processor.running.graph_run import DividedRun, GraphRun, SubgraphRun
 from freshet_serving.processor.running.runner import Runner, RunningBatch
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
@@ -70,7 +71,7 @@ class DeviceBatch:
     """The content of a staging buffer.
 
     Attributes:
-        run: The subgraph whose inputs are filled.
+        parts: The parts of a divided request, whose candidates' inputs are filled; None if the rows run whole.
         shared: The split request whose chunks are in the buffer; its reader slot then pins the state.
         rows: Number of rows reserved.
         requests: Number of requests, not counting chunks of split requests.
@@ -81,7 +82,7 @@ class DeviceBatch:
     """
 
     replica: Replica
-    run: SubgraphRun
+    parts: DividedRun | None
     state: State
     buffers: Buffers
     shared: SplitRequest | None
@@ -91,6 +92,11 @@ class DeviceBatch:
     sparse_s: float = 0.0
     began_s: float = 0.0
     spans: list[tuple[Span, Sequence[Work]]] = field(default_factory=list)
+
+    @property
+    def run(self) -> SubgraphRun:
+        """The subgraph whose inputs are filled."""
+        return _filled(self.replica, self.parts)
 
     @property
     def owned(self) -> bool:
@@ -129,7 +135,7 @@ class DeviceStages:
     def reserve(
         self,
         replica: Replica,
-        run: SubgraphRun,
+        parts: DividedRun | None,
         rows: int,
         sub_request: SubRequest | None = None,
         alone: Work | None = None,
@@ -138,15 +144,15 @@ class DeviceStages:
 
         Args:
             replica: The replica.
-            run: The subgraph whose inputs will be filled.
-            rows: Number of rows, at most the subgraph's largest bucket.
+            parts: Parts of the divided request whose candidates' inputs will be filled; None for rows that run whole.
+            rows: Number of rows, at most the largest bucket of the subgraph that is filled.
             sub_request: The chunk of a split request, whose state is then used.
             alone: A work item that shares its buffer with no other.
 
         Returns:
             The rows, and the batch with the state to fill them under.
         """
-        capacity = run.costs.max_rows
+        capacity = _filled(replica, parts).costs.max_rows
         target = alone or (replica if sub_request is None else sub_request.split_request)
         with self._lock:
             while True:
@@ -157,7 +163,7 @@ class DeviceStages:
                 self._room.wait()
             if span.opens:
                 try:
-                    self._batches[span.staging] = self._open(span.staging, replica, run, sub_request)
+                    self._batches[span.staging] = self._open(span.staging, replica, parts, sub_request)
                 except BaseException:
                     self._staging_pool.abandon(span)
                     raise
@@ -165,12 +171,18 @@ class DeviceStages:
             batch.rows = span.first + rows
             return span, batch
 
-    def _open(self, staging: int, replica: Replica, run: SubgraphRun, sub_request: SubRequest | None) -> DeviceBatch:
+    def _open(
+        self,
+        staging: int,
+        replica: Replica,
+        parts: DividedRun | None,
+        sub_request: SubRequest | None,
+    ) -> DeviceBatch:
         free = self._buffers.get(replica)
         buffers = free.pop() if free else self._borrow_buffers(replica)
         shared = None if sub_request is None else sub_request.split_request
         state = replica.pin(self._words[staging]) if shared is None else shared.state
-        return DeviceBatch(replica, run, state, buffers, shared, began_s=self._clock.now_s())
+        return DeviceBatch(replica, parts, state, buffers, shared, began_s=self._clock.now_s())
 
     def _borrow_buffers(self, replica: Replica) -> Buffers:
         buffers = replica.borrow_buffers()
@@ -268,8 +280,8 @@ class DeviceStages:
         graphs, state = batch.replica.graphs, batch.state
         results = {n: np.empty((batch.rows, c), np.float32) for n, c in batch.replica.outputs.items()}
         running = RunningBatch(graphs, state.executables, state.tables, state.epoch, batch.buffers, results)
-        if graphs.user is not None and batch.run is graphs.score:
-            stats.user_once += runner.run_filled_user(running, graphs.user, graphs.score, batch.shared)
+        if batch.parts is not None:
+            stats.user_once += runner.run_filled_user(running, batch.parts.user, batch.parts.score, batch.shared)
         runner.run_filled(running, batch.run, batch.rows)
         stats.batches += 1
         return results, running.dense_s, running.padded
@@ -300,7 +312,7 @@ class StagedSession(Session):
         graphs = batch[0].replica.graphs
         together = []
         for work in batch:
-            if work.bound.user_split and graphs.worth_dividing(work.rows) and _fits(graphs.score, work.rows):
+            if _parts(graphs, [work], work.rows, None) is not None:
                 self._hand_over([work])
             else:
                 together.append(work)
@@ -350,9 +362,9 @@ class StagedSession(Session):
         replica = works[0].replica
         rows = sum([work.rows for work in works])
         counted, shared = self._counted(replica), None if sub_request is None else sub_request.split_request
-        run = _subgraph(replica.graphs, works, rows, shared)
-        alone = works[0] if run is not replica.graphs.undivided and shared is None else None
-        span, batch = self._stages.reserve(replica, run, rows, sub_request, alone)
+        parts = _parts(replica.graphs, works, rows, shared)
+        alone = works[0] if parts is not None and shared is None else None
+        span, batch = self._stages.reserve(replica, parts, rows, sub_request, alone)
         answered: Sequence[Work] = ()
         started_s = self._clock.now_s()
         try:
@@ -361,32 +373,30 @@ class StagedSession(Session):
             if replica.remote is not None:
                 batch_tables = replica.remote.batch_tables(tables, state.epoch, bound, spans)
                 tables = tables if batch_tables is None else batch_tables.tables
-            features = shared.fill if shared is not None and run is replica.graphs.undivided else None
+            features = shared.fill if shared is not None and parts is None else None
+            run = batch.run
             inputs = batch.buffers.inputs(run.name, span.first, span.first + rows)
             run.fill(tables, state.epoch, bound, spans, inputs, counted.counts, features)
-            user = replica.graphs.user
             computed = shared is not None and shared.user_tensors is not None
-            if user is not None and run is replica.graphs.score and span.opens and not computed:
-                inputs = batch.buffers.inputs(user.name, 0, 1)
-                user.fill(tables, state.epoch, bound[:1], np.array([[0, 1]], np.int64), inputs, counted.counts)
+            if parts is not None and span.opens and not computed:
+                inputs = batch.buffers.inputs(parts.user.name, 0, 1)
+                parts.user.fill(tables, state.epoch, bound[:1], np.array([[0, 1]], np.int64), inputs, counted.counts)
             replica.costs.record_fill(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
             answered = works
         finally:
             self._stages.mark_filled(span, answered, self.wait_s, self._clock.now_s() - started_s)
 
 
-def _subgraph(graphs: GraphRun, works: Sequence[Work], rows: int, shared: SplitRequest | None) -> SubgraphRun:
-    """Return the subgraph that computes the work items: that of candidates for one that is worth dividing."""
-    whole = rows if shared is None else shared.rows
-    divided = len(works) == 1 and works[0].bound.user_split and graphs.worth_dividing(whole)
-    if graphs.score is not None and divided and (shared is None or shared.divisible) and _fits(graphs.score, rows):
-        return graphs.score
-    return graphs.undivided
+def _filled(replica: Replica, parts: DividedRun | None) -> SubgraphRun:
+    return replica.graphs.undivided if parts is None else parts.score
 
 
-def _fits(score: SubgraphRun | None, rows: int) -> bool:
-    """Report whether the rows are at most the largest bucket of the candidates' subgraph."""
-    return score is not None and rows <= score.costs.max_rows
+def _parts(graphs: GraphRun, works: Sequence[Work], rows: int, shared: SplitRequest | None) -> DividedRun | None:
+    """Return the parts to divide a single work item by; None if its rows do not fit a buffer, or run whole."""
+    if len(works) > 1 or (shared is not None and not shared.divisible):
+        return None
+    parts = graphs.divided(works[0].bound, rows if shared is None else shared.rows)
+    return parts if parts is not None and rows <= parts.score.costs.max_rows else None
 
 
 def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:

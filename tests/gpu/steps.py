@@ -235,7 +235,7 @@ def _ways(check: Check, model: str, requests: Mapping[str, dict[str, Any]]) -> F
             yield f"onnxruntime on the CPU, {name} a request", f"{rate:,.0f} rows/s"
     with Processor.initialize(ProcessorConfig(str(on_device), sessions=sessions, device_stages=2)) as processor:
         for way, divides in (("divided", True), ("undivided", False)):
-            with patch.object(GraphRun, "worth_dividing", lambda run, rows, divides=divides: divides and rows > 1):
+            with patch.object(GraphRun, "pays", lambda run, parts, rows, divides=divides: divides and rows > 1):
                 for name, request in asked.items():
                     got = processor.process(request).outputs["score"]
                     yield f"{way}, {name}, error", check.close(float(np.abs(got - expected[name]).max()))

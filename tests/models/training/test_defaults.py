@@ -31,9 +31,9 @@ def test_every_omitted_setting_is_chosen():
 
 @pytest.mark.parametrize(
     ("histories", "batch_rows", "epochs"),
-    [(0, 0, 50), (100, 0, 50), (6040, 0, 21), (6040, 12, 2), (14_681, 0, 9), (128_000, 0, 1), (10**7, 0, 1)],
+    [(0, 0, 50), (100, 0, 50), (6040, 0, 32), (6040, 12, 3), (14_681, 0, 14), (192_000, 0, 1), (10**7, 0, 1)],
 )
-def test_next_item_networks_take_a_thousand_steps(histories, batch_rows, epochs):
+def test_next_item_networks_take_fifteen_hundred_steps(histories, batch_rows, epochs):
     settings = chosen(TrainSettings(batch_rows), columns(3), 10**6, None, histories)
     assert settings.epochs == epochs
     assert filled_line(TrainSettings(), settings, 10**6).endswith(f", {epochs} epochs" if epochs > 1 else "rows")

@@ -177,6 +177,11 @@ def test_dear_division_at_the_longest_histories_is_not_taken():
     assert lengths_taken({0: 80.0, 4: 4.0, 2: 2.0}, 8) == ([2, 4], None)
 
 
+def test_short_histories_whose_parts_cost_more_run_whole():
+    assert lengths_taken({0: 80.0, 4: 60.0, 2: 10.0}, 3) == ([2, 4], None)
+    assert lengths_taken({0: 80.0, 4: 60.0, 2: 10.0}, 2) == ([2, 4], 2)
+
+
 def test_requests_of_several_users_are_not_divided_at_any_length():
     made = with_history()
     plan = SparsePlan(made)

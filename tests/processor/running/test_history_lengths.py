@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.package import shorter
+from freshet_serving.processor.running.runner import Runner
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
 
 pytestmark = pytest.mark.tensorflow
@@ -28,11 +30,16 @@ def served(request, tmp_path_factory):
     trainer.learn(make_batch(64, EVENTS, timed=arch == "hstu"))
     publish(trainer, folder / "r", buckets=(1, ROWS))
     with Processor.initialize(ProcessorConfig(str(folder / "r"), sessions=1)) as processor:
-        graphs = processor.predictor.replica("m").graphs
-        # Whatever this machine's costs are.
-        graphs._lengths = graphs._shorter
-        assert graphs.lengths == [SHORT]
+        always_short(processor)
         yield trainer, processor, arch == "hstu"
+
+
+def always_short(processor):
+    """Have requests divided by parts of every length, whatever this machine's costs are."""
+    graphs = processor.predictor.replica("m").graphs
+    graphs.pays = lambda parts, rows: True
+    graphs._lengths = graphs._shorter
+    assert graphs.lengths == [SHORT]
 
 
 def scores(processor, columns):
@@ -60,6 +67,24 @@ def test_scores_of_short_and_longest_parts_differ_by_rounding(served):
         finally:
             graphs._lengths = graphs._shorter
         np.testing.assert_allclose(short, longest, atol=1e-6)
+
+
+def test_device_stages_run_the_shortest_parts_that_fit(served, tmp_path, monkeypatch):
+    trainer, _, timed = served
+    publish(trainer, tmp_path / "r", buckets=(1, ROWS))
+    ran, run = [], Runner.run_filled_user
+
+    def noting(runner, batch, user, *given):
+        ran.append(user.name)
+        return run(runner, batch, user, *given)
+
+    monkeypatch.setattr(Runner, "run_filled_user", noting)
+    with Processor.initialize(ProcessorConfig(str(tmp_path / "r"), sessions=1, device_stages=1)) as processor:
+        always_short(processor)
+        for events in (0, SHORT, SHORT + 1, LENGTH):
+            asked = of_request(make_batch(ROWS, (events,), seed=events, timed=timed).columns, ROWS)
+            np.testing.assert_allclose(scores(processor, asked), trainer.score(asked), atol=1e-5)
+    assert ran == [shorter("user", SHORT)] * 2 + ["user"] * 2
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

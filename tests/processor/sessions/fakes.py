@@ -38,7 +38,7 @@ class FakeReplica:
         )
         self.run.costs = CostTable(costs or {1: 1.0, 4: 1.5})
         self.graphs = SimpleNamespace(
-            undivided=self.run, user=None, score=None, in_thread=False, endable=False, worth_dividing=lambda rows: False
+            undivided=self.run, user=None, score=None, in_thread=False, endable=False, divided=lambda bound, rows: None
         )
         self.plan = SimpleNamespace(width=1, fill=self.fill, row_invariants=lambda bound, max_ids: None)
         self.manifest = SimpleNamespace(model="m", tables=["t"])
