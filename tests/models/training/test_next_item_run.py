@@ -9,6 +9,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.training import loop
+from freshet_serving.models.training.defaults import NEXT_ITEM_STEPS
 from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.columns import Ragged
@@ -67,6 +68,14 @@ def test_killed_run_continues_to_the_same_weights(steps, tmp_path, monkeypatch):
     assert np.array_equal(found.keys, wanted.keys)
     assert np.array_equal(found.rows, wanted.rows)
     assert np.array_equal(found.counts, wanted.counts)
+
+
+def test_epochs_left_out_follow_from_the_number_of_histories(tmp_path):
+    write_log(tmp_path / "log.csv")
+    raw = raw_config(tmp_path, train={"batch_rows": 1})
+    del raw["train"]["epochs"]
+    users = {line.split(",")[0] for line in (tmp_path / "log.csv").read_text().splitlines()[1:721]}
+    assert NextItemRun(parse_config(raw)).config.train.epochs == -(-NEXT_ITEM_STEPS // len(users))
 
 
 def test_floats_of_new_events_are_read_as_those_of_earlier_ones(tmp_path):
