@@ -43,10 +43,7 @@ class NextItemRows:
         """
         self._config = config
         users, rows, parts = list[Any](), list[Int64s](), list[list[Any]]()
-        for batch in source.batches(READ_ROWS):
-            if batch.start >= until:
-                break
-            batch = batch.slice(0, min(len(batch), until - batch.start))
+        for batch in _first_rows(source, until):
             kept = np.flatnonzero(entering(batch, config.where, source.schema.labels))
             users.append(batch.columns[config.from_events])
             rows.append(batch.start + kept)
@@ -57,12 +54,12 @@ class NextItemRows:
         order = np.argsort(self._user_of_row[at], kind="stable")
         self._rows: Int64s = at[order]
         self._columns = {f.name: take_rows(join_columns(values), order) for f, values in zip(columns, zip(*parts))}
-        count = int(self._user_of_row.max(initial=-1)) + 1
+        count = _count(self._user_of_row)
         self._ends: Int64s = np.cumsum(np.bincount(self._user_of_row[at], minlength=count))
 
     def distinct(self, name: str) -> int:
         """Return how many different values the events of a column have."""
-        return int(_numbered(self._columns[name]).max(initial=-1)) + 1
+        return _count(_numbered(self._columns[name]))
 
     def batches(self, histories: int, first: int, start: int, seed: Sequence[int] | None = None) -> Iterator[Batch]:
         """Yield the histories of rows from `first` on; of a pass that is resumed at `start`, only the rest.
@@ -132,12 +129,8 @@ def count_histories(source: Source, user: str, until: int) -> int:
         user: Its column of the users.
         until: Number of rows.
     """
-    users = list[Any]()
-    for batch in source.batches(READ_ROWS):
-        if batch.start >= until:
-            break
-        users.append(batch.slice(0, min(len(batch), until - batch.start)).columns[user])
-    return int(_numbered(join_columns(users)).max(initial=-1)) + 1 if users else 0
+    users = [batch.columns[user] for batch in _first_rows(source, until)]
+    return _count(_numbered(join_columns(users))) if users else 0
 
 
 def newest_histories(
@@ -152,7 +145,7 @@ def newest_histories(
         labels: Names of the batch's labels.
     """
     numbers = _numbered(batch.columns[config.from_events])
-    count = int(numbers.max(initial=-1)) + 1
+    count = _count(numbers)
     enters = np.asarray(entering(batch, config.where, labels), bool)
     last = np.zeros(count, np.int64)
     np.maximum.at(last, numbers, np.arange(len(batch)))
@@ -172,6 +165,19 @@ def newest_histories(
         at[is_own], at[~is_own] = total + np.flatnonzero(new), np.arange(total)
         made[f.name] = Ragged(take_rows(joined, at), splits)
     return Batch(made, targets.astype(np.float32), batch.time, batch.start, covers=len(batch))
+
+
+def _first_rows(source: Source, until: int) -> Iterator[Batch]:
+    """Yield the first `until` rows in batches."""
+    for batch in source.batches(READ_ROWS):
+        if batch.start >= until:
+            break
+        yield batch.slice(0, min(len(batch), until - batch.start))
+
+
+def _count(numbers: Int64s) -> int:
+    """Return how many distinct values _numbered() has found."""
+    return int(numbers.max(initial=-1)) + 1
 
 
 def _numbered(column: Any) -> Int64s:

@@ -102,9 +102,14 @@ def start_config(
 
 
 def _histories(config: TrainConfig, source: Source, rows: int | None) -> int | None:
-    """Return how many histories a pass over the full version has; None if the network does not learn next items."""
+    """Return how many histories a pass over the full version has; None if the network does not learn next items.
+
+    They are counted to choose the epochs alone: with epochs in the file the log is not read for it, and 0 is returned.
+    """
     if config.model.arch not in NEXT_ITEM:
         return None
+    if config.train.epochs:
+        return 0
     assert isinstance(source, SequenceSource)
     (sequence,) = config.sequences.values()
     return count_histories(source.events, sequence.from_events, rows or 0)

@@ -172,11 +172,7 @@ class DeviceStages:
             return span, batch
 
     def _open(
-        self,
-        staging: int,
-        replica: Replica,
-        parts: DividedRun | None,
-        sub_request: SubRequest | None,
+        self, staging: int, replica: Replica, parts: DividedRun | None, sub_request: SubRequest | None
     ) -> DeviceBatch:
         free = self._buffers.get(replica)
         buffers = free.pop() if free else self._borrow_buffers(replica)
@@ -312,16 +308,17 @@ class StagedSession(Session):
         graphs = batch[0].replica.graphs
         together = []
         for work in batch:
-            if _parts(graphs, [work], work.rows, None) is not None:
-                self._hand_over([work])
+            parts = _parts(graphs, work, work.rows)
+            if parts is not None:
+                self._hand_over([work], parts)
             else:
                 together.append(work)
         for works in _chunks(together, graphs.undivided.costs.max_rows) if together else ():
             self._hand_over(works)
 
-    def _hand_over(self, works: Sequence[Work]) -> None:
+    def _hand_over(self, works: Sequence[Work], parts: DividedRun | None = None) -> None:
         try:
-            self._fill(works, None)
+            self._fill(works, parts, None)
         except Exception as error:
             again = retry_groups(works, error)
             if again is not None:
@@ -336,12 +333,14 @@ class StagedSession(Session):
 
     def _hand_over_sub_request(self, sub_request: SubRequest) -> None:
         try:
-            if sub_request.split_request.acquire():
+            if (shared := sub_request.split_request).acquire():
                 if sub_request.rows:
-                    self._fill([sub_request], sub_request)
+                    graphs = sub_request.replica.graphs
+                    parts = _parts(graphs, sub_request, shared.rows) if shared.divisible else None
+                    self._fill([sub_request], parts, sub_request)
                     return
-                state = sub_request.split_request.state
-                sub_request.split_request.look_up(state.tables, state.epoch, self._counted(sub_request.replica).counts)
+                state = shared.state
+                shared.look_up(state.tables, state.epoch, self._counted(sub_request.replica).counts)
         except NonFiniteInput as error:
             sub_request.split_request.fail(sub_request.replica.plan.non_finite_error(sub_request.bound) or error)
         except Exception as error:
@@ -357,12 +356,11 @@ class StagedSession(Session):
             counted = self.buffers[replica] = Buffers({}, len(replica.manifest.tables), len(replica.outputs))
         return counted
 
-    def _fill(self, works: Sequence[Work], sub_request: SubRequest | None) -> None:
+    def _fill(self, works: Sequence[Work], parts: DividedRun | None, sub_request: SubRequest | None) -> None:
         """Write the work items' rows into a staging buffer; if that raises, the stages do not answer them."""
         replica = works[0].replica
         rows = sum([work.rows for work in works])
         counted, shared = self._counted(replica), None if sub_request is None else sub_request.split_request
-        parts = _parts(replica.graphs, works, rows, shared)
         alone = works[0] if parts is not None and shared is None else None
         span, batch = self._stages.reserve(replica, parts, rows, sub_request, alone)
         answered: Sequence[Work] = ()
@@ -391,12 +389,11 @@ def _filled(replica: Replica, parts: DividedRun | None) -> SubgraphRun:
     return replica.graphs.undivided if parts is None else parts.score
 
 
-def _parts(graphs: GraphRun, works: Sequence[Work], rows: int, shared: SplitRequest | None) -> DividedRun | None:
-    """Return the parts to divide a single work item by; None if its rows do not fit a buffer, or run whole."""
-    if len(works) > 1 or (shared is not None and not shared.divisible):
-        return None
-    parts = graphs.divided(works[0].bound, rows if shared is None else shared.rows)
-    return parts if parts is not None and rows <= parts.score.costs.max_rows else None
+def _parts(graphs: GraphRun, work: Work, rows: int) -> DividedRun | None:
+    """Return the parts to divide a work item of a request of so many rows by; None if it runs whole."""
+    parts = graphs.divided(work.bound, rows)
+    # All rows of a work item have to fit into one buffer.
+    return parts if parts is not None and work.rows <= parts.score.costs.max_rows else None
 
 
 def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.train_config import parse_config
-from freshet_serving.models.training import loop
+from freshet_serving.models.training import loop, resolved_config
 from freshet_serving.models.training.defaults import NEXT_ITEM_STEPS
 from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
@@ -76,6 +76,12 @@ def test_epochs_left_out_follow_from_the_number_of_histories(tmp_path):
     del raw["train"]["epochs"]
     users = {line.split(",")[0] for line in (tmp_path / "log.csv").read_text().splitlines()[1:721]}
     assert NextItemRun(parse_config(raw)).config.train.epochs == -(-NEXT_ITEM_STEPS // len(users))
+
+
+def test_histories_are_counted_only_to_choose_epochs(tmp_path, monkeypatch):
+    write_log(tmp_path / "log.csv")
+    monkeypatch.delattr(resolved_config, "count_histories")
+    assert NextItemRun(next_config(tmp_path)).config.train.epochs == 30
 
 
 def test_floats_of_new_events_are_read_as_those_of_earlier_ones(tmp_path):
