@@ -126,6 +126,11 @@ class Layout:
         return f"compute={self.compute} ({self.why})"
 
 
+def may_have_workers(config: ServeConfig) -> bool:
+    """Return True if the layout may have several processes; nothing of the repository has been read yet."""
+    return config.workers != 1 and sys.platform == "linux" and (config.workers > 1 or ResourceLimits.here().cores > 1)
+
+
 def _count(config: ServeConfig, allowed: ResourceLimits, footprint: ModelFootprint, linux: bool) -> tuple[int, str]:
     """Return the number of workers, and the reason."""
     if allowed.cores == 1:

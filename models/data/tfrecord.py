@@ -24,6 +24,7 @@ from freshet_serving.models.data.files import FileChunk
 from freshet_serving.models.data.object_files import DataPath, open_bytes
 from freshet_serving.models.data.source import ONE_OF
 from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.kernels.kernel import kernel
 
 MAX_RECORD_NBYTES = 64 << 20
 BATCH_ROWS, BATCH_NBYTES = 1024, 8 << 20
@@ -205,11 +206,7 @@ def _table() -> np.ndarray:
 _TABLE = _table()
 
 
-@nb.njit(
-    nb.uint32(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.types.Array(nb.uint32, 1, "C", readonly=True)),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.uint32(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.types.Array(nb.uint32, 1, "C", readonly=True)))
 def _crc32c(data: Any, table: Any) -> Any:
     crc = np.uint32(0xFFFFFFFF)
     for byte in data:

@@ -10,6 +10,7 @@ import numba as nb
 import numpy as np
 
 from freshet_serving.processor.kernels.index import BLOCK, home, probe_from
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import load_i64, prefetch, store_i64
 from freshet_serving.processor.kernels.pool import MEAN, NONE, SQRTN
 from freshet_serving.processor.kernels.rows import prefetch_row
@@ -27,7 +28,7 @@ _STRIDED = nb.types.Array(nb.float32, 2, "A", readonly=True)
 _F32_2 = nb.types.Array(nb.float32, 2, "C", readonly=True)
 
 
-@nb.njit(
+@kernel(
     nb.int64(
         _I64,
         _I64,
@@ -46,8 +47,6 @@ _F32_2 = nb.types.Array(nb.float32, 2, "C", readonly=True)
         nb.int64[::1],
         nb.int64,
     ),
-    cache=True,
-    nogil=True,
     error_model="numpy",
 )
 def accumulate(
@@ -107,7 +106,7 @@ def accumulate(
     return count
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, _I64, nb.int64, nb.int64[::1]), cache=True, nogil=True, inline="always")
+@inlined
 def ask_for_entries(address, capacity, ids, first, starts):
     """Prefetch the index entries at which the probes of a block of ids start.
 
@@ -128,11 +127,7 @@ def ask_for_entries(address, capacity, ids, first, starts):
     return some
 
 
-@nb.njit(
-    nb.types.UniTuple(nb.int64, 2)(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64[::1], nb.int64[::1]),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.types.UniTuple(nb.int64, 2)(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def give_rows(address, capacity, ids, numbers, keys, refs):
     """Look up or create rows: refs[i] is the row number of ids[i], taken in order from `numbers` if it had none.
 
@@ -167,7 +162,7 @@ def give_rows(address, capacity, ids, numbers, keys, refs):
     return taken, claimed
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64), cache=True, nogil=True)
+@kernel(nb.int64(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64))
 def collect(address, capacity, ids, distinct, count):
     """Add to `distinct` the ids that it does not contain.
 
@@ -193,7 +188,7 @@ def collect(address, capacity, ids, distinct, count):
     return count
 
 
-@nb.njit(nb.void(nb.int32[::1], nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.int32[::1], nb.int64[::1]))
 def forget(place, touched):
     """Reset `place` for the next batch.
 
@@ -205,7 +200,7 @@ def forget(place, touched):
         place[ref] = -1
 
 
-@nb.njit(nb.void(nb.float32[:, ::1], nb.float64), cache=True, nogil=True)
+@kernel(nb.void(nb.float32[:, ::1], nb.float64))
 def clip_rows(sums, norm):
     """Scale gradients with a larger L2 norm down to `norm`.
 
@@ -223,7 +218,7 @@ def clip_rows(sums, norm):
                 sums[i, j] *= factor
 
 
-@nb.njit(nb.void(_STRIDED, _I64, nb.float64[::1]), cache=True, nogil=True)
+@kernel(nb.void(_STRIDED, _I64, nb.float64[::1]))
 def norms(rows, refs, found):
     """Set found[i] to the L2 norm of row refs[i], accumulated in float64.
 
@@ -240,7 +235,7 @@ def norms(rows, refs, found):
         found[i] = np.sqrt(total)
 
 
-@nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def _mixed(z):
     """Apply splitmix64's finaliser."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -248,13 +243,13 @@ def _mixed(z):
     return z ^ (z >> np.uint64(31))
 
 
-@nb.njit(nb.uint64(nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def _hash(key):
     """Hash a key as an index does (processor.kernels.index.home)."""
     return _mixed(np.uint64(key) + np.uint64(0x9E3779B97F4A7C15))
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def shard_of(key, count):
     """Return the shard of an id (models.embedding.id_shards).
 
@@ -265,7 +260,7 @@ def shard_of(key, count):
     return np.int64(_hash(key) & np.uint64(count - 1))
 
 
-@nb.njit(nb.void(_I64, nb.int64, nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.void(_I64, nb.int64, nb.int64[::1]))
 def shards(ids, count, found):
     """Set found[i] to the shard of ids[i].
 
@@ -278,7 +273,7 @@ def shards(ids, count, found):
         found[i] = shard_of(ids[i], count)
 
 
-@nb.njit(
+@kernel(
     nb.void(
         _I64,
         _I64,
@@ -290,9 +285,7 @@ def shards(ids, count, found):
         nb.int64,
         nb.boolean[::1],
         nb.int64[::1],
-    ),
-    cache=True,
-    nogil=True,
+    )
 )
 def count_ids(ids, counts, hashes, count, first_shard, each, counters, block_counters, touched, least):
     """Add counts[i] to the counters of ids[i], and set least[i] to the resulting upper bound of its occurrences.
@@ -330,18 +323,13 @@ def count_ids(ids, counts, hashes, count, first_shard, each, counters, block_cou
                 touched[at[h] // block_counters] = True
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def _ask_for(address, row, nbytes):
     """Prefetch a row of a matrix."""
     prefetch_row(address + row * nbytes, nbytes)
 
 
-@nb.njit(
-    nb.void(nb.int64[::1], nb.int64, nb.float32[:, ::1], nb.float32[:, ::1]),
-    cache=True,
-    nogil=True,
-    inline="always",
-)
+@inlined
 def _look_ahead(touched, i, rows, slots):
     """Prefetch the row and the slots of touched[i + AHEAD]."""
     if i + AHEAD < len(touched):
@@ -349,7 +337,7 @@ def _look_ahead(touched, i, rows, slots):
         _ask_for(slots.ctypes.data, touched[i + AHEAD], 4 * slots.shape[1])
 
 
-@nb.njit(nb.void(nb.float32[:, ::1], _I64, nb.float32[:, ::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.float32[:, ::1], _I64, nb.float32[:, ::1]))
 def copy_rows(rows, refs, copies):
     """Set copies[i] to row refs[i], or zeros if refs[i] is negative.
 
@@ -367,11 +355,7 @@ def copy_rows(rows, refs, copies):
             copies[i, j] = rows[ref, j] if ref >= 0 else np.float32(0.0)
 
 
-@nb.njit(
-    nb.void(nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[:, ::1], nb.boolean[::1]),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[:, ::1], nb.boolean[::1]))
 def note(touched, met, step, books, changed):
     """Record that rows `touched` were read `met` times in a step.
 
@@ -389,10 +373,8 @@ def note(touched, met, step, books, changed):
         changed[r] = True
 
 
-_optimizer = nb.njit(
+_optimizer = kernel(
     nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float64[::1]),
-    cache=True,
-    nogil=True,
     error_model="numpy",
 )
 
@@ -464,7 +446,7 @@ def adagrad_decay(touched, sums, rows, slots, options):
             rows[r, j] -= rate * g / np.sqrt(slots[r, j])
 
 
-@nb.njit(nogil=True, inline="always")
+@inlined
 def _adam(r, i, sums, rows, slots, rate):
     dim = rows.shape[1]
     slots[r, 2 * dim] += np.float32(1.0)

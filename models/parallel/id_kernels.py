@@ -7,13 +7,14 @@ import numpy as np
 
 from freshet_serving.models.embedding.kernels import AHEAD, ask_for_entries, shard_of
 from freshet_serving.processor.kernels.index import BLOCK, EMPTY, probe_from
+from freshet_serving.processor.kernels.kernel import kernel
 from freshet_serving.processor.kernels.pointers import load_i64, prefetch, store_i64
 
 _I64 = nb.types.Array(nb.int64, 1, "A", readonly=True)
 _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
 
 
-@nb.njit(
+@kernel(
     nb.int64(
         nb.int64,
         nb.int64,
@@ -25,9 +26,7 @@ _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
         nb.int64[:, ::1],
         nb.int64[::1],
         nb.int64[::1],
-    ),
-    cache=True,
-    nogil=True,
+    )
 )
 def distinct(address, capacity, ids, shards, processes, found, times, scratch, refs, ends):
     """Find the distinct ids, grouped by owning process.
@@ -83,7 +82,7 @@ def distinct(address, capacity, ids, shards, processes, found, times, scratch, r
     return count
 
 
-@nb.njit(nb.void(nb.int64, _I64), cache=True, nogil=True)
+@kernel(nb.void(nb.int64, _I64))
 def clear(address, entries):
     """Empty an index, given the entries that are in use.
 
@@ -95,7 +94,7 @@ def clear(address, entries):
         store_i64(address + 16 * e + 8, EMPTY)
 
 
-@nb.njit(
+@kernel(
     nb.int64(
         _I64,
         _I64,
@@ -107,9 +106,7 @@ def clear(address, entries):
         nb.float32[:, ::1],
         nb.int64[::1],
         nb.int64,
-    ),
-    cache=True,
-    nogil=True,
+    )
 )
 def add_up(refs, times, gradients, part, parts, place, touched, sums, met, count):
     """Add one process's gradients to the sums of the rows they belong to.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.kernel import kernel
 from freshet_serving.processor.kernels.pool import SOURCE
 from freshet_serving.processor.package import Manifest
 
@@ -61,7 +62,7 @@ def _as_int64(values: NDArray[Any]) -> Int64s:
     return values.view(np.int32).astype(np.int64) if values.dtype == np.float32 else values
 
 
-@nb.njit(nb.void(_LISTS, _LISTS, nb.uint64[::1]), cache=True, nogil=True)
+@kernel(nb.void(_LISTS, _LISTS, nb.uint64[::1]))
 def _add_hashes(values, splits, hashes):  # type: ignore[no-untyped-def]
     """Mix the list of each row into its hash."""
     for row in range(len(hashes)):
@@ -72,7 +73,7 @@ def _add_hashes(values, splits, hashes):  # type: ignore[no-untyped-def]
         hashes[row] = h * np.uint64(MIX)
 
 
-@nb.njit(nb.void(_LISTS, _LISTS, nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.void(_LISTS, _LISTS, nb.int64[::1]))
 def _keep_equal(values, splits, firsts):  # type: ignore[no-untyped-def]
     """Make a row its own first row unless it has the same list as its first row."""
     for row in range(len(firsts)):

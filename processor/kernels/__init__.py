@@ -1,7 +1,11 @@
 """Numba kernels of the sparse graph and its tables: they run without the GIL and allocate nothing per row.
 
-`python -m freshet_serving.processor.kernels` fills the compilation cache.
+`python -m freshet_serving.processor.kernels` compiles them ahead of time.
 
+kernel           the decorator that makes a function a kernel
+code_store       where machine code is kept: bundles in the package, and a cache folder
+bundling         compiles all kernels into a bundle
+file_trust       decides whether a file of code may be read
 pool             the sparse graph: transforms, looks up and pools every feature of a batch
 list_sums        looks up and adds up lists of keys, a block at a time
 index            the hash index of a table
@@ -35,6 +39,7 @@ __all__ = [
     "hashing",
     "index",
     "json_text",
+    "kernel",
     "length_prefixed",
     "pointers",
     "pool",

@@ -1,16 +1,49 @@
-"""Compile every kernel into Numba's cache, so that no cold start has to: python -m freshet_serving.processor.kernels.
+"""Compile the kernels of the package, so that no start has to: python -m freshet_serving.processor.kernels.
 
-Clears the cache first: Numba notices when a kernel's own file changes, but not when the file of an inlined kernel does.
+Writes a bundle (kernels.code_store) for each feature level, two at a time, each in a process of its own. With --here
+it does so only for the level of this processor. A processor without a level has its kernels compiled into the cache
+folder.
 """
 
-from importlib import import_module
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-from rich.progress import track
+from freshet_serving.processor.kernels.bundling import import_kernels, write_bundle
+from freshet_serving.processor.kernels.code_store import BUNDLES, LEVELS, supported_levels
 
-HERE = Path(__file__).parent
 
-for stale in HERE.glob("__pycache__/*.nb[ic]"):
-    stale.unlink()
-for module in track(sorted(HERE.glob("[a-z]*.py")), "kernels for this processor"):
-    import_module(f"freshet_serving.processor.kernels.{module.stem}")
+def main() -> None:
+    """Parse the command line and compile."""
+    parser = argparse.ArgumentParser(prog="python -m freshet_serving.processor.kernels", description=__doc__)
+    parser.add_argument("--into", type=Path, default=BUNDLES, help="folder of the bundles; the package's by default")
+    parser.add_argument("--here", action="store_true", help="only for the feature level of this processor")
+    parser.add_argument("--level", choices=LEVELS, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.level:
+        write_bundle(chosen.into, chosen.level)
+        return
+    supported = supported_levels()
+    if not supported:
+        import_kernels()
+        return
+    levels = supported[:1] if chosen.here else list(LEVELS)
+    command = [sys.executable, "-m", "freshet_serving.processor.kernels", "--into", str(chosen.into.resolve())]
+    processes = [
+        # Features that are implied by the name: what this processor has besides must not be used.
+        subprocess.Popen(
+            [*command, "--level", level], env={**os.environ, "NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}
+        )
+        for level in levels
+    ]
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        sys.exit("kernels: not compiled")
+
+
+if __name__ == "__main__":
+    main()

@@ -9,13 +9,14 @@ import numba as nb
 import numpy as np
 
 from freshet_serving.processor.kernels.index import home
+from freshet_serving.processor.kernels.kernel import kernel
 from freshet_serving.processor.kernels.pointers import copy_bytes, load_i64_anywhere
 
 LOST, FOUND, NOWHERE = 0, 1, 2
 BUCKET_HEADER_NBYTES = 8
 
 
-@nb.njit(nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64, nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64, nb.int64[::1]))
 def buckets_of(ids, buckets, out):
     """Write the bucket of each id: out[i] = the bucket that ids[i] belongs to.
 
@@ -28,7 +29,7 @@ def buckets_of(ids, buckets, out):
         out[i] = home(ids[i], buckets)
 
 
-@nb.njit(
+@kernel(
     nb.void(
         nb.types.Array(nb.uint8, 1, "C", readonly=True),
         nb.int64[::1],
@@ -38,8 +39,6 @@ def buckets_of(ids, buckets, out):
         nb.uint8[:, ::1],
         nb.uint8[::1],
     ),
-    cache=True,
-    nogil=True,
     boundscheck=False,
 )
 def unpack(data, starts, tag, ids, bucket, rows, status):

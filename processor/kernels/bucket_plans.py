@@ -5,8 +5,10 @@
 import numba as nb
 import numpy as np
 
+from freshet_serving.processor.kernels.kernel import kernel
 
-@nb.njit(nb.void(nb.int64[::1], nb.float64[::1], nb.float64[::1], nb.int64[::1]), cache=True, nogil=True)
+
+@kernel(nb.void(nb.int64[::1], nb.float64[::1], nb.float64[::1], nb.int64[::1]))
 def cheapest_bucket_plans(buckets, cost_s, best_s, last):
     """Write, for 0 to len(best_s) - 1 rows, the least total cost of buckets that hold them, and one of those buckets.
 

@@ -17,6 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import (
     copy_f32x8,
     load_f32,
@@ -94,7 +95,7 @@ copy_bf16x8, copy_bf16 = _mover(from_bf16, 8), _mover(from_bf16, 1)
 copy_i8x8, copy_i8 = _mover(from_i8, 8), _mover(from_i8, 1)
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def copy_row(target, source, width):
     """Copy a row of float32 between two addresses.
 
@@ -110,7 +111,7 @@ def copy_row(target, source, width):
         store_f32(target + 4 * j, load_f32(source + 4 * j))
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def copy_typed(dtype, target, source, scale, width):
     """Copy a row of any type as float32.
 
@@ -142,7 +143,7 @@ def copy_typed(dtype, target, source, scale, width):
             copy_i8(target + 4 * j, source + j, step)
 
 
-@nb.njit(nb.float32(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def scale_of(source, width):
     """Return the int8 scale of a row of float32.
 
@@ -156,7 +157,7 @@ def scale_of(source, width):
     return most / np.float32(STEPS)
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def store_typed(dtype, target, scale, source, width):
     """Store a row of finite float32 as any type.
 
@@ -186,7 +187,7 @@ def store_typed(dtype, target, scale, source, width):
             store_i8(target + j, np.int64((x + ROUNDER) - ROUNDER))
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def store_rows(dtype, target, row_nbytes, scales, source, rows, width):
     """Store consecutive float32 rows as any type: store_typed for each.
 
@@ -203,7 +204,7 @@ def store_rows(dtype, target, row_nbytes, scales, source, rows, width):
         store_typed(dtype, target + i * row_nbytes, scales + 4 * i, source + 4 * width * i, width)
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def load_rows(dtype, target, source, row_nbytes, scales, rows, width):
     """Read consecutive rows of any type as float32: copy_typed for each.
 

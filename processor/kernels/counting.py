@@ -15,6 +15,7 @@ import math
 
 import numba as nb
 
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import load_f32, load_f32_bits, load_f64, load_i64, store_f64, store_i64
 
 TIME_LOW, TIME_OCTAVES = -18, 19
@@ -38,7 +39,7 @@ QUEUE_S, SPARSE_S, DENSE_S, SCORES = 0, 1, 2, 3
 _FIRST_SCORE_BIN = (127 + SCORE_LOW) << 3
 
 
-@nb.njit(nb.int64(nb.float64), cache=True, nogil=True, inline="always")
+@inlined
 def time_bin(seconds):
     """Return the bin of a duration.
 
@@ -51,17 +52,17 @@ def time_bin(seconds):
     return min(k, TIME_BINS - 1)
 
 
-@nb.njit(nb.void(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def _count(address, more):
     store_i64(address, load_i64(address) + more)
 
 
-@nb.njit(nb.void(nb.int64, nb.float64), cache=True, nogil=True, inline="always")
+@inlined
 def _sum(address, more):
     store_f64(address, load_f64(address) + more)
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def note_scores(counts, sums, output, scores, n):
     """Add the scores of one output to a block. The caller keeps every address alive.
 
@@ -91,13 +92,9 @@ def note_scores(counts, sums, output, scores, n):
     _sum(sums + 8 * (SCORES + output), total)
 
 
-@nb.njit(
-    nb.void(
+@kernel(nb.void(
         nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.float64, nb.float64, nb.float64
-    ),
-    cache=True,
-    nogil=True,
-)  # fmt: skip
+    ))  # fmt: skip
 def note_batch(counts, sums, requests, rows, padded, scores, n, queue_s, sparse_s, dense_s):
     """Add a batch to a block, with the scores of its first output.
 
@@ -131,7 +128,7 @@ def note_batch(counts, sums, requests, rows, padded, scores, n, queue_s, sparse_
     note_scores(counts, sums, 0, scores, n)
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.int64(nb.int64, nb.int64))
 def first_lost(scores, n):
     """Return the position of the first score that is NaN or infinite, or -1 if there is none.
 

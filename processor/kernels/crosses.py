@@ -5,10 +5,11 @@
 import numba as nb
 import numpy as np
 
+from freshet_serving.processor.kernels.kernel import kernel
 from freshet_serving.processor.kernels.string_hashes import cat
 
 
-@nb.njit(nb.boolean(nb.int64[:, ::1], nb.int64, nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.boolean(nb.int64[:, ::1], nb.int64, nb.int64[::1]))
 def count(splits, most, ends):
     """Write the end of each row's combinations; returns False if a row has more than `most`.
 
@@ -34,11 +35,7 @@ def count(splits, most, ends):
     return True
 
 
-@nb.njit(
-    nb.void(nb.uint64[::1], nb.int64[::1], nb.int64[:, ::1], nb.int64[::1], nb.uint64, nb.uint64, nb.int64[::1]),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.void(nb.uint64[::1], nb.int64[::1], nb.int64[:, ::1], nb.int64[::1], nb.uint64, nb.uint64, nb.int64[::1]))
 def cross(values, starts, splits, ends, buckets, key, ids):
     """Write the ids of each row's combinations to ids[ends[row]:ends[row + 1]]; the last column's values vary fastest.
 

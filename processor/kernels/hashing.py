@@ -15,6 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 
 LONGEST = 240
 
@@ -85,32 +86,32 @@ def _swap(typingctx, value):
     return types.uint64(types.uint64), codegen
 
 
-@nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def _avalanche(h):
     h = (h ^ (h >> U(37))) * MX_1
     return h ^ (h >> U(32))
 
 
-@nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def _avalanche_64(h):
     h = (h ^ (h >> U(33))) * P64_2
     h = (h ^ (h >> U(29))) * P64_3
     return h ^ (h >> U(32))
 
 
-@nb.njit(nb.uint64(nb.uint64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def rotate_left(h, bits):
     return (h << U(bits)) | (h >> U(64 - bits))
 
 
-@nb.njit(nb.uint64(nb.int64, nb.int64, nb.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def _mix(text, secret, seed):
     """Mix 16 bytes of text with 16 of the secret."""
     low, high = load_8(text), load_8(text + 8)
     return _fold(low ^ (load_8(secret) + seed), high ^ (load_8(secret + 8) - seed))
 
 
-@nb.njit(nb.uint64(nb.int64, nb.int64, nb.int64, nb.uint64), cache=True, nogil=True)
+@kernel(nb.uint64(nb.int64, nb.int64, nb.int64, nb.uint64))
 def xxh3(text, length, secret, seed):
     """Return the hash of a string of at most LONGEST bytes.
 
@@ -152,7 +153,7 @@ def xxh3(text, length, secret, seed):
     return _avalanche(h + _mix(text + length - 16, secret + 119, seed))
 
 
-@nb.njit(
+@kernel(
     nb.int64(
         nb.int64,
         nb.types.Array(nb.int64, 1, "A", readonly=True),
@@ -160,9 +161,7 @@ def xxh3(text, length, secret, seed):
         nb.uint64,
         nb.uint64[::1],
         nb.int64[::1],
-    ),
-    cache=True,
-    nogil=True,
+    )
 )
 def hash_column(data, offsets, secret, seed, hashes, longer):
     """Write the hash of each string of a column (columns.Strings); returns how many were too long for this kernel.
@@ -204,18 +203,14 @@ def hash_strings(strings: Strings, seed: int) -> np.ndarray:
     return hashes.view(np.int64)
 
 
-@nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def _split_mix(z):
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
-@nb.njit(
-    nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.uint64, nb.float32, nb.float32[:, :]),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.uint64, nb.float32, nb.float32[:, :]))
 def init_rows(keys, seed, limit, rows):
     """Fill rows with uniform values in [-limit, limit) that depend only on seed, key and column (splitmix64).
 

@@ -16,6 +16,7 @@ hold the index; a claim stores the key before it releases the ref, so a reader n
 import numba as nb
 import numpy as np
 
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
 
 EMPTY = -1
@@ -38,7 +39,7 @@ def empty_index(capacity: int) -> np.ndarray:
     return index
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def home(key, capacity):
     """Return the entry at which the probe for a key starts (splitmix64's finaliser, high half scaled).
 
@@ -53,7 +54,7 @@ def home(key, capacity):
     return np.int64(((z >> np.uint64(32)) * np.uint64(capacity)) >> np.uint64(32))
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def probe_from(address, capacity, key, start):
     """Return the entry that holds the key, or -1 - e where e is the empty entry at which the probe ended.
 
@@ -75,7 +76,7 @@ def probe_from(address, capacity, key, start):
             e = 0
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def probe(address, capacity, key):
     """Return the entry of a key: probe_from its home.
 
@@ -87,7 +88,7 @@ def probe(address, capacity, key):
     return probe_from(address, capacity, key, home(key, capacity))
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True)), cache=True, nogil=True)
+@kernel(nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True)))
 def build(address, capacity, keys):
     """Enter key i with ref i in an empty index; returns -1, or the position of the first key that occurs twice.
 
@@ -105,9 +106,7 @@ def build(address, capacity, keys):
     return -1
 
 
-@nb.njit(
-    nb.void(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True
-)
+@kernel(nb.void(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]))
 def find(address, capacity, keys, refs):
     """Write the ref of each key, ABSENT where the key is unknown.
 
@@ -127,9 +126,7 @@ def find(address, capacity, keys, refs):
             refs[i] = load_i64(address + 16 * e + 8) if e >= 0 else ABSENT
 
 
-@nb.njit(
-    nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True
-)
+@kernel(nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]))
 def claim(address, capacity, keys, entries):
     """Find or create the entry of each key; returns the number of keys that were unknown.
 
@@ -153,7 +150,7 @@ def claim(address, capacity, keys, entries):
     return claimed
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64))
 def rehash(source, source_capacity, address, capacity):
     """Copy every entry that has a row into an empty index; returns the number of entries copied.
 
@@ -175,7 +172,7 @@ def rehash(source, source_capacity, address, capacity):
     return used
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.int64(nb.int64, nb.int64, nb.int64))
 def audit(address, capacity, rows):
     """Return the number of entries that hold a row below `rows`, or -1 if any ref is neither EMPTY nor in [0, rows).
 

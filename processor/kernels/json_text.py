@@ -14,6 +14,8 @@ import secrets
 import numba as nb
 import numpy as np
 
+from freshet_serving.processor.kernels.kernel import inlined, kernel
+
 # mypy: ignore-errors
 
 
@@ -33,7 +35,7 @@ _NAN, _INFINITY = np.frombuffer(b"NaN", np.uint8), np.frombuffer(b"Infinity", np
 _SPELLED = np.frombuffer("".join(_spelled).encode(), np.uint8).reshape(2, -1)
 
 
-@nb.njit(nb.int64(Bytes), cache=True, nogil=True)
+@kernel(nb.int64(Bytes))
 def count_nodes(text):
     """Return the total weight of a document's values and names, which bounds the objects that a parser creates.
 
@@ -69,7 +71,7 @@ def count_nodes(text):
     return count
 
 
-@nb.njit(nb.boolean(Bytes, nb.int64, Bytes), cache=True, nogil=True, inline="always")
+@inlined
 def _is_at(text, at, word):
     same = len(text) - at >= len(word)
     for i in range(len(word) if same else 0):
@@ -77,11 +79,7 @@ def _is_at(text, at, word):
     return same
 
 
-@nb.njit(
-    nb.int64(Bytes, nb.uint8[::1], Bytes, Bytes, nb.types.Array(nb.uint8, 2, "C", readonly=True)),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.int64(Bytes, nb.uint8[::1], Bytes, Bytes, nb.types.Array(nb.uint8, 2, "C", readonly=True)))
 def _spell_out(text, out, nan, infinity, spelled):
     at, end = 0, 0
     inside = False
@@ -126,7 +124,7 @@ def spell_out(text: bytes) -> memoryview:
 
 
 # Searching for the whole words takes twenty times as long, half the time in which orjson parses the body.
-@nb.njit(nb.boolean(nb.types.Array(nb.uint8, 1, "C", readonly=True)), cache=True, nogil=True)
+@kernel(nb.boolean(nb.types.Array(nb.uint8, 1, "C", readonly=True)))
 def has_boolean_letters(body):
     """Report whether two letters of true or false are adjacent in a body, uint8 [nbytes], perhaps within a name."""
     found = False

@@ -8,14 +8,12 @@ Positions depend on the lengths before them, so the walk is sequential.
 import numba as nb
 import numpy as np
 
+from freshet_serving.processor.kernels.kernel import kernel
+
 PREFIX_NBYTES = 4
 
 
-@nb.njit(
-    nb.int64(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.uint8[::1], nb.int64[::1]),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.int64(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.uint8[::1], nb.int64[::1]))
 def strip_lengths(source, data, offsets):
     """Copy the elements end to end into `data`.
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from freshet_serving.processor.kernels.conversion import FLOAT32
 from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_f32,
@@ -79,7 +80,7 @@ BLOCK_NBYTES = NOTES + LISTS * LIST_NBYTES
 FURTHER = 48
 
 
-@nb.njit(nb.void(nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def clear(block):
     """Make a block hold nothing.
 
@@ -91,7 +92,7 @@ def clear(block):
     store_i64(block + HELD_LISTS, 0)
 
 
-@nb.njit(nb.int64(*[nb.int64] * 8), cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@kernel(nb.int64(*[nb.int64] * 8), boundscheck=False, error_model="numpy")
 def find_rows(block, first, count, waits, waiting, table, epoch, tally):
     """Resolve the waiting keys of one list to the addresses and scales of their rows, and prefetch the rows.
 
@@ -150,7 +151,7 @@ def find_rows(block, first, count, waits, waiting, table, epoch, tally):
     return misses
 
 
-@nb.njit(nb.void(*[nb.int64] * 7), cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@kernel(nb.void(*[nb.int64] * 7), boundscheck=False, error_model="numpy")
 def add_list(block, first, count, dtype, target, width, more):
     """Add up the rows of one list, in their order.
 
@@ -176,7 +177,7 @@ def add_list(block, first, count, dtype, target, width, more):
         more = 1
 
 
-@nb.njit(nb.void(*[nb.int64] * 4), cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@kernel(nb.void(*[nb.int64] * 4), boundscheck=False, error_model="numpy")
 def add_up(block, tables, epoch, counts):
     """Resolve and add up the lists of a block, and empty it.
 
@@ -211,7 +212,7 @@ def add_up(block, tables, epoch, counts):
     clear(block)
 
 
-@nb.njit(nb.int64(*[nb.int64] * 6), cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@kernel(nb.int64(*[nb.int64] * 6), boundscheck=False, error_model="numpy")
 def take_keys(source, count, block, held, waits, table):
     """Enter keys of one table in the block, and prefetch their rows or index lines.
 
@@ -268,7 +269,7 @@ def take_keys(source, count, block, held, waits, table):
     return waits
 
 
-@nb.njit(nb.void(*[nb.int64] * 13), cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@kernel(nb.void(*[nb.int64] * 13), boundscheck=False, error_model="numpy")
 def take_list(values, start, stop, number, target, width, more, share, root, block, tables, epoch, counts):
     """Enter a list of int64 keys, values[start:stop], not empty, in the block, adding up the block whenever it is full.
 

@@ -19,6 +19,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from freshet_serving.processor.kernels.kernel import kernel
+
 FLOATS_8 = ir.VectorType(ir.FloatType(), 8)
 
 
@@ -233,7 +235,7 @@ def _exchange(typingctx, address, value):
     return types.int64(types.int64, types.int64), codegen
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.int64(nb.int64, nb.int64))
 def exchange(address, value):
     """Store an int64 at an address that the caller keeps alive, as a full barrier; returns the old value.
 

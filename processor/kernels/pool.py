@@ -38,6 +38,7 @@ import numpy as np
 
 from freshet_serving.processor.kernels.conversion import FLOAT32, copy_row, copy_typed
 from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.list_sums import BLOCK_NBYTES, BY_HEAD, add_up, clear, take_list
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
@@ -91,7 +92,7 @@ BLOCK, OP_NBYTES = 32, 48
 BY_NUMBER = -2
 
 
-@nb.njit(nb.float32(nb.float32, nb.float32, nb.float32, nb.float32), cache=True, nogil=True, inline="always")
+@inlined
 def transform(value, log1p, mean, scale):
     """Return the value of one float feature: signed log1p if requested, standardised, 0 where missing (NaN).
 
@@ -109,13 +110,7 @@ def transform(value, log1p, mean, scale):
     return (value - mean) * scale
 
 
-@nb.njit(
-    nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64),
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-)
+@kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), boundscheck=False, error_model="numpy")
 def carry_out(count, block, tables, epoch, counts):
     """Execute the first `count` operations of a block: find all rows, then move them, in order.
 
@@ -183,13 +178,7 @@ def carry_out(count, block, tables, epoch, counts):
                 copy_row(target + k * b, target, width)
 
 
-@nb.njit(
-    nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64),
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    inline="always",
-)
+@inlined
 def push(what, a, b, target, width, count, block, tables, epoch, counts):
     """Append an operation to a block, executing the block first if it is full; returns the new number of operations.
 
@@ -230,7 +219,7 @@ def push(what, a, b, target, width, count, block, tables, epoch, counts):
     return count + 1
 
 
-@nb.njit(
+@kernel(
     nb.int64(
         nb.int64[:, ::1],
         nb.int64[:, ::1],
@@ -241,8 +230,6 @@ def push(what, a, b, target, width, count, block, tables, epoch, counts):
         nb.float32[:, ::1],
         nb.int64[:, ::1],
     ),
-    cache=True,
-    nogil=True,
     boundscheck=False,
     error_model="numpy",
 )
@@ -369,7 +356,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     return non_finite
 
 
-@nb.njit(inline="always")
+@inlined
 def floats_of(planned, source, row):
     """Return where the floats of a feature lie in a row: the row's first value, and the feature's first and last + 1.
 
@@ -384,7 +371,7 @@ def floats_of(planned, source, row):
     return row * source[2], planned[COLUMN], planned[COLUMN] + planned[WIDTH]
 
 
-@nb.njit(inline="always")
+@inlined
 def model_value(kind, scaling, source, at):
     """Return a float of an input as the graph receives it: unchanged in a block, else transformed.
 
@@ -398,10 +385,8 @@ def model_value(kind, scaling, source, at):
     return value if kind == KIND_BLOCK else transform(value, scaling[0], scaling[1], scaling[2])
 
 
-@nb.njit(
+@kernel(
     nb.types.UniTuple(nb.int64, 3)(nb.int64[:, ::1], nb.float32[:, ::1], nb.int64[:, ::1]),
-    cache=True,
-    nogil=True,
     boundscheck=False,
     error_model="numpy",
 )
@@ -430,13 +415,7 @@ def find_non_finite(plan, scaling, inputs):
     return -1, 0, 0
 
 
-@nb.njit(
-    nb.float32(nb.int64[:, ::1], nb.float32[:, ::1], nb.int64[:, ::1]),
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-)
+@kernel(nb.float32(nb.int64[:, ::1], nb.float32[:, ::1], nb.int64[:, ::1]), boundscheck=False, error_model="numpy")
 def largest(plan, scaling, inputs):
     """Return the largest magnitude of one request's floats after their transform, 0 if it has none.
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from freshet_serving.processor.kernels.conversion import copy_row
 from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_i64,
@@ -44,7 +45,7 @@ LEFT_OUT = -1
 BLOCK = 32
 
 
-@nb.njit(nb.boolean(nb.int64[:, :, ::1], nb.int64, nb.int64[:, ::1]), cache=True, nogil=True, inline="always")
+@inlined
 def leaves_out(inputs, request, fields):
     """Report whether a request leaves out one of an entity's sources.
 
@@ -59,7 +60,7 @@ def leaves_out(inputs, request, fields):
     return found
 
 
-@nb.njit(
+@kernel(
     nb.void(
         nb.int64[:, ::1],
         nb.int64,
@@ -75,8 +76,6 @@ def leaves_out(inputs, request, fields):
         nb.int64,
         nb.int64[:, ::1],
     ),
-    cache=True,
-    nogil=True,
     boundscheck=False,
     error_model="numpy",
 )
@@ -161,7 +160,7 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
         records += nbytes * rows
 
 
-@nb.njit(
+@kernel(
     nb.void(
         nb.int64[:, ::1],
         nb.int64,
@@ -173,8 +172,6 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
         nb.int64,
         nb.int64,
     ),
-    cache=True,
-    nogil=True,
     boundscheck=False,
     error_model="numpy",
 )

@@ -14,6 +14,7 @@ import numba as nb
 import numpy as np
 
 from freshet_serving.processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, probe
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_i64,
@@ -27,7 +28,7 @@ from freshet_serving.processor.kernels.rows import CAPACITY, INDEX, META, SETTLE
 BURIED, ELSEWHERE = -3, -4
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def local(ref, meta, epoch):
     """Return the slot visible from a head of a remote table as of an epoch, BURIED, or ELSEWHERE (in the store).
 
@@ -48,7 +49,7 @@ def local(ref, meta, epoch):
     return ELSEWHERE
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.int64[::1], nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]))
 def claim(table, keys, tally):
     """Create entries with the ref ABSENT for unknown keys.
 
@@ -66,7 +67,7 @@ def claim(table, keys, tally):
             tally[0] += 1
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def vacuum(table, keys, slots):
     """Settle versions of a remote table (kernels.rows.vacuum); a tombstone is settled in place, as a row is.
 
@@ -83,7 +84,7 @@ def vacuum(table, keys, slots):
         store_release(held, SETTLED + slots[i])
 
 
-@nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]))
 def live(table, epoch, keys, refs):
     """Write the keys with a row in a remote table's arena, and its refs (kernels.rows.live); returns their number.
 
@@ -104,10 +105,8 @@ def live(table, epoch, keys, refs):
     return count
 
 
-@nb.njit(
+@kernel(
     nb.int64(nb.int64[:, ::1], nb.int64[:, :, ::1], nb.int64[:, ::1], nb.int64[::1], nb.int64[:, ::1], nb.int64[::1]),
-    cache=True,
-    nogil=True,
     boundscheck=False,
 )
 def lay_out(plan, inputs, spans, remote, stands, starts):
@@ -149,16 +148,7 @@ def lay_out(plan, inputs, spans, remote, stands, starts):
     return entries
 
 
-@nb.njit(
-    nb.int64(
-        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1],
-        nb.int64, nb.int64
-    ),
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    inline="always",
-)  # fmt: skip
+@inlined  # fmt: skip
 def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, wanted, entries, start, count):
     """Enter a key in the stand-in unless it is there; returns the number of keys that wait for a row now.
 
@@ -197,7 +187,7 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
     return count
 
 
-@nb.njit(
+@kernel(
     nb.void(
         nb.int64[:, ::1],
         nb.int64[:, ::1],
@@ -212,8 +202,6 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
         nb.int64[::1],
         nb.int64[::1],
     ),
-    cache=True,
-    nogil=True,
     boundscheck=False,
 )
 def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, starts, wanted, entries, counts):

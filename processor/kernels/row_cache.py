@@ -11,6 +11,7 @@ import numpy as np
 
 from freshet_serving.processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
 from freshet_serving.processor.kernels.index import ABSENT, home
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import copy_bytes, load_i64, load_u8, prefetch, store_i8, store_i64
 
 WAYS = 8
@@ -21,7 +22,7 @@ HALVE_EVERY = 16
 CACHE_FIELDS = 6
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def put(rows, row_nbytes, scales, number, value, nbytes):
     """Copy a value's row, and its scale if it has one, to position `number` of an array of rows.
 
@@ -38,7 +39,7 @@ def put(rows, row_nbytes, scales, number, value, nbytes):
         copy_bytes(scales + 4 * number, value + row_nbytes, 4)
 
 
-@nb.njit(
+@kernel(
     nb.int64(
         nb.int64[:, ::1],
         nb.int64[::1],
@@ -48,8 +49,6 @@ def put(rows, row_nbytes, scales, number, value, nbytes):
         nb.int64[:, ::1],
         nb.uint8[::1],
     ),
-    cache=True,
-    nogil=True,
     boundscheck=False,
 )
 def take(cache, starts, counts, wanted, entries, rows, status):
@@ -101,9 +100,7 @@ def take(cache, starts, counts, wanted, entries, rows, status):
     return unknown
 
 
-@nb.njit(
-    nb.void(nb.int64[::1], nb.int64[::1], nb.uint8[:, ::1], nb.uint8[::1]), cache=True, nogil=True, boundscheck=False
-)
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.uint8[:, ::1], nb.uint8[::1]), boundscheck=False)
 def keep(cache, ids, rows, status):
     """Enter fetched ids in one table's cache: those FOUND with their row, those NOWHERE without.
 
@@ -143,12 +140,7 @@ def keep(cache, ids, rows, status):
         store_i8(marks + chosen, 1 | (HAS_ROW if status[i] == FOUND else 0))
 
 
-@nb.njit(
-    nb.int64(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.uint8[:, ::1], nb.uint8[::1]),
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-)
+@kernel(nb.int64(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.uint8[:, ::1], nb.uint8[::1]), boundscheck=False)
 def place(positions, entries, target, rows, status):
     """Copy fetched rows to where the stand-in expects them; returns the number of ids that are LOST.
 

@@ -21,6 +21,7 @@ from freshet_serving.processor.kernels.conversion import (
     from_f32,
     from_i8,
 )
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 
 TILE, LANES = 64, 16
 SCALE = 8
@@ -93,7 +94,7 @@ def _type_adder(read, element_nbytes, scaled=False):
     """
     begin_tile, begin_8, begin_1, add_tile, add_8, add_1 = _adders(read, element_nbytes, scaled)
 
-    @nb.njit(nogil=True, inline="always")
+    @inlined
     def add(target, rows, stride, count, width, more):
         tiled, whole = width & ~(TILE - 1), width & ~7
         if not more:
@@ -118,7 +119,7 @@ _add_f32, _add_f16, _add_bf16 = _type_adder(from_f32, 4), _type_adder(from_f16, 
 _add_i8 = _type_adder(from_i8, 1, scaled=True)
 
 
-@nb.njit(nb.void(*[nb.int64] * 7), cache=True, nogil=True)
+@kernel(nb.void(*[nb.int64] * 7))
 def add_rows(dtype, target, rows, stride, count, width, more):
     """Add up rows of a type, one after another.
 

@@ -11,6 +11,7 @@ import numba as nb
 import numpy as np
 
 from freshet_serving.processor.kernels.index import probe
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import (
     add_relaxed,
     copy_bytes,
@@ -51,13 +52,13 @@ SAMPLE, SAMPLE_BITS = 8, 3
 MOST_HITS = 255
 
 
-@nb.njit(nb.boolean(nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def sampled(lookups):
     """Report whether to note the lookup of this number: one in SAMPLE, out of step with any request length (Weyl)."""
     return np.uint64(lookups) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - SAMPLE_BITS) == 0
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.void(nb.int64, nb.int64, nb.int64))
 def note(table, key, ref):
     """Note one sampled lookup. Concurrent readers may overwrite each other's counts, which serve only to rank rows.
 
@@ -81,10 +82,8 @@ def note(table, key, ref):
         add_relaxed(ring + 16, SAMPLE)
 
 
-@nb.njit(
-    nb.int64(nb.int64[::1], nb.int64[::1], nb.uint8[::1], nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.uint8[::1]),
-    cache=True,
-    nogil=True,
+@kernel(
+    nb.int64(nb.int64[::1], nb.int64[::1], nb.uint8[::1], nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.uint8[::1])
 )
 def promote(table, keys, counts, slots, slot_keys, settled, hits):
     """Copy the cold rows among `keys` into slots, in order; returns the number of slots used.
@@ -123,7 +122,7 @@ def promote(table, keys, counts, slots, slot_keys, settled, hits):
     return used
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]))
 def record(table, keys, refs, number, written):
     """Write the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet.
 
@@ -146,7 +145,7 @@ def record(table, keys, refs, number, written):
         written[i] = LOGGED + number + i
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def repoint(table, keys, refs, new_refs):
     """Replace refs[i] of keys[i] by new_refs[i], which refers to the same row, wherever it is held.
 
@@ -161,7 +160,7 @@ def repoint(table, keys, refs, new_refs):
         store_release(holder(at, keys[i], refs[i]), new_refs[i])
 
 
-@nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.int64[::1]))
 def survivors(table, first, stop, keys, refs):
     """Write the keys and refs of the records in [first, stop) that are still referenced; returns their number.
 
@@ -182,7 +181,7 @@ def survivors(table, first, stop, keys, refs):
     return count
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def _cell(key, row, width):
     z = np.uint64(key) + np.uint64(row + 1) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -190,7 +189,7 @@ def _cell(key, row, width):
     return np.int64((z ^ (z >> np.uint64(31))) & np.uint64(width - 1))
 
 
-@nb.njit(nb.void(nb.uint8[:, ::1], nb.int64[::1], nb.uint8[::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.uint8[:, ::1], nb.int64[::1], nb.uint8[::1]))
 def count_up(sketch, keys, counts):
     """Count each key once in a count-min sketch.
 
@@ -210,7 +209,7 @@ def count_up(sketch, keys, counts):
             sketch[row, cell] = max(sketch[row, cell], counts[i])
 
 
-@nb.njit(nb.void(nb.uint8[:, ::1], nb.int64[::1], nb.uint8[::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.uint8[:, ::1], nb.int64[::1], nb.uint8[::1]))
 def estimate(sketch, keys, counts):
     """Write a count-min sketch's estimates.
 
@@ -227,11 +226,7 @@ def estimate(sketch, keys, counts):
         counts[i] = least
 
 
-@nb.njit(
-    nb.int64(nb.boolean[::1], nb.int64, nb.int64, nb.int64[::1]),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.int64(nb.boolean[::1], nb.int64, nb.int64, nb.int64[::1]))
 def gather_settled(settled, start, stop, slots):
     """Write up to len(slots) settled slots from `start` on, wrapping at `stop`; returns their number.
 

@@ -45,6 +45,7 @@ import numpy as np
 
 from freshet_serving.processor.kernels.conversion import copy_typed, store_typed
 from freshet_serving.processor.kernels.index import ABSENT, EMPTY, home, probe, probe_from
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
 from freshet_serving.processor.package import SCALED
 
@@ -61,7 +62,7 @@ BLOCK = 32
 """Rows of a delta in flight at once: each reads distant memory, which is prefetched before it is needed."""
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def visible(ref, base_rows, meta, epoch):
     """Return the ref of the row that is visible from a head as of an epoch, or ABSENT.
 
@@ -79,7 +80,7 @@ def visible(ref, base_rows, meta, epoch):
     return ref
 
 
-@nb.njit(nb.boolean(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def unchanged(numbered, changed, key):
     """Report whether a key's row is the file's row of that number, as of any epoch that the caller may read.
 
@@ -93,7 +94,7 @@ def unchanged(numbered, changed, key):
     return (load_acquire(changed + 8 * (key >> 6)) >> (key & 63)) & 1 == 0
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def publish(table, key, e, ref):
     """Make a ref the head of a key. For the writer only.
 
@@ -110,7 +111,7 @@ def publish(table, key, e, ref):
     store_release(load_i64(table + INDEX) + 16 * e + 8, ref)
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def resolve(table, key, epoch):
     """Return the ref of a key's row as of an epoch, or ABSENT.
 
@@ -132,7 +133,7 @@ def resolve(table, key, epoch):
     return visible(load_acquire(index + 16 * e + 8), load_i64(table + BASE_ROWS), load_i64(table + META), epoch)
 
 
-@nb.njit(nb.void(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def prefetch_row(row, nbytes):
     """Prefetch the cache lines of a row.
 
@@ -155,7 +156,7 @@ def prefetch_row(row, nbytes):
                 prefetch(line + 64)
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def row_at(table, ref):
     """Return the address of the row at a ref.
 
@@ -173,7 +174,7 @@ def row_at(table, ref):
     return load_i64(table + LOG) + (ref - LOGGED) * load_i64(table + RECORD_NBYTES) + LOG_ROW
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def scale_at(table, ref):
     """Return the address of the row's scale, for a table of a scaled type.
 
@@ -191,7 +192,7 @@ def scale_at(table, ref):
     return load_i64(table + LOG) + (ref - LOGGED) * load_i64(table + RECORD_NBYTES) + LOG_SCALE
 
 
-@nb.njit(
+@kernel(
     nb.void(
         nb.int64[::1],
         nb.types.Array(nb.int64, 1, "A", readonly=True),
@@ -200,9 +201,7 @@ def scale_at(table, ref):
         nb.int64[::1],
         nb.int64,
         nb.int64[::1],
-    ),
-    cache=True,
-    nogil=True,
+    )
 )
 def upsert(table, keys, rows, dim, slots, epoch, tally):
     """Write row i to slots[i] as the newest version of keys[i], of an epoch that no reader sees yet.
@@ -256,11 +255,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
             publish(at, keys[first + j], starts[j], ref)
 
 
-@nb.njit(
-    nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]))
 def add_tombstones(table, keys, slots, epoch, tally):
     """Make slots[i] a tombstone, the newest version of keys[i], which has a row.
 
@@ -281,7 +276,7 @@ def add_tombstones(table, keys, slots, epoch, tally):
         tally[1] -= 1
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def unpublish(table, keys, slots):
     """Point the head of each key back at the predecessor of slots[i], where slots[i] is the key's newest version.
 
@@ -311,7 +306,7 @@ def unpublish(table, keys, slots):
                 store_release(index + 16 * e + 8, before)
 
 
-@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.int64(nb.int64, nb.int64, nb.int64))
 def holder(table, key, ref):
     """Return the address of the int64 that holds a ref: a key's head, or the link of a version or settled slot.
 
@@ -337,11 +332,7 @@ def holder(table, key, ref):
         at = meta + 16 * slot + 8
 
 
-@nb.njit(
-    nb.void(nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.int64[::1], nb.int64[::1]),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.int64[::1], nb.int64[::1]))
 def plan_vacuum(table, slots, rows, replaced, dead):
     """Compute what vacuum() of these versions will leave behind; changes nothing, so that memory can be reserved first.
 
@@ -374,7 +365,7 @@ def plan_vacuum(table, slots, rows, replaced, dead):
             rows[i] = load_i64(meta + 16 * slots[i]) & 1 == 0
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def vacuum(table, keys, slots):
     """Settle versions that every reader sees and no rollback can undo: each becomes the only version of its key.
 
@@ -407,7 +398,7 @@ def vacuum(table, keys, slots):
             store_release(held, ref)
 
 
-@nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]))
 def live(table, epoch, keys, refs):
     """Write every key with a row as of an epoch, and the row's ref; returns their number.
 
@@ -432,11 +423,7 @@ def live(table, epoch, keys, refs):
     return count
 
 
-@nb.njit(
-    nb.void(nb.int64[::1], nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]),
-    cache=True,
-    nogil=True,
-)
+@kernel(nb.void(nb.int64[::1], nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]))
 def look_up(table, epoch, keys, refs):
     """Write the ref of each key's row as of an epoch, or ABSENT.
 
@@ -451,7 +438,7 @@ def look_up(table, epoch, keys, refs):
         refs[i] = resolve(at, keys[i], epoch)
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.float32[:, ::1]), cache=True, nogil=True)
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.float32[:, ::1]))
 def gather(table, refs, rows):
     """Write the rows at `refs` as float32.
 

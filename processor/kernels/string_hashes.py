@@ -13,6 +13,7 @@ import numpy as np
 
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.kernels.hashing import load_1, load_4, load_8, rotate_left
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 
 FARM, MURMUR, SIP = 0, 1, 2
 
@@ -24,23 +25,23 @@ SIP_0, SIP_1, SIP_2, SIP_3 = (
 )
 
 
-@nb.njit(nb.uint64(nb.uint64, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def _right(h, bits):
     return rotate_left(h, 64 - bits)
 
 
-@nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def _shift_mix(h):
     return h ^ (h >> U(47))
 
 
-@nb.njit(nb.uint64(nb.uint64, nb.uint64, nb.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def _both(u, v, mul):
     a = _shift_mix((u ^ v) * mul)
     return _shift_mix((v ^ a) * mul) * mul
 
 
-@nb.njit(nb.types.UniTuple(nb.uint64, 2)(nb.int64, nb.uint64, nb.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def _weak(text, a, b):
     """Hash 32 bytes with two seeds."""
     last = load_8(text + 24)
@@ -52,7 +53,7 @@ def _weak(text, a, b):
     return a + last, b + c
 
 
-@nb.njit(nb.uint64(nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.uint64(nb.int64, nb.int64))
 def farm(text, length):
     """Return Fingerprint64 of a string.
 
@@ -118,7 +119,7 @@ def farm(text, length):
     return _both(_both(v0, w0, mul) + _shift_mix(y) * K0 + z, _both(v1, w1, mul) + x, mul)
 
 
-@nb.njit(nb.uint64(nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.uint64(nb.int64, nb.int64))
 def murmur(text, length):
     """Return MurmurHash64A of a string, with TensorFlow's seed.
 
@@ -139,7 +140,7 @@ def murmur(text, length):
     return _shift_mix(_shift_mix(h) * MURMUR_MUL)
 
 
-@nb.njit(nb.types.UniTuple(nb.uint64, 4)(nb.uint64, nb.uint64, nb.uint64, nb.uint64), cache=True, nogil=True)
+@kernel(nb.types.UniTuple(nb.uint64, 4)(nb.uint64, nb.uint64, nb.uint64, nb.uint64))
 def _round(a, b, c, d):
     a += b
     b = rotate_left(b, 13) ^ a
@@ -153,7 +154,7 @@ def _round(a, b, c, d):
     return a, b, rotate_left(c, 32), d
 
 
-@nb.njit(nb.uint64(nb.int64, nb.int64, nb.uint64, nb.uint64), cache=True, nogil=True)
+@kernel(nb.uint64(nb.int64, nb.int64, nb.uint64, nb.uint64))
 def sip(text, length, key_0, key_1):
     """Return SipHash-2-4 of a string.
 
@@ -181,7 +182,7 @@ def sip(text, length, key_0, key_1):
     return a ^ b ^ c ^ d
 
 
-@nb.njit(nb.uint64(nb.uint64, nb.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def cat(first, second):
     """Return the fingerprint of two fingerprints, in this order.
 
@@ -193,7 +194,7 @@ def cat(first, second):
     return _shift_mix(_shift_mix(h) * MURMUR_MUL)
 
 
-@nb.njit(
+@kernel(
     nb.void(
         nb.int64,
         nb.int64,
@@ -201,9 +202,7 @@ def cat(first, second):
         nb.uint64,
         nb.uint64,
         nb.uint64[::1],
-    ),
-    cache=True,
-    nogil=True,
+    )
 )
 def _column(how, data, offsets, key_0, key_1, hashes):
     for i in range(len(hashes)):

@@ -5,12 +5,14 @@
 import numba as nb
 import numpy as np
 
+from freshet_serving.processor.kernels.kernel import kernel
+
 Offsets = nb.types.Array(nb.int64, 1, "A", readonly=True)
 Bytes = nb.types.Array(nb.uint8, 1, "A", readonly=True)
 DIGITS = 20
 
 
-@nb.njit(nb.int64(Offsets, nb.uint8[::1], nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.int64(Offsets, nb.uint8[::1], nb.int64[::1]))
 def write_numbers(values, data, offsets):
     """Write values as decimal digits; returns the number of bytes.
 
@@ -42,7 +44,7 @@ def write_numbers(values, data, offsets):
     return at
 
 
-@nb.njit(nb.void(Bytes, Offsets, nb.int64[::1], nb.int64[::1], nb.uint8[::1]), cache=True, nogil=True)
+@kernel(nb.void(Bytes, Offsets, nb.int64[::1], nb.int64[::1], nb.uint8[::1]))
 def append(source, starts, picks, ends, data):
     """Write string picks[i] of the source at data[ends[i]:], and move ends[i] to its end.
 
@@ -60,7 +62,7 @@ def append(source, starts, picks, ends, data):
         ends[i] = at + last - first
 
 
-@nb.njit(nb.void(nb.uint8[::1], nb.uint8, nb.uint8, nb.int64), cache=True, nogil=True)
+@kernel(nb.void(nb.uint8[::1], nb.uint8, nb.uint8, nb.int64))
 def shift_letters(data, first, last, by):
     """Add `by` to the ASCII codes of the letters from first to last, in place.
 
@@ -75,7 +77,7 @@ def shift_letters(data, first, last, by):
             data[i] = np.uint8(np.int64(data[i]) + by)
 
 
-@nb.njit(nb.int64(Bytes, Offsets, nb.uint8[::1], nb.int64[::1]), cache=True, nogil=True)
+@kernel(nb.int64(Bytes, Offsets, nb.uint8[::1], nb.int64[::1]))
 def strip(source, starts, data, offsets):
     """Write the strings without ASCII white space at both ends; returns the number of bytes.
 

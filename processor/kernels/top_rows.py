@@ -13,6 +13,7 @@ import numba as nb
 import numpy as np
 
 from freshet_serving.processor.kernels.conversion import copy_typed
+from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64
 from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
@@ -32,7 +33,7 @@ REASSOCIATED = {"reassoc", "contract", "nsz"}
 """Lets the compiler add up a product in vectors; infinities and NaN keep their meaning."""
 
 
-@nb.njit(nb.float32(nb.float32[::1], nb.float32[::1]), cache=True, nogil=True, fastmath=REASSOCIATED)
+@kernel(nb.float32(nb.float32[::1], nb.float32[::1]), fastmath=REASSOCIATED)
 def product(row, vector):
     """Return the inner product of two vectors of one length."""
     total = np.float32(0.0)
@@ -41,7 +42,7 @@ def product(row, vector):
     return total
 
 
-@nb.njit(nb.boolean(nb.int64[::1], nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+@kernel(nb.boolean(nb.int64[::1], nb.int64, nb.int64, nb.int64))
 def among(keys, first, last, key):
     """Report whether a key is in keys[first:last], which ascend."""
     end = last
@@ -54,13 +55,13 @@ def among(keys, first, last, key):
     return first < end and keys[first] == key
 
 
-@nb.njit(nb.boolean(nb.float32, nb.int64, nb.float32, nb.int64), cache=True, nogil=True, inline="always")
+@inlined
 def behind(score, key, other_score, other_key):
     """Report whether a row comes after another one in the order."""
     return score < other_score or (score == other_score and key > other_key)
 
 
-@nb.njit(nb.void(nb.float32[::1], nb.int64[::1], nb.int64, nb.float32, nb.int64), cache=True, nogil=True)
+@kernel(nb.void(nb.float32[::1], nb.int64[::1], nb.int64, nb.float32, nb.int64))
 def sift_down(scores, keys, size, score, key):
     """Put a row in the place of a heap's root.
 
@@ -86,7 +87,7 @@ def sift_down(scores, keys, size, score, key):
     scores[at], keys[at] = score, key
 
 
-@nb.njit(nb.void(nb.float32[::1], nb.int64[::1], nb.int64, nb.float32, nb.int64), cache=True, nogil=True)
+@kernel(nb.void(nb.float32[::1], nb.int64[::1], nb.int64, nb.float32, nb.int64))
 def sift_up(scores, keys, size, score, key):
     """Add a row to a heap that has room; arguments as of sift_down()."""
     at = size
@@ -99,7 +100,7 @@ def sift_up(scores, keys, size, score, key):
     scores[at], keys[at] = score, key
 
 
-@nb.njit(
+@kernel(
     nb.void(
         nb.float32[::1],
         nb.int64,
@@ -109,9 +110,7 @@ def sift_up(scores, keys, size, score, key):
         nb.float32[:, ::1],
         nb.int64[:, ::1],
         nb.int64[::1],
-    ),
-    cache=True,
-    nogil=True,
+    )
 )
 def offer(row, key, vectors, excluded, splits, scores, keys, sizes):
     """Offer a row to each vector's heap.
@@ -143,7 +142,7 @@ def offer(row, key, vectors, excluded, splits, scores, keys, sizes):
             sift_down(scores[i], keys[i], size, score, key)
 
 
-@nb.njit(
+@kernel(
     nb.int64(
         nb.int64[::1],
         nb.int64,
@@ -158,9 +157,7 @@ def offer(row, key, vectors, excluded, splits, scores, keys, sizes):
         nb.float32[:, ::1],
         nb.int64[:, ::1],
         nb.int64[::1],
-    ),
-    cache=True,
-    nogil=True,
+    )
 )
 def scan_entries(table, epoch, first, last, dim, file_keys, in_file, vectors, excluded, splits, scores, keys, sizes):
     """Offer the changed rows of some entries of a table's index, and note those of the table's file for scan_file().
@@ -211,7 +208,7 @@ def scan_entries(table, epoch, first, last, dim, file_keys, in_file, vectors, ex
     return rows
 
 
-@nb.njit(
+@kernel(
     nb.int64(
         nb.int64[::1],
         nb.int64,
@@ -225,9 +222,7 @@ def scan_entries(table, epoch, first, last, dim, file_keys, in_file, vectors, ex
         nb.float32[:, ::1],
         nb.int64[:, ::1],
         nb.int64[::1],
-    ),
-    cache=True,
-    nogil=True,
+    )
 )
 def scan_file(table, first, last, dim, file_keys, in_file, vectors, excluded, splits, scores, keys, sizes):
     """Offer rows of a table's file, in their order; return their number.

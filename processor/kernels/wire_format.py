@@ -10,6 +10,8 @@ kinds  int32 [kinds of messages, FIELDS]: the content of a field's bytes: LEAF, 
 import numba as nb
 import numpy as np
 
+from freshet_serving.processor.kernels.kernel import kernel
+
 FIELDS = 128
 LEAF, VARINTS, STRINGS, FIXED32, FIXED64 = 0, -1, -2, -4, -8
 # The protobuf runtime rejects messages that are nested more deeply.
@@ -20,7 +22,7 @@ VARINT, EIGHT_BYTES, LENGTH, BEGIN, END, FOUR_BYTES = range(6)
 MAX_VARINT_NBYTES = 10
 
 
-@nb.njit(nb.int64(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.int32[:, ::1]), cache=True, nogil=True)
+@kernel(nb.int64(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.int32[:, ::1]))
 def count_nodes(data, kinds):
     """Count the fields of a message, of all messages within it, and the values of packed fields: what a parser creates.
 

@@ -47,22 +47,23 @@ def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
     given = [key for key, kind in KINDS.items() if kind is list and options[key] is not None]
     lists = {key: parsed(split_names, options[key], key) for key in given}
     settings = load_config({**options, **lists}, os.environ, config)
-    # Fail fast on unknown model names: a server would wait for ever for a mistyped one.
-    with contextlib.suppress(NotReady):
-        open_repository(settings.repository, settings.mirror, serving=True).check_models(settings.models)
     log_to_stderr(settings.log_level, settings.log_format)
     enable_faulthandler()
-    from freshet_serving.serving.process_layout import Layout
-    from freshet_serving.serving.workers.fork_server import ForkServer
+    from freshet_serving.serving.process_layout import Layout, may_have_workers
+    from freshet_serving.serving.server import Server
+    from freshet_serving.serving.workers import fork_server as forks
 
-    layout = Layout.here(settings)
     resort = ShutdownWatchdog(settings.drain_s + settings.shutdown_timeout_s + END_S)
-    with contextlib.closing(ForkServer()) as fork_server:
-        if layout.workers > 1:
-            # The fork server imports what workers need while this process imports what the server needs.
-            fork_server.start()
-        from freshet_serving.serving.server import Server
-
+    with contextlib.closing(forks.ForkServer()) as fork_server:
+        if may_have_workers(settings):
+            # First, since clients of object stores start threads.
+            fork_server.branch()
+        # Fail fast on unknown model names: a server would wait for ever for a mistyped one.
+        with contextlib.suppress(NotReady):
+            open_repository(settings.repository, settings.mirror, serving=True).check_models(settings.models)
+        layout = Layout.here(settings)
+        if layout.workers == 1:
+            fork_server.close()
         code = Server(
             settings, version=package_version(), layout=layout, fork_server=fork_server, shutdown_watchdog=resort
         ).run()

@@ -3,14 +3,10 @@
 Only supervisors start it.
 """
 
-import signal
 import sys
 
-if __name__ == "__main__":
-    # The supervisor decides when a worker ends: a signal to the process group or the service reaches the supervisor
-    # too.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    from freshet_serving.serving.workers.fork_server import main
+from freshet_serving.serving.workers.fork_server import ignore_signals, main
 
+if __name__ == "__main__":
+    ignore_signals()
     sys.exit(main(int(sys.argv[1])))

@@ -1,20 +1,23 @@
 """Fork workers from a process that has already imported everything they need.
 
-Imports are most of a worker's start-up time and of its memory outside the tables. They are done once, in a process
-without threads of our own, while the supervisor imports and loads. A worker is a fork of that process: it is up within
-milliseconds and shares those pages with its siblings as long as they are not written. The replacement of a dead worker
-starts as fast.
+Imports are most of a worker's start-up time and of its memory outside the tables. `freshet serve` imports everything
+once, forks the fork server, and only then starts threads and becomes the supervisor. A worker is a fork of the fork
+server: it is up within milliseconds and shares those pages with its siblings and the supervisor as long as they are not
+written. The replacement of a dead worker starts as fast. A fork server that is needed later (the first has died, or a
+program other than `freshet serve` runs a server) is a new process, which imports everything again.
 
 Invariants
-- The fork server has opened and started nothing beyond what imports do: no event loop, no server, no sessions.
+- The fork server has opened and started nothing beyond what imports do: no event loop, no server, no sessions. So is
+  the process that it is forked from: branch() is called before any thread is started.
 - A worker is the supervisor's own child although the fork server forks it: it forks twice, and the kernel gives the
   orphan to its nearest ancestor that adopts orphans. So the supervisor can wait for it and learns of its death for
   certain, and its pid is not reused before.
 - A fork server that has died is started again when the next worker is needed. Workers outlive it; without a supervisor
   it ends.
 
-Rejected: fork in the supervisor (it has threads); one interpreter a worker (2.4 s of a core and 60 MB each); the fork
-server as the parent of its workers (if it died, no process could wait for them).
+Rejected: fork workers in the supervisor (it has threads); one interpreter a worker (2.4 s of a core and 60 MB each); a
+new process for the first fork server, which imports while the supervisor does (2 s of a second core at each start); the
+fork server as the parent of its workers (if it died, no process could wait for them).
 """
 
 from __future__ import annotations
@@ -29,11 +32,14 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
+from importlib import import_module
 
 from freshet_serving.serving.workers.channel import Channel, ChannelClosed
 
 # prctl(2): this process adopts orphans among its descendants.
 SET_CHILD_SUBREAPER = 36
+SET_NAME = 15
 POLL_S, MAX_POLL_S = 0.0005, 0.05
 
 
@@ -90,7 +96,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._closed = False
 
@@ -98,6 +104,22 @@ class ForkServer:
         """Start the process, so that it is ready when the first worker is needed."""
         with self._lock:
             self._running()
+
+    def branch(self) -> None:
+        """Fork the fork server from this process, which has started no thread."""
+        # Imported once, for both.
+        import_module("freshet_serving.serving.workers.worker")
+        # The collector of neither process may write to shared pages.
+        gc.freeze()
+        with self._lock:
+            _take_orphans_in()
+            self._channel, there = Channel.pair()
+            with there:
+                pid = os.fork()
+                if not pid:
+                    self._channel.disown()
+                    os._exit(_run_branch(there.fileno()))
+            self._process = Child(pid)
 
     def fork(self, end: socket.socket) -> Child:
         """Fork a worker that uses this end of a channel; the caller still closes its own copy.
@@ -152,13 +174,46 @@ class ForkServer:
         self._channel = self._process = None
 
 
+def _run_branch(fd: int) -> int:
+    """Run the fork server in a fork of `freshet serve`, and return its exit code; so does each worker.
+
+    Args:
+        fd: Descriptor of its end of the channel.
+    """
+    code = 1
+    try:
+        # Standard output is the supervisor's: its caller reads the ready line there.
+        os.dup2(2, 1)
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        ignore_signals()
+        code = main(os.dup(fd))
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+    return code
+
+
+def ignore_signals() -> None:
+    """Ignore the signals that end a server: one to the process group or the service reaches the supervisor, too.
+
+    The supervisor decides when a worker ends.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def main(fd: int) -> int:
     """Run the fork server on this descriptor of the channel; in a forked child, run the worker."""
+    _name_process("freshet-forks")
     channel = Channel(socket.socket(fileno=fd))
     from freshet_serving.serving.workers import worker
 
-    # Freeze what has been imported: the collector must not write to shared pages.
-    gc.collect()
     gc.freeze()
     with contextlib.suppress(ChannelClosed):
         while True:
@@ -168,6 +223,7 @@ def main(fd: int) -> int:
             pid = _fork_twice()
             if pid == 0:
                 channel.disown()
+                _name_process("freshet-worker")
                 return worker.main(end)
             os.close(end)
             channel.send({"pid": pid})
@@ -195,3 +251,9 @@ def _fork_twice() -> int:
 def _take_orphans_in() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _name_process(name: str) -> None:
+    """Set the name that ps and top show, at most 15 bytes: command lines are the supervisor's."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(SET_NAME, name.encode(), 0, 0, 0)

@@ -33,8 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.mutants.operators import Mutant
 from tests.mutants.report import page
 from tests.mutants.slot import SURVIVED
-from tests.mutants.subjects import ROOT, beneath, chosen, compiles, modules, tests_of
-from tests.test_found import FLOORS
+from tests.mutants.subjects import ROOT, beneath, chosen, modules, tests_of
 
 RESULTS = ROOT / "loadtest" / "results"
 
@@ -144,7 +143,6 @@ def answers(copy: Path, module: str, mutants: Iterable[Mutant], until_s: float) 
     job = {
         "module": module,
         "beneath": [*libraries, *ours],
-        "kernels": compiles(module),
         "own": own,
         "beside": beside,
         "until_s": until_s,
@@ -186,11 +184,9 @@ def copied(to: Path) -> Path:
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     names = {name for name in listed.split("\0") if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink())}
-    for floor in FLOORS:
-        names |= {p.relative_to(ROOT).as_posix() for p in (ROOT / floor).rglob("__pycache__/*.nb[ic]")}
+    names |= {file.relative_to(ROOT).as_posix() for file in (ROOT / "processor" / "kernels" / "compiled").iterdir()}
     for name in names:
         (to / name).parent.mkdir(parents=True, exist_ok=True)
-        # With its times: compiled kernels are told from stale ones by them.
         shutil.copy2(ROOT / name, to / name, follow_symlinks=False)
     return to
 

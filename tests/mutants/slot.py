@@ -7,11 +7,11 @@ milliseconds where an interpreter that imports everything costs seconds.
 Invariants
 - Nothing is written outside the copy. The mutated module is put back after each mutant, as it was to the nanosecond.
 - No mutant meets what was compiled of another: each has a time of change of its own, by which Python tells what it has
-  compiled; and where kernels change, or have what changes inlined, Numba an empty cache.
+  compiled; kernels are known by what they are compiled from (processor.kernels.kernel).
 - Tests draw the same examples for every mutant (Hypothesis is derandomised), and shrink none.
 - A mutant that hangs is ended, with all that it has started.
 
-Reads a job as JSON from standard input: module, beneath (what to import before), kernels (whether such change), tests
+Reads a job as JSON from standard input: module, beneath (what to import before), tests
 (own and beside), until_s, mutants (name and source). Answers a line of JSON for each mutant that there was time for.
 """
 
@@ -50,7 +50,7 @@ def main() -> int:
     for name in ("hypothesis", "pytest", *job["beneath"]):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    module = Module(job["module"], job["kernels"])
+    module = Module(job["module"])
 
     def tell(**answer) -> None:
         print(json.dumps(answer), file=answers, flush=True)
@@ -80,9 +80,8 @@ def main() -> int:
 class Module:
     """The module that is mutated."""
 
-    def __init__(self, path: str, kernels: bool = False) -> None:
-        """kernels: whether mutants of it change kernels."""
-        self._path, self._kernels = Path(path), kernels
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
         self._source, self._stat = self._path.read_text(), self._path.stat()
         # Seconds and processor seconds by test file.
         self._took: dict[str, tuple[float, float]] = {}
@@ -110,9 +109,8 @@ class Module:
             self._path.write_text(source)
             # Whole seconds: Python compares no more of it.
             os.utime(self._path, (self._runs, self._runs))
-            with tempfile.TemporaryDirectory(dir=os.getcwd()) as cache:
-                outcome, by, (seconds, _) = attempt(tests, limits, cache if self._kernels else "")
-                return outcome, by, seconds
+            outcome, by, (seconds, _) = attempt(tests, limits)
+            return outcome, by, seconds
         finally:
             self._path.write_text(self._source)
             os.utime(self._path, ns=(self._stat.st_atime_ns, self._stat.st_mtime_ns))
@@ -122,9 +120,9 @@ Seconds = tuple[float, float]
 """Of a clock, and of processors."""
 
 
-def attempt(tests: list[str], limits: Seconds, kernels: str = "") -> tuple[str, str, Seconds]:
-    """Runs test files in a fork: (outcome, the first test that failed, what it took). kernels: a folder for compiled
-    ones; "" for where they are. Where no test has passed nothing has survived."""
+def attempt(tests: list[str], limits: Seconds) -> tuple[str, str, Seconds]:
+    """Runs test files in a fork: (outcome, the first test that failed, what it took). Where no test has passed
+    nothing has survived."""
     began_s = time.monotonic()
     told, tell = os.pipe()
     pid = os.fork()
@@ -132,7 +130,7 @@ def attempt(tests: list[str], limits: Seconds, kernels: str = "") -> tuple[str, 
         try:
             os.close(told)
             resource.setrlimit(resource.RLIMIT_CPU, (int(limits[1]) + 1, int(limits[1]) + 1))
-            os.write(tell, json.dumps(_tested(tests, kernels)).encode())
+            os.write(tell, json.dumps(_tested(tests)).encode())
         except BaseException as error:
             os.write(tell, json.dumps((KILLED, f"{type(error).__name__}: {error}"[:500])).encode())
         finally:
@@ -161,7 +159,7 @@ def _readable(number: int, patience_s: float) -> bool:
     return bool(watched.poll(patience_s * 1000))
 
 
-def _tested(tests: list[str], kernels: str) -> tuple[str, str]:
+def _tested(tests: list[str]) -> tuple[str, str]:
     """In the fork: the outcome, and the first test that failed."""
     os.setsid()
     _prctl(SET_PDEATHSIG, signal.SIGKILL)
@@ -170,9 +168,6 @@ def _tested(tests: list[str], kernels: str) -> tuple[str, str]:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    if kernels:
-        os.environ["NUMBA_CACHE_DIR"] = kernels
-        importlib.import_module("numba").config.CACHE_DIR = kernels
     import pytest
     from hypothesis import HealthCheck, Phase, settings
 

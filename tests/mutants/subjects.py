@@ -135,12 +135,6 @@ def beneath(module: str, tests: list[str]) -> tuple[list[str], list[str]]:
     return sorted(import_name(name) for name in ours if not name.endswith("__main__")), sorted(outside)
 
 
-def compiles(module: str) -> bool:
-    """Whether a mutant of the module changes kernels: its own, or those that have it inlined."""
-    served = {name for name in importers(module) if name.partition(".")[0] in ("processor", "models", "serving")}
-    return any("numba" in _libraries(name) for name in served)
-
-
 @cache
 def _libraries(name: str) -> frozenset[str]:
     """What a module imports at its top."""

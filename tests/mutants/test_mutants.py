@@ -149,8 +149,6 @@ def test_tests_affected_by_a_mutant_are_known_beforehand():
     assert {"freshet_serving.processor.tables.row_log", "freshet_serving.processor.kernels.rows"} <= set(ours)
     assert not above & {name.removeprefix("freshet_serving.") for name in ours}
     assert "numpy" in libraries
-    assert subjects.compiles("processor/kernels/rows.py")
-    assert not subjects.compiles(module)
 
 
 @pytest.fixture
