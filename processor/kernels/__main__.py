@@ -1,14 +1,14 @@
 """Compile the kernels of the package, so that no start has to: python -m freshet_serving.processor.kernels.
 
-Writes a bundle (kernels.code_store) for each feature level, two at a time, each in a process of its own. With --here
-it does so only for the level of this processor. A processor without a level has its kernels compiled into the cache
-folder.
+Writes a bundle (kernels.code_store) for each feature level of x86-64, both at once, in a process of its own each; with
+--here only for the level of this processor. Elsewhere kernels are compiled into the cache folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -27,17 +27,15 @@ def main() -> None:
     if chosen.level:
         write_bundle(chosen.into, chosen.level)
         return
-    supported = supported_levels()
-    if not supported:
+    levels = supported_levels()[:1] if chosen.here else list(LEVELS)
+    if not levels or platform.machine() != "x86_64":
         import_kernels()
         return
-    levels = supported[:1] if chosen.here else list(LEVELS)
     command = [sys.executable, "-m", "freshet_serving.processor.kernels", "--into", str(chosen.into.resolve())]
+    # Features that the level's name implies, and no other; and the same bytes from the same sources.
+    fixed = {"NUMBA_CPU_FEATURES": "", "PYTHONHASHSEED": "0"}
     processes = [
-        # Features that are implied by the name: what this processor has besides must not be used.
-        subprocess.Popen(
-            [*command, "--level", level], env={**os.environ, "NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}
-        )
+        subprocess.Popen([*command, "--level", level], env={**os.environ, **fixed, "NUMBA_CPU_NAME": level})
         for level in levels
     ]
     codes = [process.wait() for process in processes]

@@ -15,7 +15,8 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from tests.release.archives import build, lay_out
+from freshet_serving.processor.kernels.code_store import LEVELS, SUFFIX
+from tests.release.archives import COMPILED, build, lay_out
 from tests.release.bill import check_bill, write_bill
 from tests.release.contents import check_source, check_wheel, client_files, package_files
 from tests.release.newcomer import ROOT, requirement, try_out
@@ -62,15 +63,27 @@ def refuse(lines: list[str]) -> int:
 def built_twice(work: Path) -> list[Path]:
     """The archives, built in two places of which each gives the same bytes."""
     epoch_s, python = commit_epoch_s(ROOT), str(TOOLS / "python")
+    kernels = compiled(work)
     made = []
     for name in ("first", "a second one, elsewhere"):
         lay_out(ROOT, work / name / "tree", epoch_s)
-        made.append(build(work / name / "tree", work / name / "out", epoch_s, python))
+        made.append(build(work / name / "tree", work / name / "out", epoch_s, python, kernels))
     first, second = ({path.name: path.read_bytes() for path in paths} for paths in made)
     if first != second:
         differing = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
         sys.exit(f"release: two builds differ: {', '.join(differing)}")
     return made[0]
+
+
+def compiled(work: Path) -> list[Path]:
+    """Compile the kernels, twice the same; return their bundles."""
+    for name in ("kernels", "kernels again"):
+        command = [sys.executable, "-m", "freshet_serving.processor.kernels", "--into", str(work / name)]
+        subprocess.run(command, cwd=ROOT, check=True)
+    bundles = sorted((work / "kernels").iterdir())
+    if any(bundle.read_bytes() != (work / "kernels again" / bundle.name).read_bytes() for bundle in bundles):
+        sys.exit("release: kernels compiled twice differ")
+    return bundles
 
 
 def complaints(archives: list[Path], version: str) -> list[str]:
@@ -79,7 +92,8 @@ def complaints(archives: list[Path], version: str) -> list[str]:
     found = []
     for path in archives:
         if path.suffix == ".whl":
-            wanted = client_files(ROOT) if path.name.startswith("freshet_client") else files
+            bundles = {f"{COMPILED}/{level}{SUFFIX}" for level in LEVELS}
+            wanted = client_files(ROOT) if path.name.startswith("freshet_client") else files | bundles
             found += check_wheel(path, wanted, version)
         else:
             found += check_source(path, files, version)

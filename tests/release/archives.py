@@ -16,13 +16,15 @@ import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.release.state import git
 
 HOOK = "import importlib, sys; getattr(importlib.import_module(sys.argv[1]), sys.argv[2])(sys.argv[3])"
-SERVING, CLIENT = "setuptools.build_meta", "hatchling.build"
+SERVING, CLIENT = "build_backend", "hatchling.build"
 HOME = Path("serving") / "client"
+COMPILED = Path("freshet_serving/processor/kernels/compiled")
 
 
 def lay_out(root: Path, folder: Path, epoch_s: int) -> None:
@@ -43,13 +45,26 @@ def lay_out(root: Path, folder: Path, epoch_s: int) -> None:
         os.utime(target, (epoch_s, epoch_s))
 
 
-def build(tree: Path, out: Path, epoch_s: int, python: str) -> list[Path]:
-    """The archives of a tree, in a folder that is empty. python: one that has the backends."""
+def build(tree: Path, out: Path, epoch_s: int, python: str, kernels: Iterable[Path] = ()) -> list[Path]:
+    """Build the archives of a tree, in a folder that is empty.
+
+    Args:
+        tree: What git tracks.
+        out: The folder.
+        epoch_s: Time of all members.
+        python: A Python that has the backends, but nothing that compiles kernels.
+        kernels: Bundles of compiled kernels for the wheel.
+    """
     out.mkdir(parents=True)
     _run(python, SERVING, "build_sdist", tree, out, epoch_s)
     (source,) = out.glob("*.tar.gz")
     settle(source, epoch_s)
     unpacked = unpack(source, out / "unpacked", epoch_s)
+    for bundle in kernels:
+        place = unpacked / COMPILED / bundle.name
+        place.parent.mkdir(exist_ok=True)
+        shutil.copyfile(bundle, place)
+        os.utime(place, (epoch_s, epoch_s))
     _run(python, SERVING, "build_wheel", unpacked, out, epoch_s)
     _run(python, CLIENT, "build_wheel", unpacked / HOME, out, epoch_s)
     shutil.rmtree(out / "unpacked")
@@ -77,7 +92,8 @@ def settle(archive: Path, epoch_s: int) -> None:
 def unpack(archive: Path, folder: Path, epoch_s: int) -> Path:
     """The only folder of a source distribution."""
     with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+        # Python 3.11.0 to 3.11.3 have no filters. The archive is our own.
+        packed.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (made,) = folder.iterdir()
     for path in made.rglob("*"):
         os.utime(path, (epoch_s, epoch_s))
@@ -92,6 +108,8 @@ def _run(python: str, backend: str, hook: str, tree: Path, out: Path, epoch_s: i
         "PYTHONHASHSEED": "0",
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
+        # As backend-path of pyproject.toml says.
+        "PYTHONPATH": str(tree / "generators"),
     }
     command = [python, "-c", HOOK, backend, hook, str(out.absolute())]
     subprocess.run(command, cwd=tree, env=env, check=True, stdout=subprocess.DEVNULL, umask=0o022)

@@ -16,7 +16,15 @@ from tests.release.state import git
 PACKAGES = ("freshet_serving", "processor", "compiler", "models", "serving")
 # Of no use where it is installed: what generates modules that are there, and how the other distribution is built.
 LEFT_OUT = (".proto", "serving/client/pyproject.toml", "serving/client/LICENSE")
-BESIDE = ("CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md", "constraints.txt", "pyproject.toml")
+BESIDE = (
+    "CHANGELOG.md",
+    "generators/build_backend.py",
+    "LICENSE",
+    "README.md",
+    "SECURITY.md",
+    "constraints.txt",
+    "pyproject.toml",
+)
 MOST_NBYTES = 8 << 20
 
 

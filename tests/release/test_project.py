@@ -62,9 +62,10 @@ def site(tmp_path_factory):
         pytest.skip("build tools are not installed: make .venv/.tools")
     work = tmp_path_factory.mktemp("wheel")
     lay_out(ROOT, work / "tree", EPOCH_S)
-    build = [TOOLS, "-c", "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])", work / "out"]
+    build = [TOOLS, "-c", "import build_backend as b, sys; b.build_wheel(sys.argv[1])", work / "out"]
     (work / "out").mkdir()
-    subprocess.run(build, cwd=work / "tree", check=True, capture_output=True)
+    env = {**os.environ, "PYTHONPATH": "generators"}
+    subprocess.run(build, cwd=work / "tree", env=env, check=True, capture_output=True)
     (wheel,) = (work / "out").glob("*.whl")
     shutil.unpack_archive(wheel, work / "site", "zip")
     return work / "site"
