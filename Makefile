@@ -10,12 +10,13 @@ SIEGE_ARGS ?=
 MUTANTS_ARGS ?=
 DOCS_ARGS ?=
 LOADTEST_ARGS ?=
-# COVERED=1 has the lines and branches that tests run counted, for `make -C loadtest coverage`.
+# COVERED=1 has the lines and branches that tests run counted: `make -C loadtest coverage`.
 COVERED ?=
 PYTEST := $(BIN)/python -m $(if $(COVERED),coverage run -m )pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 RELEASE_ARGS ?=
+DOCS := 'mkdocs-material>=9.6' 'mkdocs-redirects>=1.2.2'
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
@@ -44,7 +45,7 @@ check: .venv/.dev .venv/.kernels ## lint, format, types, spelling
 	$(BIN)/codespell
 
 docs: .venv/.docs ## the documentation as a site: build/site; DOCS_ARGS=serve shows it while you write
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(DOCS_ARGS),build --strict)
+	NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs $(or $(DOCS_ARGS),build --strict)
 
 docs-reference: .venv/.kernels ## the pages of docs/reference that are made of the code
 	$(BIN)/python -m generators.options_page
@@ -92,7 +93,7 @@ gpu-check: .venv/.dev .venv/.kernels ## the whole GPU side on a machine with an 
 
 constraints: ## constraints.txt and .ci/tools.txt anew: the newest releases that agree with each other
 	$(PYTHON) -m venv --clear build/constraints
-	build/constraints/bin/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS),loadtest,docs,dev]'
+	build/constraints/bin/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS),loadtest,dev]' $(DOCS)
 	(grep '^#' constraints.txt; build/constraints/bin/pip freeze --exclude-editable) > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 	$(PYTHON) -m venv --clear build/tools
@@ -122,8 +123,8 @@ clean: ## removes .venv, build and .demo
 	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-.venv/.kernels: .venv/.installed $(wildcard processor/kernels/*.py)
-	$(BIN)/python -m freshet_serving.processor.kernels
+.venv/.kernels: .venv/.installed $(shell grep -rl '^@kernel(' --include=*.py processor models)
+	$(BIN)/python -m freshet_serving.processor.kernels --here
 	@touch $@
 
 # What builds and checks, with dependencies of its own.
@@ -132,8 +133,9 @@ clean: ## removes .venv, build and .demo
 	.venv/tools/bin/pip install --quiet --disable-pip-version-check -r .ci/tools.txt
 	@touch $@
 
-.venv/.docs: .venv/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+.venv/.docs: .venv/bin/pip constraints.txt
+	$(PYTHON) -m venv --clear .venv/docs
+	.venv/docs/bin/pip install --quiet --disable-pip-version-check -c constraints.txt $(DOCS)
 	@touch $@
 
 # Without their dependencies: tensorflow-serving-api wants another TensorFlow than the one that is there, and of this
@@ -149,5 +151,5 @@ clean: ## removes .venv, build and .demo
 	@touch $@
 
 .venv/.dev: .venv/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),loadtest,docs,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),loadtest,dev]'
 	@touch $@

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Protocol
 
 
@@ -27,6 +29,21 @@ class SystemClock:
     now_s = staticmethod(time.monotonic)
     core_s = staticmethod(time.thread_time)
     unix_s = staticmethod(time.time)
+
+
+def process_start_s(stat: Path = Path("/proc/self/stat")) -> float:
+    """Return the monotonic second in which this process was started, imports and all before them included.
+
+    Args:
+        stat: The system's record of this process; where there is none, the start is now.
+    """
+    try:
+        # After the name, which may contain anything: field 22 is the start, in ticks since the machine was started.
+        ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        age_s = 0.0
+    return time.monotonic() - max(0.0, age_s)
 
 
 class FakeClock:

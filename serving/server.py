@@ -153,6 +153,7 @@ class Server:
         open_processor: Callable[[ServeConfig, Layout], Processor] = open_processor,
         out: TextIO | None = None,
         shutdown_watchdog: ShutdownWatchdog | None = None,
+        start_s: float | None = None,
     ) -> None:
         """Bind the ports and create the parts of the server.
 
@@ -164,12 +165,13 @@ class Server:
             open_processor: Opens the processor, if one process answers.
             out: Stream for the ready line; standard output if None.
             shutdown_watchdog: Armed when a signal asks the server to end.
+            start_s: Monotonic second from which the ready line counts; now if None.
         """
         self._config = config
         self._layout = layout or Layout.here(config)
         self._bulk = low_priority_pool() if self._layout.workers > 1 else None
         self._out, self._shutdown_watchdog = out or sys.stdout, shutdown_watchdog
-        self._start_s = time.monotonic()
+        self._start_s = time.monotonic() if start_s is None else start_s
         self._lifecycle: Lifecycle[InProcessHost] | Lifecycle[WorkerPoolHost]
         self._watcher: Watcher | None = None
         self._importer: AutoImporter | None = None

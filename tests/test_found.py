@@ -17,10 +17,6 @@ BUILDERS = ROOT / "loadtest" / "bench" / "foreign_models" / "builders"
 FOREIGN_BUILDERS = sorted(path.stem for path in BUILDERS.glob("*.py") if not path.stem.startswith("__"))
 TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/repository/log/re_signing.py": ("tests/processor/versions/test_model_signed.py",),
-    "processor/clock.py": (
-        "tests/processor/sessions/test_predictor.py",
-        "tests/processor/test_redis_client_breaker.py",
-    ),
     "processor/eas/predict_messages.py": ("tests/processor/eas/test_codec.py",),
     "processor/kernels/bucket_bytes.py": ("tests/processor/tables/remote/test_layout.py",),
     "processor/kernels/conversion.py": (

@@ -79,7 +79,15 @@ LEVELS = {
         ("load",),
     ),
     "generators": (
-        ("admin_page", "commands_page", "generate_messages", "options_page", "python_page", "training_page"),
+        (
+            "admin_page",
+            "build_backend",
+            "commands_page",
+            "generate_messages",
+            "options_page",
+            "python_page",
+            "training_page",
+        ),
     ),
 }
 MOST_FLAT = 13

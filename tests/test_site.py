@@ -1,21 +1,20 @@
 """The site: built without a warning, every link and anchor leads somewhere, and nothing is fetched from elsewhere."""
 
-import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
+MKDOCS = ROOT / ".venv" / "docs" / "bin" / "mkdocs"
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="building the site needs the docs extra"),
+    pytest.mark.skipif(not MKDOCS.exists(), reason="what builds the site is not here: make .venv/.docs"),
 ]
-ROOT = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
 PLACED = ("SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
@@ -24,7 +23,7 @@ PLACED = ("SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     # Without --quiet, which hides warnings from --strict.
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    command = [MKDOCS, "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -38,7 +37,7 @@ def test_the_build_fails_for_a_link_to_a_missing_anchor(tmp_path):
     page.write_text(page.read_text() + "\n[gone](access.md#no-such-heading)\n")
     done = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True, check=True)
     (options,) = re.findall(r"mkdocs (build .*)$", done.stdout, re.MULTILINE)
-    command = [sys.executable, "-m", "mkdocs", *options.split(), "--site-dir", str(tmp_path / "site")]
+    command = [MKDOCS, *options.split(), "--site-dir", str(tmp_path / "site")]
     built = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert built.returncode != 0
     assert "no-such-heading" in built.stderr

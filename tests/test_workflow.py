@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import pytest_runtest_setup
-from tests.programs.skipped import skipped_files
+from tests.programs.skipped import skipped_tests
 
 ROOT = Path(__file__).parents[1]
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
@@ -60,7 +60,7 @@ def test_hooks_use_no_network_and_name_existing_files():
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-def test_files_with_skipped_tests_are_listed(tmp_path):
+def test_skipped_tests_are_listed_without_parameters(tmp_path):
     report = tmp_path / "report.xml"
     report.write_text(
         """<testsuites><testsuite>
@@ -70,7 +70,11 @@ def test_files_with_skipped_tests_are_listed(tmp_path):
         <testcase classname="tests.test_layers" name="test_imports" />
         </testsuite></testsuites>"""
     )
-    assert skipped_files(report) == ["tests/e2e/test_onnx_live.py", "tests/test_workflow.py"]
+    assert skipped_tests(report) == [
+        "tests/e2e/test_onnx_live.py",
+        "tests/test_workflow.py::test_of",
+        "tests/test_workflow.py::test_other",
+    ]
 
 
 def test_tests_after_the_given_moment_are_skipped(monkeypatch):

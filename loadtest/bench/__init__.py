@@ -46,6 +46,7 @@ crowding        what a saturated neighbour does to latency
 lookup          lookups against numpy.take, and against an overlay index
 bench_hashing   the hash kernel against the library
 loading         how long executables take from disk
+cold_start      `make -C loadtest cold-start`
 startup_time    a start from a snapshot against a fresh version
 scale           one table of 20 million rows
 memory_budget   a memory budget against all rows in memory

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 from rich.markup import escape
 
+from freshet_serving.processor.clock import process_start_s
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extras import DISTRIBUTION
 from freshet_serving.processor.options import default_of
@@ -65,7 +66,12 @@ def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
         if layout.workers == 1:
             fork_server.close()
         code = Server(
-            settings, version=package_version(), layout=layout, fork_server=fork_server, shutdown_watchdog=resort
+            settings,
+            version=package_version(),
+            layout=layout,
+            fork_server=fork_server,
+            shutdown_watchdog=resort,
+            start_s=process_start_s(),
         ).run()
     resort.ended()
     raise typer.Exit(code)

@@ -48,7 +48,7 @@ def page(files):
             "# Lines and branches that tests run",
             "",
             f"{said} branches, by `make test` and `make test-long`; the aim is {AIM:.0f} % of lines. Functions that",
-            "Numba compiles are not counted. Made by `.ci/run`.",
+            "Numba compiles are not counted. Made by `make -C loadtest coverage`.",
             "",
             table("package", [row(name, sums) for name, sums in sorted(packages.items())]),
             "Where most lines are left:",

@@ -37,7 +37,7 @@ def test_options_are_read_from_command_line_and_environment(monkeypatch, tmp_pat
     made = []
 
     class Server:
-        def __init__(self, config, version, layout, fork_server, shutdown_watchdog):
+        def __init__(self, config, version, layout, fork_server, shutdown_watchdog, start_s):
             made.append(config)
 
         def run(self):

@@ -1,0 +1,247 @@
+"""`make -C loadtest cold-start`: what a first start costs from the built wheel, for each Python that is here.
+
+For each interpreter a new environment with the wheel and nothing else; HOME and every cache are empty. `freshet serve`
+runs until its first answer over HTTP: for the first time; again; as another user, who may write nowhere; and where the
+wheel has no kernels for this machine, as on another processor or with another Numba. Seconds of processor time count
+all processes of the server. With --base REVISION the wheel of an earlier commit runs beside it.
+
+The model is that of `freshet bench model` with 1,000 rows a table, and that of `--sample` where a wheel has one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from loadtest.load.launch import free_ports, run_freshet
+from loadtest.reports.report import machine, opening, origin
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "loadtest" / "results"
+PYTHONS = ("3.11", "3.12", "3.13")
+TIMEOUT_S = 300
+AS_NOBODY = ("setpriv", "--reuid=12345", "--regid=12345", "--clear-groups")
+BODY = json.dumps({"inputs": {"ids": [[1] * 26], "floats": [[0.5] * 13]}}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start, until its first answer.
+
+    Attributes:
+        how: What was particular about it.
+        wall_s: Seconds.
+        cpu_s: Seconds of processor time of all its processes.
+    """
+
+    how: str
+    wall_s: float
+    cpu_s: float
+
+
+def interpreters() -> dict[str, Path]:
+    """Return version -> interpreter, the oldest release of each version that is here."""
+    candidates = [Path(folder, f"python{version}") for folder in os.get_exec_path() for version in PYTHONS]
+    candidates += sorted(Path.home().glob(".pyenv/versions/3.1[123].*/bin/python"))
+    oldest: dict[str, tuple[tuple[int, ...], Path]] = {}
+    for path in candidates:
+        probe = "import sys, ensurepip, venv; print('.'.join(map(str, sys.version_info[:3])))"
+        done = subprocess.run([path, "-c", probe], capture_output=True, text=True) if path.is_file() else None
+        if done is None or done.returncode:
+            continue
+        release = tuple(map(int, done.stdout.split(".")))
+        version = f"{release[0]}.{release[1]}"
+        if version in PYTHONS and (version not in oldest or release < oldest[version][0]):
+            oldest[version] = release, path
+    return {version: oldest[version][1] for version in sorted(oldest)}
+
+
+def wheel_of(tree: Path, folder: Path, python: Path) -> Path:
+    """Build the wheel of a tree, as pip does for whoever installs it."""
+    subprocess.run(
+        [python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(tree)],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
+    (wheel,) = folder.glob("freshet_serving-*.whl")
+    return wheel
+
+
+def checkout(revision: str, folder: Path) -> Path:
+    """Lay out an earlier commit."""
+    folder.mkdir()
+    archive = subprocess.run(["git", "archive", revision], cwd=ROOT, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
+    return folder
+
+
+def install(python: Path, wheel: Path, folder: Path) -> None:
+    """Install a wheel into a new environment, with the versions of its dependencies that tests run with."""
+    subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    constraints = ["-c", str(ROOT / "constraints.txt")]
+    subprocess.run(
+        [folder / "bin" / "pip", "install", "--quiet", *constraints, str(wheel)],
+        check=True,
+        stderr=subprocess.DEVNULL,
+        # Compiled modules of Python come with an installation, as pip makes them by default.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+    )
+
+
+def start(how: str, environment: Path, serve: Sequence[str], home: Path | None, body: bytes, model: str) -> Start:
+    """Start a server and wait for its first answer.
+
+    Args:
+        how: What is particular about it.
+        environment: The virtual environment.
+        serve: Options of `freshet serve`, without its ports.
+        home: HOME of the server; None for another user, who has none and may write nowhere.
+        body: Of the request.
+        model: The model that is asked.
+    """
+    ports = free_ports(3)
+    names = ("--http-port", "--grpc-port", "--admin-port")
+    options = [text for name, port in zip(names, ports, strict=True) for text in (name, str(port))]
+    command = [str(environment / "bin" / "freshet"), "serve", *serve, *options]
+    env = {"PATH": "/usr/bin:/bin"}
+    if home is None:
+        command = [*AS_NOBODY, *command]
+    else:
+        env["HOME"] = str(home)
+    began_s = time.monotonic()
+    process = subprocess.Popen(command, env=env, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        url = f"http://127.0.0.1:{ports[0]}/v1/models/{model}:predict"
+        while True:
+            try:
+                urllib.request.urlopen(url, body, timeout=5).read()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > began_s + TIMEOUT_S:
+                    process.kill()
+                    said = process.communicate()[1].decode()[-2000:]
+                    raise SystemExit(f"cold-start: {how}: no answer: {said}") from None
+                time.sleep(0.01)
+        return Start(how, time.monotonic() - began_s, processor_time_s(process.pid))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def others_can_run(python: Path) -> bool:
+    """Return True if this process may become another user who can run an interpreter."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        return False
+    return subprocess.run([*AS_NOBODY, str(python), "-c", ""], cwd="/", capture_output=True).returncode == 0
+
+
+def processor_time_s(pid: int) -> float:
+    """Return the seconds of a core that a process and its living descendants have used, with those that have ended."""
+    parents: dict[int, list[int]] = {}
+    used: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+            used[int(entry.name)] = sum(map(int, fields[11:15]))
+    family = [pid]
+    for member in family:
+        family += parents.get(member, [])
+    return sum(used.get(member, 0) for member in family) / os.sysconf("SC_CLK_TCK")
+
+
+def measured(side: str, python: Path, wheel: Path, work: Path, repository: Path) -> dict[str, Any]:
+    """Install a wheel and start it in every way."""
+    folder = work / side
+    folder.mkdir(parents=True)
+    environment, home = folder / "venv", folder / "home"
+    home.mkdir()
+    install(python, wheel, environment)
+    nbytes = sum(path.stat().st_size for path in environment.rglob("*") if path.is_file() and not path.is_symlink())
+    serve = ("--repository", str(repository))
+    starts = [start(how, environment, serve, home, BODY, "bench") for how in ("first", "second")]
+    package = next(environment.glob("lib/python*/site-packages/freshet_serving"))
+    sample = package / "serving" / "sample"
+    if sample.is_dir():
+        request = json.loads((sample / "request.json").read_text())
+        body = json.dumps(request["body"]).encode()
+        starts.append(start("second, --sample", environment, ("--sample",), home, body, request["model"]))
+    bundles = package / "processor" / "kernels" / "compiled"
+    # An earlier wheel ends in a traceback for this user.
+    if bundles.is_dir() and others_can_run(environment / "bin" / "python"):
+        starts.append(start("another user, nothing writable", environment, serve, None, BODY, "bench"))
+    if bundles.is_dir():
+        shutil.rmtree(bundles)
+        starts.append(start("first, without kernels for this machine", environment, serve, home, BODY, "bench"))
+        starts.append(start("second, without kernels for this machine", environment, serve, home, BODY, "bench"))
+    return {
+        "megabytes": nbytes >> 20,
+        "wheel_megabytes": wheel.stat().st_size / 2**20,
+        "starts": list(map(asdict, starts)),
+    }
+
+
+def page(results: dict[str, Any]) -> str:
+    """Return the report."""
+    lines = opening("Cold start", __doc__ or "", results)
+    lines += ["| Python | wheel | start | seconds | of a processor |", "|---|---|---|--:|--:|"]
+    for side in results["sides"]:
+        for one in side["starts"]:
+            lines.append(
+                f"| {side['python']} | {side['wheel']} | {one['how']} | {one['wall_s']:.1f} | {one['cpu_s']:.1f} |"
+            )
+    lines += ["", "| Python | wheel | wheel, MB | installed, MB |", "|---|---|--:|--:|"]
+    for side in results["sides"]:
+        lines.append(f"| {side['python']} | {side['wheel']} | {side['wheel_megabytes']:.1f} | {side['megabytes']} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make -C loadtest cold-start", description=__doc__)
+    parser.add_argument("--base", default="", help="an earlier commit, whose wheel runs beside this one")
+    parser.add_argument("--python", action="append", choices=PYTHONS, help="only this version; may be repeated")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {
+        "machine": machine(), "origin": origin("-C loadtest cold-start", "ARGS", sys.argv[1:]), "sides": [],
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="freshet-cold-") as folder:
+        work = Path(folder)
+        # Another user is to read what lies here.
+        work.chmod(0o755)
+        found = {v: path for v, path in interpreters().items() if not arguments.python or v in arguments.python}
+        if not found:
+            parser.error(f"expected one of Python {', '.join(PYTHONS)} with venv, found none")
+        repository = work / "repository"
+        run_freshet("bench", "model", "--rows", "1000", "--repository", str(repository))
+        trees = {"now": ROOT, **({"before": checkout(arguments.base, work / "before")} if arguments.base else {})}
+        builder = next(iter(found.values()))
+        wheels = {name: wheel_of(tree, work / f"wheel-{name}", builder) for name, tree in trees.items()}
+        for version, python in found.items():
+            for name, wheel in wheels.items():
+                print(f"Python {version}, {name}", file=sys.stderr)
+                figures = measured(f"{version}-{name}", python, wheel, work, repository)
+                results["sides"].append({"python": version, "wheel": name, **figures})
+                shutil.rmtree(work / f"{version}-{name}")
+    (arguments.out / "cold-start.json").write_text(json.dumps(results, indent=1) + "\n")
+    (arguments.out / "cold-start.md").write_text(page(results))
+    print(page(results))
+
+
+if __name__ == "__main__":
+    main()
