@@ -82,7 +82,18 @@ class FeedSpec:
         values = self._values(column).reshape(-1, *self.dims)
         return {self.nodes[0]: np.repeat(values, rows, axis=0) if len(values) == 1 < rows else values}
 
+    def check(self, column: Column) -> None:
+        """Raise BadInput for a column that the model cannot accept, whichever of its rows are fed together."""
+        if isinstance(column, Ragged):
+            lengths = np.diff(column.row_splits)
+            if self.kind == PADDED and len(lengths) and (lengths != lengths[0]).any():
+                raise BadInput(f"input {self.name!r}: expected rows of equal length")
+            column = column.values
+        if not isinstance(column, Strings):
+            self._check_range(column)
+
     def _rows(self, column: Ragged, rows: int) -> Feeds:
+        self.check(column)
         values, splits = self._values(column.values), np.asarray(column.row_splits, np.int64)
         if len(column) == 1 < rows:
             splits = np.arange(rows + 1, dtype=np.int64) * len(values)
@@ -91,10 +102,7 @@ class FeedSpec:
             return dict(zip(self.nodes, (values, splits)))
         lengths = np.diff(splits)
         if self.kind == PADDED:
-            longest = int(lengths.max(initial=0))
-            if (lengths != longest).any():
-                raise BadInput(f"input {self.name!r}: expected rows of equal length")
-            return {self.nodes[0]: values.reshape(rows, longest)}
+            return {self.nodes[0]: values.reshape(rows, int(lengths.max(initial=0)))}
         row = np.repeat(np.arange(rows, dtype=np.int64), lengths)
         indices = np.stack([row, np.arange(len(values), dtype=np.int64) - splits[:-1][row]], 1)
         shape = np.array([rows, lengths.max(initial=0)], np.int64)
@@ -107,11 +115,14 @@ class FeedSpec:
             return values
         if self.dtype.kind == "O":
             return np.empty(0, object)
+        self._check_range(column)
+        return np.asarray(column).astype(self.dtype, copy=False)
+
+    def _check_range(self, column: NDArray[Any]) -> None:
         if self.dtype.kind in "iu" and column.dtype != self.dtype:
             limits = np.iinfo(self.dtype)
             if column.size and (column.min() < limits.min or column.max() > limits.max):
                 raise BadInput(f"input {self.name!r}: expected values of {self.dtype.name}, got one that does not fit")
-        return np.asarray(column).astype(self.dtype, copy=False)
 
 
 def plain(name: str) -> str:

@@ -35,6 +35,16 @@ class Stage(Protocol):
     def reads(self) -> Collection[str]:
         """Names of the inputs that it reads."""
 
+    def check(self, inputs: Mapping[str, Column]) -> None:
+        """Raise BadInput for inputs that the model refuses, whichever rows of them run together.
+
+        Called when a request is bound for a stage that runs with the batch, which may run some of its rows at a time: a
+        request is refused as a whole, or not at all. A stage without this method refuses in run() alone.
+
+        Args:
+            inputs: Columns of all rows, by the manifest's names, checked against it.
+        """
+
     def run(
         self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE
     ) -> Mapping[str, Column]:

@@ -7,13 +7,15 @@ Invariants
 - Rows are looked up at the epoch at which the batch reads all rows, so a request's scores are of one generation.
 - A run has the rows of one request only: lengths and padding of other requests cannot change its results.
 - A run gets the request's rows that this call fills, or one row if all inputs that the stage reads have one.
-- A request that the model refuses does not keep the others from being filled: its outputs are NaN, and whoever reads
-  them raises the refusal once all rows are written.
+- What can be refused by looking at a request is refused when it is bound, all rows at once: which of them run together
+  depends on measured costs.
+- A request that the model refuses later does not keep the others from being filled: its outputs are NaN, and whoever
+  reads them raises the refusal once all rows are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_int64
 from typing import Any
 
@@ -36,6 +38,7 @@ class StageRows:
 
     Attributes:
         strides: Values of a row of each source that it fills.
+        check: Refuses a request when it is bound; the stage's own method.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class StageRows:
         """
         assert manifest.stage is not None, "the manifest has a stage"
         self._stage = stage
+        self.check: Callable[[Mapping[str, Column]], None] = getattr(stage, "check", lambda inputs: None)
         self._readers = [(InputReader(o, False, False), sources[o.name]) for o in manifest.stage.outputs]
         self.strides = {sources[o.name]: o.columns or 1 for o in manifest.stage.outputs}
         self._widths = {i.name: i.columns or 1 for i in manifest.inputs}

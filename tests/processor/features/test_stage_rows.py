@@ -177,6 +177,21 @@ def test_refused_request_leaves_the_others_filled(tables):
     np.testing.assert_array_equal(out[1:], expected(*ONE))
 
 
+def test_what_rows_may_not_be_together_is_refused_before_any_runs(tables):
+    class OfEqualLength(Sums):
+        def check(self, inputs):
+            if len(set(np.diff(inputs["past"].row_splits))) > 1:
+                raise BadInput("expected rows of equal length")
+
+    stage = OfEqualLength()
+    plan = SparsePlan(manifest(), stage)
+    with pytest.raises(BadInput, match="equal length"):
+        plan.bind_inputs(request(*A))
+    assert stage.calls == []
+    bound = plan.bind_inputs(request(*ONE))
+    np.testing.assert_array_equal(fill(plan, tables, [bound], [(0, 1)]), expected(*ONE))
+
+
 def test_request_is_explained_with_what_the_stage_makes(tables):
     plan = SparsePlan(manifest(), Sums())
     bound = plan.filled(descriptors([t.descriptor() for t in tables]), 0, plan.bind_inputs(request(*A)))

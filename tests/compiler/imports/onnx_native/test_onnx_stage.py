@@ -12,6 +12,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.running.cost import CostTable
 from tests.compiler.imports.onnx_native.native_models import ML, normal, own_scores, spelled
 
 WORDS = ["red", "green", "blue"]
@@ -98,6 +99,16 @@ def test_ids_without_a_row_have_zeros(models):
 def test_values_that_the_model_refuses_are_the_client_s_mistake(models):
     with pytest.raises(BadInput, match="expected rows of equal length"):
         scores(models[0], "pooled", {"history": Ragged.of([[1], [1, 2]])})
+
+
+def test_rows_of_unequal_length_are_refused_however_rows_are_divided(models, monkeypatch):
+    """The cost table may cover rows one by one, of which each has a length that the model takes."""
+    monkeypatch.setattr(CostTable, "bucket_plan", lambda table, rows: (1,) * rows)
+    uneven, even = Ragged.of([[1], [1, 2]]), Ragged.of([[1, 2], [3, 4]])
+    with Processor.initialize(ProcessorConfig(repository=str(models[0]), sessions=1)) as processor:
+        with pytest.raises(BadInput, match="expected rows of equal length"):
+            processor.process(PredictRequest("pooled", {"history": uneven}))
+        assert len(processor.process(PredictRequest("pooled", {"history": even})).outputs["score"]) == 2
 
 
 def test_bytes_that_are_no_text_are_refused(models):
