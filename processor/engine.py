@@ -77,6 +77,7 @@ class ProcessorConfig(SessionConfig):
         limits: Limits of requests.
         strict: True if a model that exists and cannot be served aborts the start; else the others are served.
         max_staleness_s: See ModelHost.
+        ready_when_empty: See ModelHost.
         keyring: Keys that must have signed what is served.
         mirror: See processor.repository.mirror.repositories.
         mirror_bytes: See processor.repository.mirror.repositories.
@@ -93,6 +94,7 @@ class ProcessorConfig(SessionConfig):
     limits: RequestLimits = DEFAULTS
     strict: bool = True
     max_staleness_s: float = 0.0
+    ready_when_empty: bool = False
     keyring: Keyring = NO_KEYS
     mirror: str = ""
     mirror_bytes: int = 0
@@ -140,7 +142,7 @@ class InProcessHost(ModelHost):
         repository = mirrored.with_keys(config.keyring)
         super().__init__(
             repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
-            config.policies, config.delta_guard, config.max_staleness_s,
+            config.policies, config.delta_guard, config.max_staleness_s, config.ready_when_empty,
         )  # fmt: skip
         self.predictor = InProcessPredictor(self, Groups(config, clock), clock, config.limits)
 

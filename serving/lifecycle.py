@@ -23,6 +23,10 @@ class Engine(Protocol):
         """Reason why the served state is too old, in one line; "" if it is not."""
 
     @property
+    def missing(self) -> str:
+        """What readiness waits for, in one line; "" if models answer as they should."""
+
+    @property
     def concerns(self) -> tuple[str, ...]:
         """Reasons why existing data is not served, one line each."""
 
@@ -107,8 +111,11 @@ class Lifecycle(Generic[P]):
         """Reason why the server is not ready, in one line; meaningful only if it is not."""
         if self._draining:
             return "server: draining"
-        stale = self._processor.stale if self._processor is not None else ""
-        return self._obstacle or stale or "server: not every model is ready"
+        processor = self._processor
+        if processor is None:
+            return self._obstacle or "server: models are loading"
+        reason = self._obstacle or processor.stale
+        return reason or f"server: {processor.missing or 'not every process is up'}"
 
     @property
     def reasons(self) -> dict[str, list[str]]:

@@ -101,6 +101,10 @@ class ServeConfig(FrontendOptions, SessionOptions):
             folded=True,
         ),
     )
+    ready_when_empty: bool = field(
+        default=False,
+        metadata=option("Report ready while there is no model, as Triton does", heading=REPOSITORY, folded=True),
+    )
     strict: bool = field(
         default=False,
         metadata=option("Do not start if a model cannot be served", heading=REPOSITORY, folded=True),

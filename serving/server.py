@@ -111,6 +111,7 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
         "policies": config.policies(),
         "delta_guard": config.delta_guard,
         "max_staleness_s": config.max_staleness_s,
+        "ready_when_empty": config.ready_when_empty,
         "keyring": config.keyring(),
         "limits": RequestLimits.of(config),
         "strict": config.strict,
@@ -392,11 +393,7 @@ class Server:
             self._watcher.start()
         self._announce(processor)
         if not self._announced:
-            pending_models = processor.pending_models
-            log.warning(
-                "not ready: %s",
-                f"waiting for {', '.join(pending_models)}" if pending_models else "no model can be served",
-            )
+            log.warning("not ready: %s", processor.stale or processor.missing or "not every process is up")
 
     def _announce(self, processor: ModelHost) -> None:
         """Print the ready line, the first time that every model is ready."""

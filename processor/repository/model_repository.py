@@ -102,6 +102,16 @@ class Repository:
         """Return the names of the folders that may be models."""
         return sorted(e.name for e in _entries(self.root) if NAME.fullmatch(e.name) and e.is_dir())
 
+    def misplaced(self) -> str:
+        """Return in one line why a folder without a model is not the one that was meant; "" if nothing shows it."""
+        folders = [e for e in _entries(self.root) if e.is_dir()]
+        if any(_is_version(Path(e.path)) for e in folders):
+            return "the repository is the folder of one model: expected the folder above it, which holds models by name"
+        within = (Path(model.path) for e in folders for model in _entries(Path(e.path)) if model.is_dir())
+        if any(_is_version(Path(version.path)) for model in within for version in _entries(model)):
+            return "the repository has no model, but a folder in it holds models: expected that folder"
+        return ""
+
     def check_models(self, wanted: Iterable[str]) -> None:
         """Raise UnknownModel for a name without a folder; an empty repository passes: its models are still to come."""
         there = self.models()
@@ -423,3 +433,10 @@ class VersionFolders:
             log.error(
                 "%s version %d: expected one folder, got %s: remove all but one", model, number, " and ".join(spelled)
             )
+
+
+def _is_version(folder: Path) -> bool:
+    """Return True for a folder named by a number that holds a version, committed or to be imported."""
+    if not folder.name.isdigit():
+        return False
+    return any(e.name in (MANIFEST, SAVED_MODEL) or e.name.endswith(FILE_SUFFIXES) for e in _entries(folder))

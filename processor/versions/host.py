@@ -79,6 +79,7 @@ class ModelHost(ABC):
         policies: Mapping[str, ModelPolicy] | None = None,
         delta_guard: str = ON,
         max_staleness_s: float = 0.0,
+        ready_when_empty: bool = False,
     ) -> None:
         """Create the host without loading anything; load_all() does that.
 
@@ -94,6 +95,7 @@ class ModelHost(ABC):
             delta_guard: Mode of the delta guard (processor.watching.delta_guard) for models whose policy has no such
                 section.
             max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
+            ready_when_empty: Be ready while there is no model.
         """
         self.repository = repository
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
@@ -121,6 +123,7 @@ class ModelHost(ABC):
         self._told_concerns: tuple[str, ...] = ()
         self._stuck = ""
         self._reached = False
+        self._ready_when_empty = ready_when_empty
         # True while the first listing of an object store has not succeeded yet.
         self._unseen = False
         self._expected = frozenset(models or ())
@@ -224,15 +227,28 @@ class ModelHost(ABC):
 
     @property
     def answering(self) -> bool:
-        """True if every expected model answers.
+        """True if every expected model answers, and at least one model does.
 
         Expected models are those that were named, or that existed at the start; a model that is added later does not
-        count. A model that failed to load delays no other, but if no expected model answers at all, the host is not
-        ready.
+        count where there are such. A model that failed to load delays no other, but if no expected model answers at
+        all, the host is not ready.
         """
-        models, expected = self._models, self._expected
-        answered = not expected or any(name in models and models[name].ready for name in expected)
-        return not self._closed and answered and not self.pending_models and not self._unseen
+        return not self._closed and not self.missing
+
+    @property
+    def missing(self) -> str:
+        """What readiness waits for, in one line; "" if models answer as they should."""
+        models = self._models
+        if self._unseen:
+            return "the repository has not been reached yet"
+        if pending := self.pending_models:
+            return f"waiting for model{'s' if pending[1:] else ''} {', '.join(pending)}"
+        names = self._expected or models.keys()
+        if any(name in models and models[name].ready for name in names) or (self._ready_when_empty and not names):
+            return ""
+        if any(model.refused for model in models.values()):
+            return "no model can be served: the server's log has the reasons"
+        return self.repository.misplaced() or "the repository has no model"
 
     @property
     def stale(self) -> str:

@@ -89,6 +89,7 @@ class WorkerPredictor(Predictor):
     def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
         super().__init__(groups, clock, limits)
         self.ready = False
+        self.missing = ""
         # The supervisor determines staleness and sets it in the lifecycle.
         self.stale = ""
         self.concerns: tuple[str, ...] = ()
@@ -114,7 +115,7 @@ class WorkerPredictor(Predictor):
         shadows = {name: routes.shadow for name, routes in self._models.items() if routes.shadow is not None}
         trials = [pair for routes in self._models.values() for pair in routes.trials()]
         self.update_traffic({name: routes.traffic for name, routes in self._models.items()}, shadows, trials)
-        self.ready = message["ready"]
+        self.ready, self.missing = message["ready"], message["missing"]
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
         return find(self._models, model).pick(version, label)

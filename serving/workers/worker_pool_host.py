@@ -107,7 +107,7 @@ class WorkerPoolHost(ModelHost):
         repository = opened.with_keys(config.keyring())
         super().__init__(
             repository, config.models or None, config.undo_depth, clock, len(worker_pool), tables, config.budgets(),
-            config.policies(), config.delta_guard, config.max_staleness_s,
+            config.policies(), config.delta_guard, config.max_staleness_s, config.ready_when_empty,
         )  # fmt: skip
         self._worker_pool = worker_pool
         self._registry = threading.Lock()
@@ -432,7 +432,7 @@ class WorkerPoolHost(ModelHost):
             traffic = routes.traffic.to_json()
             models[name] = {"served": served, "labels": dict(routes.labels), "states": states, "traffic": traffic}
         flags = {"loaded": self._loaded, "ready": self._routed, "draining": self._draining}
-        return {"models": models, **flags}
+        return {"models": models, "missing": self.missing, **flags}
 
 
 def _wait(asked: list[tuple[WorkerProcess, Future[Message]]]) -> None:

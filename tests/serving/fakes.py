@@ -219,8 +219,8 @@ class FakeProcessor:
         self.expected += models
 
     @property
-    def pending_models(self) -> list[str]:
-        return [] if self.ready else self.models()
+    def missing(self) -> str:
+        return "" if self.ready else f"waiting for model {', '.join(self.models())}"
 
     def poll(self, patience_s: float | None = None) -> list[str]:
         self.polls += 1

@@ -9,10 +9,10 @@ from freshet_serving.serving.lifecycle import Lifecycle
 
 
 class Host:
-    """A host with a predictor; ready, stale and concerns as a ModelHost has them."""
+    """A host with a predictor; the rest as a ModelHost has it."""
 
     def __init__(self):
-        self.predictor, self.ready, self.stale, self.concerns = SimpleNamespace(), True, "", ()
+        self.predictor, self.ready, self.stale, self.missing, self.concerns = SimpleNamespace(), True, "", "", ()
 
 
 @pytest.fixture
@@ -41,6 +41,19 @@ def test_part_shares_readiness_and_its_reason(lifecycle, part):
     host.ready, host.stale, host.concerns = False, "model 'ctr': too old", ("model 'ctr' version 3: waiting",)
     assert (part.ready, part.unready_reason) == (False, "model 'ctr': too old")
     assert part.reasons == {"reasons": ["model 'ctr' version 3: waiting"]}
+
+
+def test_reason_names_what_is_missing_unless_something_else_is_wrong(lifecycle, part):
+    assert part.unready_reason == "server: models are loading"
+    host = Host()
+    lifecycle.open(host)
+    host.ready, host.missing = False, "the repository has no model"
+    assert part.unready_reason == "server: the repository has no model"
+    lifecycle.block_readiness("server: worker 1 does not answer")
+    assert part.unready_reason == "server: worker 1 does not answer"
+    lifecycle.block_readiness("")
+    host.missing = ""
+    assert part.unready_reason == "server: not every process is up"
 
 
 def test_part_drains_with_the_whole_and_answers_until_closed(lifecycle, part):

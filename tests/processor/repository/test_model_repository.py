@@ -317,3 +317,21 @@ def test_unknown_model_names_are_refused_unless_all_are_missing(tmp_path):
     Repository(tmp_path).check_models(["ads", "ctr"])
     with pytest.raises(NotFound, match=r"^model 'nope' is not in the repository, which holds ads, ctr$"):
         Repository(tmp_path).check_models(["ctr", "nope"])
+
+
+@pytest.mark.parametrize("file", ["model.json", "saved_model.pb", "network.keras", "ranker.onnx"])
+def test_folder_of_one_model_is_known_as_such(root, file):
+    touch(root / "0012" / file)
+    assert "is the folder of one model" in Repository(root).misplaced()
+
+
+def test_folder_that_holds_a_repository_is_known_as_such(root):
+    make_version(root / "models", "ctr", 3)
+    assert "a folder in it holds models" in Repository(root).misplaced()
+
+
+def test_folder_without_versions_is_not_called_misplaced(root):
+    touch(root / "ctr" / "notes.txt")
+    (root / "7").mkdir()
+    touch(root / "2026" / "report.txt")
+    assert Repository(root).misplaced() == ""

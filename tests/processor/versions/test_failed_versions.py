@@ -313,3 +313,35 @@ def test_refusals_are_logged_as_errors_and_other_lines_are_not(caplog):
     caplog.set_level(logging.INFO)
     report(logging.getLogger("freshet.test"), ["ctr 1.0 loaded", FailureMessage("ctr version 2 refused: why")])
     assert [r.levelname for r in caplog.records] == ["INFO", "ERROR"]
+
+
+def test_repository_without_a_model_is_not_ready_and_says_why(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with processors(tmp_path / "empty") as build:
+        host = build(sessions=1).host
+        assert (host.ready, host.missing) == (False, "the repository has no model")
+        write_package(tmp_path / "empty", users=USERS)
+        host.poll()
+        assert (host.ready, host.missing) == (True, "")
+
+
+def test_empty_repository_is_ready_on_request(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with processors(tmp_path / "empty") as build:
+        host = build(sessions=1, ready_when_empty=True).host
+        assert host.ready
+        damage(write_package(tmp_path / "empty", users=USERS))
+        host.poll()
+        assert (host.ready, host.missing) == (False, "no model can be served: the server's log has the reasons")
+
+
+def test_folder_of_one_model_is_named_as_such(root):
+    with processors(root / "small") as build:
+        host = build(sessions=1).host
+        assert not host.ready
+        assert host.missing.startswith("the repository is the folder of one model")
+
+
+def test_reason_names_the_models_that_are_waited_for(root, open_processor):
+    processor = open_processor(models=["small", "later", "other"])
+    assert (processor.host.ready, processor.host.missing) == (False, "waiting for models later, other")

@@ -29,6 +29,7 @@ WAIT_S = 30
 ROUTES = {
     "loaded": True,
     "ready": True,
+    "missing": "",
     "draining": False,
     "models": {
         "ctr": {

@@ -46,17 +46,3 @@ capabilities: {drop: [ALL]}
 {{- define "freshet.number" -}}
 {{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
 {{- end -}}
-
-{{- /* The image's compiled kernels, to where those of another CPU can be written too. */ -}}
-{{- define "freshet.kernels" -}}
-- name: kernels
-  image: {{ printf "%s:%s" .image (default .root.Chart.AppVersion .root.Values.image.tag) | quote }}
-  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-  command: [cp, -R, /opt/freshet/kernels/., /var/cache/freshet/kernels/]
-  securityContext: {{- include "freshet.container-security" .root | nindent 4 }}
-  resources:
-    requests: {cpu: 50m, memory: 64Mi}
-    limits: {memory: 256Mi}
-  volumeMounts:
-    - {name: kernels, mountPath: /var/cache/freshet/kernels}
-{{- end -}}
