@@ -6,6 +6,7 @@ commands_page      docs/reference/commands.md
 generate_messages  modules of messages: `make -C loadtest protos`
 options_page       docs/reference/options.md
 python_page        docs/reference/python.md
+sample             the model of `freshet serve --sample`
 training_page      docs/reference/training-file.md
 
 No wheel contains them.

@@ -15,6 +15,7 @@ access           authentication, authorization and rate limits
 telemetry        logs, metrics, traces, recordings
 loading          brings versions and deltas in from the repository
 request_headers  request headers with a meaning in every protocol
+sample           the model of `freshet serve --sample`
 codecs           protocols as pure functions
 shutdown_watchdog      ends a process that does not shut down in time
 lifecycle        availability of the processor, readiness and draining

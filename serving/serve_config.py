@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
 LEAST_IMPORT_NBYTES = 4 << 30
+SAMPLE_REPOSITORY = "the sample"
+"""Stands for the repository of the sample until it is laid out."""
 SECTIONS = ("groups", "model", "online_stores")
 REPOSITORY, TABLES, STORES = "Repository", "Tables", "Online features"
 HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, STORES, LIFE, WATCHING)
@@ -61,6 +63,13 @@ class ServeConfig(FrontendOptions, SessionOptions):
             Values("a folder or an s3://, gs://, az:// address", bool),
             heading=REPOSITORY,
         )
+    )
+    sample: bool = field(
+        default=False,
+        metadata=option(
+            "Serve a sample with a new delta every second, in place of a repository; for a first look",
+            heading=REPOSITORY,
+        ),
     )
     mirror: str = field(
         default="",
@@ -392,8 +401,15 @@ def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: st
     if path:
         for key, value in _read_toml(path).items():
             values.setdefault(key, value)
+    if values.get("sample"):
+        if options.get("repository") is not None:
+            raise BadInput("sample: expected no repository beside it: the sample has its own")
+        values["repository"] = SAMPLE_REPOSITORY
     if "repository" not in values:
-        raise BadInput("repository: expected --repository, FRESHET_REPOSITORY or a key of the configuration file")
+        raise BadInput(
+            "repository: expected --repository, FRESHET_REPOSITORY or a key of the configuration file; "
+            "--sample serves a sample"
+        )
     return ServeConfig(**values)
 
 

@@ -69,7 +69,7 @@ LEVELS = {
         ("access", "telemetry"),
         ("front_options", "loading", "request_headers"),
         ("codecs",),
-        ("shutdown_watchdog", "lifecycle"),
+        ("sample", "shutdown_watchdog", "lifecycle"),
     ),
     "loadtest": (
         ("__main__",),
@@ -86,6 +86,7 @@ LEVELS = {
             "generate_messages",
             "options_page",
             "python_page",
+            "sample",
             "training_page",
         ),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import Annotated, Any, ClassVar
 
@@ -15,6 +16,7 @@ from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extras import DISTRIBUTION
 from freshet_serving.processor.options import default_of
 from freshet_serving.processor.repository import open_repository
+from freshet_serving.processor.watching import OFF
 from freshet_serving.serving.commands.folded_help import FoldedHelp, HelpAllOption
 from freshet_serving.serving.serve_config import KINDS, OPTIONS, load_config, parsed, split_names
 from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog
@@ -55,10 +57,17 @@ def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
     from freshet_serving.serving.workers import fork_server as forks
 
     resort = ShutdownWatchdog(settings.drain_s + settings.shutdown_timeout_s + END_S)
-    with contextlib.closing(forks.ForkServer()) as fork_server:
+    with contextlib.closing(forks.ForkServer()) as fork_server, contextlib.ExitStack() as stack:
         if may_have_workers(settings):
-            # First, since clients of object stores start threads.
+            # First, since clients of object stores start threads, and so does the sample.
             fork_server.branch()
+        if settings.sample:
+            from freshet_serving.serving.sample.replay import SampleReplay
+
+            replay = stack.enter_context(SampleReplay())
+            # A hold would be a record of its own in a chain that is recorded already.
+            settings = replace(settings, repository=str(replay.repository), delta_guard=OFF)
+            replay.start(settings.http_port)
         # Fail fast on unknown model names: a server would wait for ever for a mistyped one.
         with contextlib.suppress(NotReady):
             open_repository(settings.repository, settings.mirror, serving=True).check_models(settings.models)

@@ -230,3 +230,12 @@ class TestOnlineStores:
     def test_what_does_not_fit_is_refused_by_name(self, options, message):
         with pytest.raises(BadInput, match=message):
             ServeConfig("r", **options)
+
+
+def test_sample_needs_no_repository_and_refuses_one_beside_it():
+    assert load_config({"sample": True}, {}).sample
+    assert load_config({"sample": True}, {"FRESHET_REPOSITORY": "/repository"}).sample, "an image sets the variable"
+    with pytest.raises(BadInput, match="expected no repository beside it"):
+        load_config({"sample": True, "repository": "r"}, {})
+    with pytest.raises(BadInput, match="--sample serves a sample"):
+        load_config({}, {})
