@@ -27,6 +27,7 @@ fleet_command       fleet
 fleet_comparison    compares the replicas of a fleet
 fleet_polling       polls the replicas of a fleet
 usage_errors        command-line errors as one line
+system_errors       what the system refuses, as one line
 shutdown_signals    signal handling of commands that run until stopped
 admin_client        a small client of the admin port
 """

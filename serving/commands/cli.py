@@ -27,6 +27,7 @@ from freshet_serving.serving.commands.key_commands import keys_app
 from freshet_serving.serving.commands.recording_commands import recordings_app
 from freshet_serving.serving.commands.repository_commands import repository_app
 from freshet_serving.serving.commands.serve_command import ServeCommand, package_version, serve
+from freshet_serving.serving.commands.system_errors import system_line
 from freshet_serving.serving.commands.table_commands import tables_app
 from freshet_serving.serving.commands.train_command import bench_app, train
 from freshet_serving.serving.commands.usage_errors import usage_line
@@ -80,7 +81,8 @@ app.command("compile")(compile_command)
 def main() -> None:
     """Run the `freshet` command.
 
-    A FreshetError, a usage error, or an extra that is not installed becomes one line on stderr and exit code 2.
+    A FreshetError, a usage error, what the system refuses, or an extra that is not installed becomes one line on stderr
+    and exit code 2.
     """
     try:
         code = app(prog_name="freshet", standalone_mode=False)
@@ -94,7 +96,9 @@ def main() -> None:
         sys.exit(1)
     except Exception as error:
         if not hasattr(error, "format_message"):
-            raise
+            if (line := system_line(error)) is None:
+                raise
+            _refuse(line)
         if type(error).__name__ == "NoArgsIsHelpError":
             # The help text has already been printed.
             sys.exit(2)
