@@ -1,4 +1,4 @@
-"""One line for what the system refuses a command: a full disk, a folder that may not be written to, a file in its place.
+"""One line for what the system refuses a command: a full disk, a folder that it may not write to, a file in its place.
 
 A command reads and writes in a hundred places, and so do the libraries that it calls, which have exceptions of their
 own. So this is decided once, where the command ends, by the system's own words. An error that has none of them is a
