@@ -25,7 +25,7 @@ EXTRA_OF = {
     "keras": "train",
     "mpi4py": "mpi",
     "obstore": "objects",
-    "onnx": "train",
+    "onnx": "onnx",
     "openvino": "openvino",
     "pyarrow": "train",
     "redis": "redis",

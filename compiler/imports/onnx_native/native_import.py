@@ -21,7 +21,8 @@ from freshet_serving.compiler.building.compile import build, checked_buckets, so
 from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGraph
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
 from freshet_serving.compiler.imports.error_reason import reason_of
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, plain
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, FeedSpec, plain
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxInput
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native
 from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples, rows_of
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE, OnnxStage
@@ -114,7 +115,8 @@ class NativeImporter:
             TooLarge: It exceeds a limit.
         """
         self._model = read_native(path)
-        self._inputs = [_fed(self._model, number) for number in range(len(self._model.inputs))]
+        self._names = _fed_by_name(self._model)
+        self._inputs = list(self._names.values())
         known = {fed.name for fed in self._inputs}
         if len(known) < len(self._inputs):
             raise BadInput("signature: expected inputs whose names differ in letters and digits")
@@ -123,11 +125,12 @@ class NativeImporter:
         self._user = frozenset(user)
         whole = [fed.name for fed in self._inputs if fed.input.dtype == "int64"]
         self._converted = dict(zip(whole, _unused([f"{name[:112]}.float32" for name in whole], known)))
-        self._names = {one.name: fed for one, fed in zip(self._model.inputs, self._inputs)}
         self._notes = [f"ONNX Runtime computes the graph as it is: {why}", *self._model.notes]
         if user:
             self._notes.append("user-once: ONNX Runtime computes the user's part with every candidate")
         staged = [fed.name for fed in self._inputs if fed.kind == PADDED or fed.dtype.hasobject]
+        if staged and self._model.offsets:
+            raise BadInput(f"input {staged[0]!r}: expected a fixed size of each row beside bags of ids and offsets")
         self._staged = bool(staged)
         self._staged_lookups: list[StagedLookup] = []
         self._key_transforms: list[Transform] = []
@@ -137,7 +140,7 @@ class NativeImporter:
             self._staged_lookups, constants = find_staged_lookups(self._model)
             self._notes += constants
         self._lookups = [] if staged else find_lookups(self._model)
-        self._samples = NativeSamples(self._model, self._inputs, self._staged_lookups or self._lookups, samples)
+        self._samples = NativeSamples(self._model, self._names, self._staged_lookups or self._lookups, samples)
         self._check_outputs()
         self._check_rows()
 
@@ -237,7 +240,7 @@ class NativeImporter:
             specs.append(Input(column, "float32", 0 if columns == 1 else columns))
             features.append(Feature(column, FLOATS, column, -1 if columns == 1 else 0, offset=at, width=columns))
             at += columns
-        inputs = {one.name: fed.name for one, fed in zip(self._model.inputs, self._inputs)}
+        inputs = {name: fed.name for name, fed in self._names.items()}
         row_names = rows_names(self._staged_lookups)
         made = {name: spec.name for (_, name), spec in zip(ordered, specs)}
         stage = stage_model(self._model, inputs, made, self._staged_lookups, row_names)
@@ -288,6 +291,11 @@ class NativeImporter:
                 continue
             one = slot.lookups[0]
             dim, keys = one.dims[-1], self._key_columns(one)
+            if one.combiner:
+                name, table = self._names[one.columns[0][0]].name, package_name(one.table)
+                feature = Feature(name, "ids", name, table=table, combiner=one.combiner, offset=slot.offset, width=dim)
+                found.append(self._sided(feature, name, found))
+                continue
             for number, (name, column) in enumerate(one.columns):
                 fed = self._names[name]
                 column = column if fed.input.columns else -1
@@ -456,9 +464,18 @@ def compiled(graph: OnnxDenseGraph, folder: Path, buckets: Sequence[int]) -> lis
     return [replace(first, bucket=bucket, source=source_hash(lowered, bucket)) for bucket in ascending]
 
 
-def _fed(model: NativeModel, number: int) -> FeedSpec:
+def _fed_by_name(model: NativeModel) -> dict[str, FeedSpec]:
+    """Return the package's inputs by their names in the file; ids and offsets of bags are one, named after the ids."""
+    bags, offsets = {pair.ids for pair in model.offsets}, {pair.offsets for pair in model.offsets}
+    return {
+        one.name: FeedSpec(plain(one.name), RAGGED, one.dtype) if one.name in bags else _fed(one)
+        for one in model.inputs
+        if one.name not in offsets
+    }
+
+
+def _fed(given: OnnxInput) -> FeedSpec:
     """Return one input of the file as an input of the package."""
-    given = model.inputs[number]
     what = f"input {given.name[:64]!r}"
     dims = tuple(n for n in given.dims[1:] if n is not None)
     if len(dims) < len(given.dims) - 1:

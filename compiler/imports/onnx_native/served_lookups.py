@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from freshet_serving.compiler.imports.onnx_graph.bags import BAG, DOMAIN, splits_of
 from freshet_serving.compiler.imports.onnx_native.native_reader import (
     NativeModel,
     held,
@@ -37,13 +38,15 @@ MOVING = frozenset({"Cast", "Concat", "Constant", "Gather", "Identity", "Slice",
 MAX_DIM = 4096
 MAX_COLUMNS = 4096
 PROBED = (3, 5)
+BAG_COMBINERS = ("sum", "mean")
+UNCHANGED = ("Cast", "CastLike", "Flatten", "Identity", "Reshape")
 ID_TYPES = (np.int64, np.int32, np.float32)
 IR_VERSION = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ServedLookup:
-    """One Gather whose rows the engine looks up.
+    """One Gather whose rows the engine looks up, or one bag whose rows it pools.
 
     Attributes:
         output: Name of its result.
@@ -53,6 +56,7 @@ class ServedLookup:
         dims: Sizes of its result without that axis; the first counts the ids if rows and ids share axis 0.
         merged: Whether they share it.
         added: What is added to the id of each column; () for nothing.
+        combiner: How a bag pools its rows; "" for a Gather.
     """
 
     output: str
@@ -62,6 +66,7 @@ class ServedLookup:
     dims: tuple[int, ...]
     merged: bool
     added: tuple[int, ...] = ()
+    combiner: str = ""
 
     @property
     def most_added(self) -> int:
@@ -86,9 +91,12 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
     for name, array in model.weights.items():
         fits = array.dtype == np.float32 and array.ndim == 2 and 0 < array.shape[1] <= MAX_DIM and len(array)
         nodes = readers.get(name, [])
-        if not fits or not nodes or name in outputs or not all(plain_gather(node, name) for node in nodes):
+        if not fits or not nodes or name in outputs:
             continue
-        cut = [probe.lookup(node, name, array.shape[1]) for node in nodes]
+        bags = [_pooled(model, node, name, array.shape[1]) for node in nodes]
+        if not all(bag or plain_gather(node, name) for node, bag in zip(nodes, bags)):
+            continue
+        cut = [bag or probe.lookup(node, name, array.shape[1]) for node, bag in zip(nodes, bags)]
         if all(one is not None for one in cut):
             found += [one for one in cut if one is not None]
     return found
@@ -105,6 +113,27 @@ def plain_gather(node: Any, name: str) -> bool:
     return bool(node.op_type == "Gather" and not node.domain and node.input[0] == name and axis == 0) and (
         node.input[1] != name
     )
+
+
+def _pooled(model: NativeModel, node: Any, table: str, dim: int) -> ServedLookup | None:
+    """Return the lookup of a bag whose ids and offsets are inputs as they are, or None."""
+    if node.op_type != BAG or node.domain != DOMAIN or node.input[0] != table or node.input[3]:
+        return None
+    attributes = {a.name: a for a in node.attribute}
+    mode = attributes["mode"].s.decode()
+    if mode not in BAG_COMBINERS or "padding" in attributes:
+        return None
+    ids = _moved_from(model, node.input[1])
+    pair = next((pair for pair in model.offsets if pair.ids == ids and node.input[2] == splits_of(ids)), None)
+    return ServedLookup(node.output[0], table, ((ids, 0),), 0, (dim,), False, (), mode) if pair else None
+
+
+def _moved_from(model: NativeModel, name: str) -> str:
+    """Return the source of a value, before operators that change neither its numbers nor their order."""
+    makers = {output: node for node in model.proto.graph.node for output in node.output}
+    while name in makers and makers[name].op_type in UNCHANGED and not makers[name].domain:
+        name = makers[name].input[0]
+    return name
 
 
 def _adds_constants(above: Sequence[Any], inputs: Sequence[str]) -> bool:
