@@ -1,9 +1,9 @@
 """Write nn.EmbeddingBag, which exporters spell as a loop over rows, as operators that a server computes in one step.
 
 A bag over a matrix of ids becomes a Gather and a reduction, whose ids are found like any others (served_lookups). A bag
-with ids and offsets as inputs becomes one node of our own, which never runs: the engine looks up and pools its rows, and
-the node is cut out (served_lookups, served_graph). That both give what the file gives is verified on samples, like all
-else of an import.
+with ids and offsets as inputs becomes one node of our own, which never runs: the engine looks up and pools its rows,
+and the node is cut out (served_lookups, served_graph). That both give what the file gives is verified on samples, like
+everything else of an import.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def without_loops(proto: Any, inputs: Sequence[OnnxInput], body: OnnxBody) -> tu
 def _message(node: OnnxNode, own: Any) -> Any:
     """Return the message of a node: the file's, if it is there, with inputs as they are called now."""
     if own is None:
-        attributes = {n: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for n, v in node.attributes.items()}
+        attributes = {
+            n: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for n, v in node.attributes.items()
+        }
         return helper.make_node(node.op, node.inputs, node.outputs, node.name, domain=node.domain, **attributes)
     message = type(own).FromString(own.SerializeToString())
     message.input[:] = node.inputs

@@ -33,7 +33,7 @@ from freshet_serving.compiler.imports.onnx_native.served_graph import (
     package_name,
     rewrite,
 )
-from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup, find_lookups
+from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup, constant_embedding, find_lookups
 from freshet_serving.compiler.imports.onnx_native.staged_graph import passing_model, stage_model
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import (
     StagedLookup,
@@ -106,7 +106,7 @@ class NativeImporter:
 
         Args:
             path: The file.
-            why: Why the compiler does not translate it, for the report.
+            why: Why it is not translated, for the report; "" if it need not be.
             samples: Rows of every input to try it on, or None.
             user: Inputs of the user.
 
@@ -125,9 +125,12 @@ class NativeImporter:
         self._user = frozenset(user)
         whole = [fed.name for fed in self._inputs if fed.input.dtype == "int64"]
         self._converted = dict(zip(whole, _unused([f"{name[:112]}.float32" for name in whole], known)))
-        self._notes = [f"ONNX Runtime computes the graph as it is: {why}", *self._model.notes]
+        self.notes = [f"ONNX Runtime computes the graph as it is{why and f': {why}'}", *self._model.notes]
+        self.shortfall = ""
+        """What a package of a translation has and this one has not; "" for nothing."""
         if user:
-            self._notes.append("user-once: ONNX Runtime computes the user's part with every candidate")
+            self.notes.append("user-once: ONNX Runtime computes the user's part with every candidate")
+            self.shortfall = "natively the user's part is computed with every candidate"
         staged = [fed.name for fed in self._inputs if fed.kind == PADDED or fed.dtype.hasobject]
         if staged and self._model.offsets:
             raise BadInput(f"input {staged[0]!r}: expected a fixed size of each row beside bags of ids and offsets")
@@ -136,10 +139,13 @@ class NativeImporter:
         self._key_transforms: list[Transform] = []
         if staged:
             told = ", ".join(staged)[:120]
-            self._notes.append(f"stage: a request at a time: strings or rows of any length in {told}")
+            self.notes.append(f"stage: a request at a time: strings or rows of any length in {told}")
             self._staged_lookups, constants = find_staged_lookups(self._model)
-            self._notes += constants
+            self.notes += constants
+            self.shortfall = f"natively its weights take no deltas: strings or rows of any length in {told}"
         self._lookups = [] if staged else find_lookups(self._model)
+        if not staged and (constant := constant_embedding(self._model, self._lookups)):
+            self.shortfall = f"natively embedding {constant[:64]!r} takes no deltas of rows"
         self._samples = NativeSamples(self._model, self._names, self._staged_lookups or self._lookups, samples)
         self._check_outputs()
         self._check_rows()
@@ -256,7 +262,7 @@ class NativeImporter:
             BoundaryTensor(label, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, staged=True))
             for (label, _), f in zip(ordered, features)
         ]
-        report = _described(self._notes, [], operators, len(self._staged_lookups))
+        report = _described(self.notes, [], operators, len(self._staged_lookups))
         report["nbytes"]["tables"] = sum(int(arrays["rows"].nbytes) for arrays in tables.values())
         report["boundary"] = [
             {**p.to_json(), "op": "Stage", "input": f.input, "features": 1} for p, f in zip(pairs, features)
@@ -363,7 +369,7 @@ class NativeImporter:
                     )
         kinds = {"float16": 11, "int64": 24, "uint64": 24, "int32": 24, "uint32": 24}
         numbers = {n: k for n, k in self._model.outputs.items() if n not in self._model.labels}
-        self._notes += [f"output {n[:64]!r} is {k}: {EXACT}" for n, k in numbers.items() if k in kinds]
+        self.notes += [f"output {n[:64]!r} is {k}: {EXACT}" for n, k in numbers.items() if k in kinds]
 
     def _check_rows(self) -> None:
         """Raise BadInput if outputs depend on other rows of a batch: on which they are, or in which order."""
@@ -421,7 +427,7 @@ class NativeImporter:
 
     def _report(self, served: ServedGraph, features: Sequence[Feature], tables: Mapping[str, Any]) -> dict[str, Any]:
         integers = [s.given for s in served.slots if s.given is not None and s.given.dtype.kind in "iu"]
-        notes = self._notes + [f"input {one.name[:64]!r} is {one.dtype.name}: {EXACT}" for one in integers]
+        notes = self.notes + [f"input {one.name[:64]!r} is {one.dtype.name}: {EXACT}" for one in integers]
         by_offset = {feature.offset: feature for feature in features}
         cut = sum(len(slot.lookups) for slot in served.slots)
         report = _described(notes, served.operators, [], cut)

@@ -16,7 +16,6 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.feeds import plain
-from freshet_serving.compiler.imports.onnx_graph.bags import DOMAIN
 from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, every_node
 from freshet_serving.compiler.imports.onnx_native.native_reader import (
@@ -108,11 +107,6 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
     del proto.graph.node[:]
     proto.graph.node.extend(whole)
     nodes = needed_nodes(proto, set(columns))
-    if any(node.domain == DOMAIN for node in nodes):
-        raise BadInput(
-            "graph: an EmbeddingBag of ids and offsets: expected sum or mean without padding or weights, over a table that "
-            "only lookups by inputs read"
-        )
     read = {name for node in nodes for name in taken(node)} | set(columns)
     slots = _slots(model, lookups, read)
     if not slots:
@@ -152,10 +146,7 @@ def _slots(model: NativeModel, lookups: Sequence[ServedLookup], read: set[str]) 
     for one in lookups:
         if one.output in read:
             same.setdefault((one.table, one.columns, one.added, one.combiner), []).append(one)
-    pooled = {name for pair in model.offsets for name in (pair.ids, pair.offsets)}
     for given in model.inputs:
-        if given.name in read and given.name in pooled:
-            raise BadInput(f"input {given.name[:64]!r}: expected ids or offsets of bags that nothing else reads")
         if given.name in read:
             size = math.prod(n or 1 for n in given.dims[1:])
             slots.append(MatrixSlot(at, size, given))
@@ -186,9 +177,7 @@ def output_labels(columns: Mapping[str, int]) -> dict[str, str]:
     return found
 
 
-def _initialisers(
-    model: NativeModel, read: set[str]
-) -> tuple[dict[str, Matrix], list[Any], dict[str, str], list[Any]]:
+def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix], list[Any], dict[str, str], list[Any]]:
     """Return the weights by package name, the messages of all initialisers, their new names, and transpositions."""
     weights: dict[str, Matrix] = {}
     turned: list[Any] = []

@@ -30,7 +30,7 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import (
     open_session,
     taken,
 )
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 ADDING = frozenset({"Add", "Sub"})
 RESHAPING = frozenset({"Flatten", "Reshape", "Shape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -79,6 +79,9 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
 
     Args:
         model: The model.
+
+    Raises:
+        BadInput: A bag cannot be pooled by the engine.
     """
     graph = model.proto.graph
     readers: dict[str, list[Any]] = {}
@@ -99,7 +102,48 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
         cut = [bag or probe.lookup(node, name, array.shape[1]) for node, bag in zip(nodes, bags)]
         if all(one is not None for one in cut):
             found += [one for one in cut if one is not None]
+    _check_bags(model, {one.output for one in found})
     return found
+
+
+def _check_bags(model: NativeModel, cut: set[str]) -> None:
+    """Raise BadInput if what is left of a graph needs a bag of ids and offsets, or these inputs themselves."""
+    needed = {info.name for info in model.proto.graph.output}
+    for node in reversed(model.proto.graph.node):
+        if needed.isdisjoint(node.output) or not cut.isdisjoint(node.output):
+            continue
+        if node.domain == DOMAIN:
+            raise BadInput(
+                f"graph: EmbeddingBag {node.output[0][:64]!r} of ids and offsets: expected a sum or mean, without "
+                "padding and weights, of a table that only lookups by inputs read"
+            )
+        needed.update(taken(node))
+    for name in (name for pair in model.offsets for name in (pair.ids, pair.offsets)):
+        if name in needed:
+            raise BadInput(f"input {name[:64]!r}: expected ids or offsets of bags that nothing else reads")
+
+
+def constant_embedding(model: NativeModel, lookups: Sequence[ServedLookup]) -> str:
+    """Return the name of an initialiser whose rows are read at ids of a request, but is no table; "" if there is none.
+
+    A product with one-hot ids reads rows as well.
+
+    Args:
+        model: The model.
+        lookups: All lookups of its tables.
+    """
+    tables, inputs = {one.table for one in lookups}, {given.name for given in model.inputs}
+    nodes = model.proto.graph.node
+    hot = {name for node in nodes if node.op_type == "OneHot" and not node.domain for name in node.output}
+    for node in nodes:
+        read = [name for name in node.input if name in model.weights and model.weights[name].dtype == np.float32]
+        if node.op_type == "MatMul" and read and hot.intersection(node.input):
+            return str(read[0])
+        if node.op_type == "Gather" and read == [node.input[0]] and read[0] not in tables:
+            above = needed_nodes(model.proto, {node.input[1]})
+            if inputs & {node.input[1], *(name for one in above for name in taken(one))}:
+                return str(read[0])
+    return ""
 
 
 def plain_gather(node: Any, name: str) -> bool:
