@@ -197,7 +197,9 @@ class _Probe:
 
     def __init__(self, model: NativeModel) -> None:
         self._proto, self._weights = model.proto, model.weights
-        self._ids = {i.name: i for i in model.inputs if i.dtype in ID_TYPES and None not in i.dims[1:]}
+        bags = {name for pair in model.offsets for name in (pair.ids, pair.offsets)}
+        fixed = [i for i in model.inputs if None not in i.dims[1:] and i.name not in bags]
+        self._ids = {i.name: i for i in fixed if i.dtype in ID_TYPES}
         self._first: dict[str, int] = {}
         self._total = 0
         for given in self._ids.values():
