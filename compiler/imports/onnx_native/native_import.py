@@ -514,5 +514,6 @@ def _pair(slot: MatrixSlot, feature: Feature) -> dict[str, Any]:
         pair = BoundaryTensor(given.name, given.dtype.name, dims, columns, sender(feature, staged=False))
         return {**pair.to_json(), "op": "Input", "input": feature.input, "features": 1}
     one = slot.lookups[0]
+    op = "EmbeddingBag" if one.combiner else "Gather"
     pair = BoundaryTensor(one.output, "float32", one.dims, columns, sender(feature, staged=False))
-    return {**pair.to_json(), "op": "Gather", "input": feature.input, "features": len(one.columns)}
+    return {**pair.to_json(), "op": op, "input": feature.input, "features": len(one.columns)}
