@@ -8,7 +8,7 @@ everything else of an import.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     OnnxModel,
     OnnxNode,
     needed_nodes,
-    values_read,
+    taken,
 )
 
 LEAST = float(np.finfo(np.float32).min)
@@ -34,7 +34,7 @@ AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMean": 18, "ReduceMax": 18, "Unsqueeze"
 def without_loops(proto: Any, inputs: Sequence[OnnxInput], body: OnnxBody) -> tuple[list[Any], list[Offsets]]:
     """Return a graph's nodes without the loops that are bags, and the pairs of inputs that are ids and offsets.
 
-    Nothing is returned for a graph without bags, or in which other nodes with bodies are needed.
+    Nothing is returned for a graph without bags, or where a body is in a branch that is decided, or reads its values.
 
     Args:
         proto: The model's message.
@@ -46,27 +46,34 @@ def without_loops(proto: Any, inputs: Sequence[OnnxInput], body: OnnxBody) -> tu
     simple, offsets = find_bags(OnnxModel(list(inputs), decided(body), opset))
     nodes = needed_nodes(simple)
     bags = [node for node in nodes if node.op == BAG and node.domain == DOMAIN]
-    if not bags or any(isinstance(value, OnnxBody) for node in nodes for value in node.attributes.values()):
-        return [], []
     own = {tuple(node.output): node for node in proto.graph.node}
-    held = {tensor.name for tensor in proto.graph.initializer}
-    read = {name for node in nodes for name in values_read(node)} | set(simple.outputs)
+    inner = [node for node in nodes if any(isinstance(value, OnnxBody) for value in node.attributes.values())]
+    if not bags or any(node.outputs not in own for node in inner):
+        return [], []
+    held = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     constants = {name: array for name, array in (simple.constants | simple.weights).items() if name not in held}
-    written = [_constant(name, constants[name]) for name in constants if name in read]
+    written: list[Any] = []
     for node in nodes:
-        written += _pooled(node, opset) if node in bags else [_message(node, own.get(node.outputs))]
+        written += _pooled(node, opset) if node in bags else [_message(node, own.get(node.outputs), held)]
     for info, name in zip(proto.graph.output, simple.outputs):
         # The result of a branch that is no branch any more.
         written += [helper.make_node("Identity", [name], [info.name])] if name != info.name else []
-    return written, [pair for pair in offsets if any(node.inputs[2] == splits_of(pair.ids) for node in bags)]
+    read = {name for node in written for name in taken(node)} | set(simple.outputs)
+    gone = {name for node in proto.graph.node for name in node.output} - constants.keys()
+    if read & gone - {name for node in written for name in node.output}:
+        return [], []
+    pairs = [pair for pair in offsets if any(node.inputs[2] == splits_of(pair.ids) for node in bags)]
+    return [*(_constant(name, constants[name]) for name in constants if name in read), *written], pairs
 
 
-def _message(node: OnnxNode, own: Any) -> Any:
+def _message(node: OnnxNode, own: Any, held: Mapping[str, int]) -> Any:
     """Return the message of a node: the file's, if it is there, with inputs as they are called now."""
+    if node.op == "CastLike" and not node.domain and node.inputs[1] in held:
+        # Dynamo's exporter casts what a bag gives to the type of its table; that is no lookup.
+        return helper.make_node("Cast", node.inputs[:1], node.outputs, node.name, to=held[node.inputs[1]])
     if own is None:
-        attributes = {
-            n: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for n, v in node.attributes.items()
-        }
+        values = node.attributes.items()
+        attributes = {n: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for n, v in values}
         return helper.make_node(node.op, node.inputs, node.outputs, node.name, domain=node.domain, **attributes)
     message = type(own).FromString(own.SerializeToString())
     message.input[:] = node.inputs

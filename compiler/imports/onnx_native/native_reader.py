@@ -14,7 +14,7 @@ ZipMap turns a matrix of probabilities into one dictionary a row: it is replaced
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     every_node,
     load_proto,
     read_graph,
+    taken,
 )
 from freshet_serving.compiler.imports.onnx_native.native_bags import without_loops
 from freshet_serving.compiler.imports.onnx_native.string_outputs import number_strings
@@ -166,20 +167,6 @@ def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return onnx.numpy_helper.from_array(np.asarray(weights[tensor.name], order="C"), tensor.name)
     return tensor
-
-
-def taken(node: Any) -> Iterator[str]:
-    """Iterate over the values that a node reads, including those of bodies inside it.
-
-    Args:
-        node: The node's message.
-    """
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            yield from (info.name for info in graph.output)
-            for inner in graph.node:
-                yield from taken(inner)
 
 
 def needed_nodes(proto: Any, outputs: set[str]) -> list[Any]:

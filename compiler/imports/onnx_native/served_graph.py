@@ -17,13 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, every_node
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, every_node, taken
 from freshet_serving.compiler.imports.onnx_native.native_reader import (
     MAX_NBYTES,
     NativeModel,
     held,
     needed_nodes,
-    taken,
 )
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.processor.backends import MATRIX, Matrix

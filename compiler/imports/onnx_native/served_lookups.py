@@ -23,12 +23,12 @@ import onnx
 from onnx import helper
 
 from freshet_serving.compiler.imports.onnx_graph.bags import BAG, DOMAIN, splits_of
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import taken
 from freshet_serving.compiler.imports.onnx_native.native_reader import (
     NativeModel,
     held,
     needed_nodes,
     open_session,
-    taken,
 )
 from freshet_serving.processor.errors import BadInput, FreshetError
 

@@ -5,6 +5,7 @@ import pytest
 
 from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
+from freshet_serving.compiler.imports.onnx_native.served_lookups import find_lookups
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
@@ -135,13 +136,38 @@ def test_offsets_that_something_else_reads_are_refused(tmp_path):
         NativeImporter(path, "")
 
 
-def test_graph_with_another_loop_keeps_all_of_its_loops(tmp_path):
+def test_another_loop_of_the_graph_stays(tmp_path):
     text = torchscript_bag(matrix=5).replace("y = Loop", "z = Loop")
     text = text[: text.rindex("}")] + (
         """two = Constant <value: tensor = int64 {2}> ()
         y = Loop (two, true, z) <body: graph = c (int64 j, bool d, float[m, 4] v) => (bool more, float[m, 4] v2) {
             more = Identity (d)
             v2 = Add (v, v)
+        }>
+    }"""
+    )
+    model = read_native(written(tmp_path / "bag.onnx", text, emb__weight=TABLE))
+    assert [node.op_type for node in model.proto.graph.node].count("Loop") == 1
+    assert [lookup.columns for lookup in find_lookups(model)] == [tuple(("ids", n) for n in range(5))]
+
+
+def test_cast_to_the_type_of_the_table_is_no_lookup(tmp_path):
+    """As dynamo ends a bag."""
+    text = dynamo_bag(SUM).replace("y = Cast <to: int = 1> (stacked)", 'y = CastLike (stacked, "emb.weight")')
+    manifest = imported(written(tmp_path / "bag.onnx", text, 20, emb__weight=TABLE), tmp_path)
+    assert [(f.kind, f.combiner) for f in manifest.features] == [("ids", "sum")]
+
+
+def test_loop_that_reads_a_decided_branch_keeps_the_bag_a_loop(tmp_path):
+    text = torchscript_bag(matrix=5).replace("y = Loop", "z = Loop")
+    text = text[: text.rindex("}")] + (
+        """scale = If (true) <then_branch: graph = t () => (a) {
+            a = Constant <value: tensor = float {2}> ()
+        }, else_branch: graph = e () => (b) { b = Constant <value: tensor = float {3}> () }>
+        two = Constant <value: tensor = int64 {2}> ()
+        y = Loop (two, true, z) <body: graph = c (int64 j, bool d, float[m, 4] v) => (bool more, float[m, 4] v2) {
+            more = Identity (d)
+            v2 = Mul (v, scale)
         }>
     }"""
     )
