@@ -18,6 +18,7 @@ GPU_ARGS ?=
 RELEASE_ARGS ?=
 DOCS := 'mkdocs-material>=9.6' 'mkdocs-redirects>=1.2.2'
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
+TORCH := torch==2.13.0
 TEST_ARGS ?=
 
 .PHONY: help install demo test test-long check docs docs-reference format bench faults mutants siege loadtest conformance kills release gpu-check constraints clean
@@ -136,6 +137,18 @@ clean: ## removes .venv, build and .demo
 .venv/.docs: .venv/bin/pip constraints.txt
 	$(PYTHON) -m venv --clear .venv/docs
 	.venv/docs/bin/pip install --quiet --disable-pip-version-check -c constraints.txt $(DOCS)
+	@touch $@
+
+# For the tests of the PyTorch hook, which find it there: PyTorch for CPUs and what a publisher needs, nothing of the
+# server. They are skipped where pip finds no such PyTorch, or one that brings gigabytes of CUDA.
+.venv/.torch: .venv/bin/pip constraints.txt
+	$(PYTHON) -m venv --clear .venv/torch
+	@pip=".venv/torch/bin/pip install --disable-pip-version-check --no-compile --only-binary :all: -c constraints.txt"; \
+	case "$$($$pip --dry-run $(TORCH) 2>/dev/null | grep '^Would install')" in \
+	    '') echo "torch: pip finds no $(TORCH) here: the tests of the hook are skipped" ;; \
+	    *nvidia*) echo "torch: pip finds $(TORCH) with CUDA only: the tests of the hook are skipped" ;; \
+	    *) $$pip --quiet $(TORCH) numpy xxhash orjson coverage ;; \
+	esac
 	@touch $@
 
 # Without their dependencies: tensorflow-serving-api wants another TensorFlow than the one that is there, and of this

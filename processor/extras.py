@@ -25,7 +25,7 @@ EXTRA_OF = {
     "keras": "train",
     "mpi4py": "mpi",
     "obstore": "objects",
-    "onnx": "train",
+    "onnx": "onnx",
     "openvino": "openvino",
     "pyarrow": "train",
     "redis": "redis",
@@ -60,9 +60,13 @@ def install_hint(subject: str, error: ImportError, extra: str = "") -> str | Non
     return f"{subject} needs {library}, which is not installed: {how_to_install(extra or EXTRA_OF[library])}"
 
 
+class MissingLibrary(BadInput):
+    """Raised where the library of an extra is missing; the message says how to install it."""
+
+
 @contextmanager
 def needed(subject: str, extra: str = "") -> Iterator[None]:
-    """Raise BadInput with the install command if the block's import of an extra's library fails.
+    """Raise MissingLibrary with the install command if the block's import of an extra's library fails.
 
     Args:
         subject: What needs the library, such as "a signature".
@@ -73,4 +77,4 @@ def needed(subject: str, extra: str = "") -> Iterator[None]:
     except ImportError as error:
         if (line := install_hint(subject, error, extra)) is None:
             raise
-        raise BadInput(line) from None
+        raise MissingLibrary(line) from None

@@ -10,14 +10,19 @@ import subprocess
 import sys
 import tomllib
 
+import numpy as np
 import pytest
 
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extras import DISTRIBUTION, EXTRA_OF, how_to_install
 from tests.release.contents import client_files
 from tests.release.newcomer import ROOT, install_lines, requirement
 
 SERVING = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CLIENT = tomllib.loads((ROOT / "serving" / "client" / "pyproject.toml").read_text())
+TRAINING = {"jax", "jaxlib", "keras", "pyarrow", "tensorflow", "tf2onnx"}
+"""What the train extra brings and the onnx extra does not."""
 
 
 def imports(file):
@@ -144,13 +149,84 @@ def test_command_without_its_extra_says_what_to_install(without, tmp_path):
         assert run.stderr.count("\n") == 1
 
 
+def test_onnx_files_are_imported_and_served_without_tensorflow(without, tmp_path):
+    """A bag as PyTorch's exporter spells it, a GRU with its table, and trees; nothing of the train extra but onnx."""
+    pytest.importorskip("onnx", reason="needs the onnx extra")
+    from tests.compiler.imports.onnx_graph.spelled import TABLE, bags_of, pooled, unoptimised_bag, written
+    from tests.compiler.imports.onnx_native.native_models import GRU, GRU_WEIGHTS, own_scores, regressor, spelled
+
+    written(tmp_path / "bag.onnx", unoptimised_bag(1), 20, emb__weight=TABLE)
+    spelled(tmp_path / "gru.onnx", GRU, **GRU_WEIGHTS)
+    regressor(tmp_path / "trees.onnx")
+    names = ("bag", "gru", "trees")
+    code = (
+        "import pathlib\n"
+        "from freshet_serving.compiler.imports.importing import import_model\n"
+        f"for name in {names}:\n"
+        "    import_model(pathlib.Path(f'{name}.onnx'), 'models', name)\n"
+    )
+    done = without(TRAINING, "-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    random, bags = np.random.default_rng(0), bags_of([2, 0, 3])
+    gru = {"history": random.integers(0, 30, (3, 5)), "target": random.integers(0, 30, 3)}
+    trees = {"input": random.standard_normal((3, 6)).astype(np.float32)}
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "models"), sessions=1)) as processor:
+
+        def served(name, inputs):
+            return next(iter(processor.process(PredictRequest(name, inputs)).outputs.values())).reshape(3, -1)
+
+        close = {"rtol": 1e-5, "atol": 1e-5}
+        ids = Ragged(bags["ids"], bags["ids/row_splits"])
+        np.testing.assert_allclose(served("bag", {"ids": ids}), pooled("mean", bags), **close)
+        for name, inputs in (("gru", gru), ("trees", trees)):
+            (expected,) = own_scores(tmp_path / f"{name}.onnx", inputs).values()
+            np.testing.assert_allclose(served(name, inputs), expected, **close)
+
+
+def test_file_that_needs_tensorflow_says_so_in_one_line(without, tmp_path):
+    pytest.importorskip("onnx", reason="needs the onnx extra")
+    from tests.compiler.imports.onnx_graph.spelled import TABLE, torchscript_bag, written
+
+    written(tmp_path / "bag.onnx", torchscript_bag("ReduceMax"), emb__weight=TABLE)
+    for more in ((), ("--translate",)):
+        arguments = ("import", "bag.onnx", "--name", "m", "--repository", "models", *more)
+        run = without(TRAINING, "-m", "freshet_serving", *arguments)
+        assert (run.returncode, run.stderr.count("\n")) == (2, 1)
+        if not more:
+            assert run.stderr.startswith(
+                "freshet: bag.onnx: graph: EmbeddingBag 'y' of ids and offsets: expected a sum "
+            )
+            assert run.stderr.endswith(f"; {how_to_install('train')} and pass --translate\n")
+        else:
+            assert run.stderr.endswith(f" needs tensorflow, which is not installed: {how_to_install('train')}\n")
+
+
+def test_trainer_publishes_with_numpy_xxhash_and_orjson_alone(without, tmp_path):
+    """As in a trainer's image that has freshet-client: no server, and none of the client's transports."""
+    rest = {requirement(line) for line in CLIENT["project"]["dependencies"]} - {"numpy", "xxhash", "orjson"}
+    server = {requirement(line) for line in SERVING["project"]["dependencies"]} - {"numpy", "xxhash", "orjson"}
+    missing = {{"grpcio": "grpc", "protobuf": "google"}.get(name, name) for name in rest | server} | TRAINING
+    code = (
+        "import numpy as np\n"
+        "from freshet_serving import Publisher\n"
+        "from tests.models.publishing.torch_trainer import MODEL, write\n"
+        "write('models')\n"
+        "row = np.ones((1, 4), np.float32)\n"
+        "print(Publisher('models', MODEL).publish({'user.weight': (np.array([3]), row)}))\n"
+    )
+    run = without(missing, "-c", code)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert list((tmp_path / "models" / "torched" / "1" / "deltas").glob("*.safetensors"))
+
+
 def test_client_without_httpx_names_the_package_and_grpc_works(without):
     run = without({"httpx"}, "-c", "from freshet_serving import Client; Client('grpc://localhost:1').close()")
     assert (run.returncode, run.stderr) == (0, "")
     for name in ("Client", "AsyncClient"):
         run = without({"httpx"}, "-c", f"from freshet_serving import {name}; {name}('http://localhost:1')")
         assert run.stderr.splitlines()[-1] == (
-            "freshet_serving.processor.errors.BadInput: a client over HTTP needs httpx, which is not installed: "
+            "freshet_serving.processor.extras.MissingLibrary: a client over HTTP needs httpx, which is not installed: "
             + how_to_install("client")
         )
 

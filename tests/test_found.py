@@ -154,10 +154,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "compiler/imports/samples_required.py": ("tests/compiler/imports/test_samples.py",),
     "compiler/imports/export_check.py": ("tests/compiler/imports/test_retrained_export.py",),
     "compiler/imports/onnx_native/staged_graph.py": ("tests/compiler/imports/onnx_native/test_onnx_stage.py",),
-    "compiler/imports/importing.py": (
-        "tests/compiler/imports/test_importer.py",
-        "tests/compiler/imports/onnx_native/test_native_import.py",
-    ),
     # Builders of foreign models run in environments of their own, by hand.
     **{
         f"loadtest/bench/foreign_models/builders/{name}.py": ("tests/loadtest/bench/foreign_models/test_catalogue.py",)

@@ -1,10 +1,16 @@
 """Import somebody else's model: a SavedModel, a Keras or an ONNX file (`freshet import`).
 
 Two importers write packages. The compiler's own (importer) translates a model to a TensorFlow graph and cuts it into
-lookups and a dense graph, which passes improve and every backend computes. An ONNX file with an operator that has no
-translation is served by the other (onnx_native): ONNX Runtime computes it as it is. Which one it is shows in the file's
-operators, before TensorFlow is imported; a file that is refused later, in the middle of its translation, is tried
-natively too. One that only lacks samples is not: with them its embeddings become tables that take deltas.
+lookups and a dense graph, which passes improve and every backend computes. The other (onnx_native) takes ONNX files,
+and no TensorFlow: it cuts out the lookups, and ONNX Runtime computes the rest as it is. An ONNX file is imported
+
+- natively where TensorFlow is not installed, or where an operator of it has no translation;
+- translated if natively it would be refused, or would lack something (NativeImporter.shortfall: weights or embeddings
+  that take no deltas, a user's part that is computed once);
+- translated if nothing of it is then left to TensorFlow, for the passes, backends and precisions;
+- natively otherwise, and if its translation is refused: then the server needs no TensorFlow, and takes half the time.
+
+`--translate` asks for the translation, whatever is left to TensorFlow.
 """
 
 from __future__ import annotations
@@ -13,11 +19,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from freshet_serving.compiler.building.compile import BUCKETS
 from freshet_serving.compiler.imports.samples_required import SamplesRequired
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extras import MissingLibrary, how_to_install
 from freshet_serving.processor.repository import (
     NO_KEYS,
     Keyring,
@@ -28,7 +35,17 @@ from freshet_serving.processor.repository import (
     open_repository,
 )
 
+if TYPE_CHECKING:
+    from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
+
 ONNX = ".onnx"
+OF_OPTIONS = ("samples:", "user:")
+"""Begin of messages about what was asked for, and not about the file."""
+R = TypeVar("R")
+
+
+class Shortfall(BadInput):
+    """Raised for a file that one of the importers would serve less well than the other."""
 
 
 class ModelImporter(Protocol):
@@ -58,6 +75,7 @@ class ImportOptions:
         samples: Rows of every input to try the model on, where none can be generated.
         buckets: Batch sizes to compile for.
         user: Inputs of the user: one row for all candidates.
+        translate: Whether to translate an ONNX file, whatever the native importer makes of it.
     """
 
     signature: str = "serving_default"
@@ -66,6 +84,7 @@ class ImportOptions:
     samples: Mapping[str, Any] | None = None
     buckets: Sequence[int] = BUCKETS
     user: Sequence[str] = ()
+    translate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +135,14 @@ def import_model(
     number = version or max(opened_repository.versions(model), default=0) + 1
     target = opened_repository.path(model, number).resolve()
     beside = source.resolve() == target or source.resolve().parent == target
-    refused: list[BadInput] = []
-    for attempt in _attempts(source, options, refused):
-        try:
-            with opened_repository.writer(model, number, beside) as writer, attempt() as importer:
-                published = importer.publish(opened_repository, writer, options.buckets)
-                notes = published.manifest.notes
-                return ImportResult(published.folder, notes["import"], notes["passes"])
-        except BadInput as error:
-            refused.append(error)
-    raise refused[0]
+
+    def publish(opening: AbstractContextManager[ModelImporter]) -> ImportResult:
+        with opened_repository.writer(model, number, beside) as writer, opening as importer:
+            published = importer.publish(opened_repository, writer, options.buckets)
+            notes = published.manifest.notes
+            return ImportResult(published.folder, notes["import"], notes["passes"])
+
+    return _first_accepted(source, options, publish)
 
 
 def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any]:
@@ -135,46 +152,120 @@ def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any
         source: The model's folder or file.
         options: Options of the import.
     """
-    refused: list[BadInput] = []
-    for attempt in _attempts(source, options or ImportOptions(), refused):
-        try:
-            with attempt() as importer:
-                return importer.analyse()
-        except BadInput as error:
-            refused.append(error)
-    raise refused[0]
+
+    def report(opening: AbstractContextManager[ModelImporter]) -> dict[str, Any]:
+        with opening as importer:
+            return importer.analyse()
+
+    return _first_accepted(source, options or ImportOptions(), report)
 
 
-def _attempts(
-    source: Path, options: ImportOptions, refused: Sequence[BadInput]
-) -> Iterator[Callable[[], AbstractContextManager[ModelImporter]]]:
-    """Yield the ways to import a model, in order; each is for a model that those before have refused."""
-    why = ""
-    if source.suffix == ONNX and source.is_file():
-        from freshet_serving.compiler.imports.onnx_graph.operators import untranslated
+def _first_accepted(
+    source: Path, options: ImportOptions, run: Callable[[AbstractContextManager[ModelImporter]], R]
+) -> R:
+    """Return what a function makes of the first importer that accepts a model.
 
-        why = untranslated(source)
-    if not why:
-        yield lambda: _translated(source, options)
-        if refused and isinstance(refused[0], SamplesRequired):
-            return
-        why = f"its translation was refused: {refused[0]}" if refused else ""
-    if source.suffix == ONNX and source.is_file():
-        yield lambda: _native(source, why, options)
+    Args:
+        source: The model's folder or file.
+        options: Options of the import.
+        run: Opens an importer, and uses it.
+
+    Raises:
+        BadInput: None accepts it; the message says what to do.
+    """
+    if source.suffix != ONNX or not source.is_file():
+        if options.translate:
+            raise BadInput(f"translate: expected a file that ends in {ONNX}, got {source.name[:64]!r}")
+        return run(_translated(source, options))
+    from freshet_serving.compiler.imports.onnx_graph.operators import untranslated
+
+    lacking = untranslated(source)
+    if options.translate:
+        if lacking:
+            raise BadInput(f"{source.name[:64]}: {lacking}: import it without --translate")
+        return run(_translated(source, options))
+    if lacking:
+        return run(_native(source, options, lacking))
+    try:
+        from freshet_serving.compiler import frameworks  # noqa: F401 - is it installed?
+    except MissingLibrary:
+        return _without_tensorflow(source, options, run)
+    refused = _refused_natively(source, options)
+    try:
+        return run(_translated(source, options, stageless=refused is None))
+    except BadInput as error:
+        if refused is not None and not isinstance(refused, Shortfall):
+            raise
+        # With samples, what natively takes no deltas does.
+        if refused is not None and isinstance(error, SamplesRequired):
+            raise
+        if not isinstance(error, Shortfall):
+            return run(_native(source, options, f"its translation was refused: {error}"))
+        why = str(error)
+    try:
+        return run(_native(source, options, why))
+    except BadInput:
+        return run(_translated(source, options))
+
+
+def _refused_natively(source: Path, options: ImportOptions) -> BadInput | None:
+    """Return why the native importer refuses a file, or a Shortfall; None if it does as much as a translation."""
+    try:
+        with _native(source, options) as importer:
+            return Shortfall(importer.shortfall) if importer.shortfall else None
+    except BadInput as error:
+        return error
+
+
+def _without_tensorflow(
+    source: Path, options: ImportOptions, run: Callable[[AbstractContextManager[ModelImporter]], R]
+) -> R:
+    """Import an ONNX file natively where a translation is out of reach, and say what it would bring."""
+    how = f"{how_to_install('train')} and pass --translate"
+    try:
+        return run(_native(source, options, advice=how))
+    except BadInput as error:
+        if str(error).startswith(OF_OPTIONS):
+            raise
+        raise BadInput(f"{source.name[:64]}: {error}; {how}") from None
 
 
 @contextmanager
-def _native(source: Path, why: str, options: ImportOptions) -> Iterator[ModelImporter]:
+def _native(source: Path, options: ImportOptions, why: str = "", advice: str = "") -> Iterator[NativeImporter]:
+    """Open an ONNX file as it is.
+
+    Args:
+        source: The file.
+        options: Options of the import.
+        why: Why it is not translated, for the report; "" if it need not be.
+        advice: How to have it translated, for the report of a package that lacks something.
+    """
     from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 
-    yield NativeImporter(source, why, options.samples, options.user)
+    importer = NativeImporter(source, why, options.samples, options.user)
+    if advice and importer.shortfall:
+        importer.notes.append(f"{importer.shortfall}; for that, {advice}")
+    yield importer
 
 
 @contextmanager
-def _translated(source: Path, options: ImportOptions) -> Iterator[ModelImporter]:
+def _translated(source: Path, options: ImportOptions, stageless: bool = False) -> Iterator[ModelImporter]:
+    """Open a model by way of TensorFlow.
+
+    Args:
+        source: The model's folder or file.
+        options: Options of the import.
+        stageless: Whether to refuse a model of which a part is left to TensorFlow.
+
+    Raises:
+        Shortfall: It is.
+    """
     from freshet_serving.compiler.frameworks import quiet
     from freshet_serving.compiler.imports.foreign import open_source
     from freshet_serving.compiler.imports.importer import Importer
 
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
-        yield Importer(opened, options.samples, options.user)
+        importer = Importer(opened, options.samples, options.user)
+        if stageless and importer.analyse()["sides"]["stage"]:
+            raise Shortfall("a translation leaves a part of it to TensorFlow")
+        yield importer

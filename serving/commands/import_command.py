@@ -36,6 +36,9 @@ def import_command(
     samples: Annotated[
         Path | None, typer.Option(help='JSON file {"inputs": {NAME: [rows]}} to test the model with. [generated]')
     ] = None,
+    translate: Annotated[
+        bool, typer.Option("--translate", help="Translate an ONNX file to TensorFlow, for its passes and backends.")
+    ] = False,
     key: KeyOption = "",
 ) -> None:
     """Imports a TensorFlow SavedModel, Keras or ONNX file: compiles and tests it, then commits a version."""
@@ -44,7 +47,7 @@ def import_command(
     from freshet_serving.processor.repository import Keyring
 
     together = groups(ragged, "--ragged"), groups(sparse, "--sparse")
-    options = ImportOptions(signature, *together, _samples(samples), user=user or ())
+    options = ImportOptions(signature, *together, _samples(samples), user=user or (), translate=translate)
     console = Console()
     with console.status("importing"):
         imported = import_model(source, repository, name, version, options, Keyring.of_writer(key))

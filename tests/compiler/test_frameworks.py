@@ -40,7 +40,7 @@ def test_missing_tensorflow_gives_a_one_line_error():
     )
 
     subject, install = "training, importing or compiling", how_to_install("train")
-    assert done.stdout == f"BadInput {subject} needs tensorflow, which is not installed: {install}\n"
+    assert done.stdout == f"MissingLibrary {subject} needs tensorflow, which is not installed: {install}\n"
 
 
 def test_keras_is_imported_with_its_first_use():

@@ -40,6 +40,27 @@ for address in sys.argv[1:]:
 heavy = {"numba", "onnxruntime", "fastapi", "uvicorn"} & set(sys.modules)
 assert not heavy, heavy
 """
+PUBLISH = """
+import sys
+import time
+import numpy as np
+from freshet_serving import Publisher
+publisher = Publisher("repository", "ctr")
+table = publisher.manifest.tables[0].name
+_, rows = publisher.served().rows(table, np.array([1]))
+generation = publisher.publish({table: (np.array([1]), rows * np.float32(1.01))})
+heavy = {"fastapi", "grpc", "httpx", "numba", "onnxruntime", "tensorflow", "uvicorn"} & set(sys.modules)
+assert not heavy, heavy
+from freshet_serving import Client
+with Client(sys.argv[1], timeout_s=10) as client:
+    until = time.monotonic() + 30
+    while (served := client.predict("ctr", {"user_id": [1]}).generation) != str(generation):
+        assert time.monotonic() < until, served
+        time.sleep(0.05)
+print("published and served:", generation)
+"""
+MOST_CLIENT_NBYTES = 40 << 20
+"""Bytes that freshet-client brings beside numpy, which a trainer has."""
 
 
 def requirement(line: str) -> str:
@@ -83,6 +104,12 @@ class Environment:
             line, shell=True, cwd=cwd, env=self._env, check=True, text=True, stdout=subprocess.PIPE, timeout=1800
         ).stdout
 
+    def nbytes(self, left_out: tuple[str, ...]) -> int:
+        """Bytes of what is installed, without packages whose names begin so."""
+        (site,) = self.bin.parent.glob("lib/python*/site-packages")
+        kept = [entry for entry in site.iterdir() if not entry.name.startswith(left_out)]
+        return sum(path.stat().st_size for entry in kept for path in (entry, *entry.rglob("*")) if path.is_file())
+
     def resolve(self, line: str, cwd: Path) -> None:
         """Has pip find all that a line would install."""
         self.run(f"{line} --dry-run 2>&1", cwd)
@@ -93,11 +120,12 @@ class Environment:
 
 
 def use(work: Path, serving: Environment, client: Environment) -> None:
-    """Trains, serves and asks, with nothing but the two wheels."""
+    """Trains, serves, asks and publishes, with nothing but the two wheels."""
     clicks = "user_id,clicked\n" + "".join(f"{i % 50},{i % 3 == 0:d}\n" for i in range(4000))
     (work / "clicks.csv").write_text(clicks)
     (work / "train.toml").write_text(TRAIN)
     (work / "ask.py").write_text(ASK)
+    (work / "publish.py").write_text(PUBLISH)
     serving.run("freshet train --config train.toml", work)
     server = serving.start(
         f"{serving.bin}/freshet serve --repository repository --http-port 0 --grpc-port 0 --admin-port 0", work
@@ -111,6 +139,7 @@ def use(work: Path, serving: Environment, client: Environment) -> None:
                 break
         assert addresses, "the server ended before it was ready"
         print(client.run(f"python ask.py {addresses}", work), end="")
+        print(client.run(f"python publish.py {addresses.split()[0]}", work), end="")
     finally:
         server.terminate()
         server.wait(60)
@@ -130,6 +159,8 @@ def try_out(wheels: Path, work: Path) -> None:
     serving, client = (Environment(work / name, wheels) for name in ("serving", "client"))
     serving.run("pip install 'freshet-serving[train]'", work)
     client.run("pip install freshet-client", work)
+    brought = client.nbytes(("_distutils_hack", "numpy", "pip", "pkg_resources", "setuptools"))
+    assert brought <= MOST_CLIENT_NBYTES, f"freshet-client: at most {MOST_CLIENT_NBYTES} bytes wanted, got {brought}"
     use(work, serving, client)
     # Beside each other, as somebody's own dependencies may have it.
     serving.run("pip install freshet-client", work)

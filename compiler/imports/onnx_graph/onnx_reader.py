@@ -154,6 +154,20 @@ def every_node(graph: Any) -> Iterator[Any]:
     yield from _every(graph.node, 0)
 
 
+def taken(node: Any) -> Iterator[str]:
+    """Iterate over the values that a node reads, including those of bodies inside it.
+
+    Args:
+        node: The node's message.
+    """
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (info.name for info in graph.output)
+            for inner in graph.node:
+                yield from taken(inner)
+
+
 def _opset(proto: Any) -> int:
     versions = {entry.version for entry in proto.opset_import if entry.domain in OURS}
     if len(versions) != 1:

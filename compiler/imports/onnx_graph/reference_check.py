@@ -19,7 +19,7 @@ import onnxruntime
 from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.bags import Offsets
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxModel, load_proto
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxModel, load_proto, taken
 from freshet_serving.processor.errors import BadInput
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
@@ -103,7 +103,7 @@ class OnnxReference:
         for node in reversed(proto.graph.node):
             if not wanted.isdisjoint(node.output):
                 kept.append(node)
-                wanted.update(_taken(node))
+                wanted.update(taken(node))
         nodes = [type(node).FromString(node.SerializeToString()) for node in reversed(kept)]
         del proto.graph.node[:]
         proto.graph.node.extend(nodes)
@@ -129,14 +129,3 @@ class OnnxReference:
             return session.run(names, {name: value for name, value in fed.items() if name in given}, options)
         finally:
             timer.cancel()
-
-
-def _taken(node: Any) -> set[str]:
-    """Return the values that a node reads, including those of bodies inside it."""
-    taken = set(node.input)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            taken |= {info.name for info in graph.output}
-            for inner in graph.node:
-                taken |= _taken(inner)
-    return taken

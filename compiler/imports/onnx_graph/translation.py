@@ -8,7 +8,6 @@ sizes of its batch is dense.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +20,11 @@ from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph import arithmetic, networks, rearranging
 from freshet_serving.compiler.imports.onnx_graph.bags import DOMAIN
 from freshet_serving.compiler.imports.onnx_graph.calls import BatchLast, Call
+from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS, linear_names
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxBody, OnnxNode, needed_nodes, values_read
 from freshet_serving.processor.errors import BadInput, FreshetError
 
 TRANSLATORS = arithmetic.TRANSLATORS | rearranging.TRANSLATORS | networks.TRANSLATORS
-# Names that exporters give to values without a name in PyTorch.
-ANONYMOUS = re.compile(r"(onnx::\w+|_?val_\d+|\d+)")
 MAX_FOLDED = 1 << 16
 SIZING = frozenset({"Shape", "Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Cast", "Identity", "Reshape"})
 
@@ -49,7 +47,7 @@ class Weights:
 def weights_of(body: OnnxBody) -> Weights:
     """Return variables for the initialisers that the outputs depend on, under the names that deltas will use."""
     needed = {name for node in needed_nodes(body) for name in values_read(node)} | set(body.outputs)
-    renamed = _recovered(body)
+    renamed = linear_names(body)
     found = Weights()
     labels: set[str] = set()
     for name, array in body.weights.items():
@@ -70,45 +68,6 @@ def weights_of(body: OnnxBody) -> Weights:
 
 def _floats(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-
-
-def _recovered(body: OnnxBody) -> dict[str, str]:
-    """Return the original PyTorch name by initialiser, for weights of nn.Linear that an exporter has transposed.
-
-    The name follows from the bias that is added to the product, which has the name of the module that contains the
-    product.
-    """
-    uses: dict[str, int] = {}
-    adds: dict[str, OnnxNode] = {}
-    for node in body.nodes:
-        for name in values_read(node):
-            uses[name] = uses.get(name, 0) + 1
-        if node.op == "Add" and len(node.inputs) == 2:
-            adds.update((name, node) for name in node.inputs)
-    found: dict[str, str] = {}
-    for node in body.nodes:
-        if node.op != "MatMul" or len(node.inputs) != 2:
-            continue
-        weight, add = body.weights.get(node.inputs[1]), adds.get(node.outputs[0])
-        if weight is None or weight.ndim != 2 or add is None or not ANONYMOUS.fullmatch(node.inputs[1]):
-            continue
-        bias = next(name for name in add.inputs if name != node.outputs[0] or add.inputs[0] == add.inputs[1])
-        module = bias.removesuffix(".bias")
-        own = f"{module}.weight"
-        fits = bias in body.weights and body.weights[bias].shape == weight.shape[1:] and module != bias
-        scoped = _scope(node.name) in (module, "") and _scope(add.name) in (module, "")
-        if fits and scoped and uses[node.inputs[1]] == 1 and own not in body.weights and own not in found.values():
-            found[node.inputs[1]] = own
-    return found
-
-
-def _scope(name: str) -> str:
-    """Return the module that TorchScript's exporter gives for a node ("/tower/tower.0/MatMul"); "" if it gives none."""
-    parts = name.split("/")[1:-1] if name.startswith("/") else []
-    module = ""
-    for part in parts:
-        module = part if not module or part.startswith(f"{module}.") else f"{module}.{part}"
-    return module
 
 
 class Translation:

@@ -21,7 +21,8 @@ from freshet_serving.compiler.building.compile import build, checked_buckets, so
 from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGraph
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
 from freshet_serving.compiler.imports.error_reason import reason_of
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, plain
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, FeedSpec, plain
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxInput
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native
 from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples, rows_of
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE, OnnxStage
@@ -32,7 +33,7 @@ from freshet_serving.compiler.imports.onnx_native.served_graph import (
     package_name,
     rewrite,
 )
-from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup, find_lookups
+from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup, constant_embedding, find_lookups
 from freshet_serving.compiler.imports.onnx_native.staged_graph import passing_model, stage_model
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import (
     StagedLookup,
@@ -105,7 +106,7 @@ class NativeImporter:
 
         Args:
             path: The file.
-            why: Why the compiler does not translate it, for the report.
+            why: Why it is not translated, for the report; "" if it need not be.
             samples: Rows of every input to try it on, or None.
             user: Inputs of the user.
 
@@ -114,7 +115,8 @@ class NativeImporter:
             TooLarge: It exceeds a limit.
         """
         self._model = read_native(path)
-        self._inputs = [_fed(self._model, number) for number in range(len(self._model.inputs))]
+        self._names = _fed_by_name(self._model)
+        self._inputs = list(self._names.values())
         known = {fed.name for fed in self._inputs}
         if len(known) < len(self._inputs):
             raise BadInput("signature: expected inputs whose names differ in letters and digits")
@@ -123,21 +125,28 @@ class NativeImporter:
         self._user = frozenset(user)
         whole = [fed.name for fed in self._inputs if fed.input.dtype == "int64"]
         self._converted = dict(zip(whole, _unused([f"{name[:112]}.float32" for name in whole], known)))
-        self._names = {one.name: fed for one, fed in zip(self._model.inputs, self._inputs)}
-        self._notes = [f"ONNX Runtime computes the graph as it is: {why}", *self._model.notes]
+        self.notes = [f"ONNX Runtime computes the graph as it is{why and f': {why}'}", *self._model.notes]
+        self.shortfall = ""
+        """What a package of a translation has and this one has not; "" for nothing."""
         if user:
-            self._notes.append("user-once: ONNX Runtime computes the user's part with every candidate")
+            self.notes.append("user-once: ONNX Runtime computes the user's part with every candidate")
+            self.shortfall = "natively the user's part is computed with every candidate"
         staged = [fed.name for fed in self._inputs if fed.kind == PADDED or fed.dtype.hasobject]
+        if staged and self._model.offsets:
+            raise BadInput(f"input {staged[0]!r}: expected a fixed size of each row beside bags of ids and offsets")
         self._staged = bool(staged)
         self._staged_lookups: list[StagedLookup] = []
         self._key_transforms: list[Transform] = []
         if staged:
             told = ", ".join(staged)[:120]
-            self._notes.append(f"stage: a request at a time: strings or rows of any length in {told}")
+            self.notes.append(f"stage: a request at a time: strings or rows of any length in {told}")
             self._staged_lookups, constants = find_staged_lookups(self._model)
-            self._notes += constants
+            self.notes += constants
+            self.shortfall = f"natively its weights take no deltas: strings or rows of any length in {told}"
         self._lookups = [] if staged else find_lookups(self._model)
-        self._samples = NativeSamples(self._model, self._inputs, self._staged_lookups or self._lookups, samples)
+        if not staged and (constant := constant_embedding(self._model, self._lookups)):
+            self.shortfall = f"natively embedding {constant[:64]!r} takes no deltas of rows"
+        self._samples = NativeSamples(self._model, self._names, self._staged_lookups or self._lookups, samples)
         self._check_outputs()
         self._check_rows()
 
@@ -237,7 +246,7 @@ class NativeImporter:
             specs.append(Input(column, "float32", 0 if columns == 1 else columns))
             features.append(Feature(column, FLOATS, column, -1 if columns == 1 else 0, offset=at, width=columns))
             at += columns
-        inputs = {one.name: fed.name for one, fed in zip(self._model.inputs, self._inputs)}
+        inputs = {name: fed.name for name, fed in self._names.items()}
         row_names = rows_names(self._staged_lookups)
         made = {name: spec.name for (_, name), spec in zip(ordered, specs)}
         stage = stage_model(self._model, inputs, made, self._staged_lookups, row_names)
@@ -253,7 +262,7 @@ class NativeImporter:
             BoundaryTensor(label, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, staged=True))
             for (label, _), f in zip(ordered, features)
         ]
-        report = _described(self._notes, [], operators, len(self._staged_lookups))
+        report = _described(self.notes, [], operators, len(self._staged_lookups))
         report["nbytes"]["tables"] = sum(int(arrays["rows"].nbytes) for arrays in tables.values())
         report["boundary"] = [
             {**p.to_json(), "op": "Stage", "input": f.input, "features": 1} for p, f in zip(pairs, features)
@@ -288,6 +297,11 @@ class NativeImporter:
                 continue
             one = slot.lookups[0]
             dim, keys = one.dims[-1], self._key_columns(one)
+            if one.combiner:
+                name, table = self._names[one.columns[0][0]].name, package_name(one.table)
+                feature = Feature(name, "ids", name, table=table, combiner=one.combiner, offset=slot.offset, width=dim)
+                found.append(self._sided(feature, name, found))
+                continue
             for number, (name, column) in enumerate(one.columns):
                 fed = self._names[name]
                 column = column if fed.input.columns else -1
@@ -355,7 +369,7 @@ class NativeImporter:
                     )
         kinds = {"float16": 11, "int64": 24, "uint64": 24, "int32": 24, "uint32": 24}
         numbers = {n: k for n, k in self._model.outputs.items() if n not in self._model.labels}
-        self._notes += [f"output {n[:64]!r} is {k}: {EXACT}" for n, k in numbers.items() if k in kinds]
+        self.notes += [f"output {n[:64]!r} is {k}: {EXACT}" for n, k in numbers.items() if k in kinds]
 
     def _check_rows(self) -> None:
         """Raise BadInput if outputs depend on other rows of a batch: on which they are, or in which order."""
@@ -413,7 +427,7 @@ class NativeImporter:
 
     def _report(self, served: ServedGraph, features: Sequence[Feature], tables: Mapping[str, Any]) -> dict[str, Any]:
         integers = [s.given for s in served.slots if s.given is not None and s.given.dtype.kind in "iu"]
-        notes = self._notes + [f"input {one.name[:64]!r} is {one.dtype.name}: {EXACT}" for one in integers]
+        notes = self.notes + [f"input {one.name[:64]!r} is {one.dtype.name}: {EXACT}" for one in integers]
         by_offset = {feature.offset: feature for feature in features}
         cut = sum(len(slot.lookups) for slot in served.slots)
         report = _described(notes, served.operators, [], cut)
@@ -456,9 +470,18 @@ def compiled(graph: OnnxDenseGraph, folder: Path, buckets: Sequence[int]) -> lis
     return [replace(first, bucket=bucket, source=source_hash(lowered, bucket)) for bucket in ascending]
 
 
-def _fed(model: NativeModel, number: int) -> FeedSpec:
+def _fed_by_name(model: NativeModel) -> dict[str, FeedSpec]:
+    """Return the package's inputs by their names in the file; ids and offsets of bags are one, named after the ids."""
+    bags, offsets = {pair.ids for pair in model.offsets}, {pair.offsets for pair in model.offsets}
+    return {
+        one.name: FeedSpec(plain(one.name), RAGGED, one.dtype) if one.name in bags else _fed(one)
+        for one in model.inputs
+        if one.name not in offsets
+    }
+
+
+def _fed(given: OnnxInput) -> FeedSpec:
     """Return one input of the file as an input of the package."""
-    given = model.inputs[number]
     what = f"input {given.name[:64]!r}"
     dims = tuple(n for n in given.dims[1:] if n is not None)
     if len(dims) < len(given.dims) - 1:
@@ -491,5 +514,6 @@ def _pair(slot: MatrixSlot, feature: Feature) -> dict[str, Any]:
         pair = BoundaryTensor(given.name, given.dtype.name, dims, columns, sender(feature, staged=False))
         return {**pair.to_json(), "op": "Input", "input": feature.input, "features": 1}
     one = slot.lookups[0]
+    op = "EmbeddingBag" if one.combiner else "Gather"
     pair = BoundaryTensor(one.output, "float32", one.dims, columns, sender(feature, staged=False))
-    return {**pair.to_json(), "op": "Gather", "input": feature.input, "features": len(one.columns)}
+    return {**pair.to_json(), "op": op, "input": feature.input, "features": len(one.columns)}

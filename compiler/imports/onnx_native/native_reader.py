@@ -5,13 +5,16 @@ grow. Here is added what matters because the graph itself is kept: only operator
 domains, since others are code that a server does not have; data outside the file only for initialisers of the graph
 itself, which are read here; and none of the operators that read files.
 
+An nn.EmbeddingBag, which exporters write as a loop, is written anew (native_bags). The session is one of the file, with
+its loops, and all that is made of the rest is compared with what it gives.
+
 ZipMap turns a matrix of probabilities into one dictionary a row: it is replaced by the matrix.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ import onnx
 import onnxruntime
 
 from freshet_serving.compiler.imports.error_reason import reason_of
+from freshet_serving.compiler.imports.onnx_graph.bags import Offsets
+from freshet_serving.compiler.imports.onnx_graph.linear_weights import linear_names
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     OURS,
     Array,
@@ -28,7 +33,9 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     every_node,
     load_proto,
     read_graph,
+    taken,
 )
+from freshet_serving.compiler.imports.onnx_native.native_bags import without_loops
 from freshet_serving.compiler.imports.onnx_native.string_outputs import number_strings
 from freshet_serving.compiler.imports.onnx_native.trial import trial_options
 from freshet_serving.compiler.imports.onnx_native.value_sizes import check_sizes
@@ -48,13 +55,15 @@ class NativeModel:
     """A file that ONNX Runtime accepts.
 
     Attributes:
-        proto: Its message: functions inlined, nodes that no output needs left out.
+        proto: Its message: functions inlined, nodes that no output needs left out, bags without loops.
         inputs: Its inputs.
         outputs: Its numeric outputs, with their types as in ONNX Runtime ("float", "int64").
         weights: Its initialisers.
-        session: A session of the message.
+        session: A session of the file.
         notes: Lines for the report.
         labels: Of outputs of strings, which the message computes as positions in these.
+        offsets: Inputs that are ids and offsets of bags, which the engine pools.
+        linear: Names that weights of nn.Linear had in PyTorch before the exporter transposed them, by initialiser.
     """
 
     proto: Any
@@ -64,6 +73,8 @@ class NativeModel:
     session: Any
     notes: list[str]
     labels: dict[str, list[str]] = field(default_factory=dict)
+    offsets: list[Offsets] = field(default_factory=list)
+    linear: dict[str, str] = field(default_factory=dict)
 
     @property
     def opset(self) -> int:
@@ -91,10 +102,17 @@ def read_native(path: Path) -> NativeModel:
         # ONNX Runtime reads shapes and axes while it opens a graph, and from the message alone.
         if body.weights[tensor.name].nbytes <= HELD_NBYTES:
             tensor.CopyFrom(held(tensor, body.weights))
-    check_sizes(proto)
     if not any(entry.domain in OURS for entry in proto.opset_import):
         proto.opset_import.append(onnx.helper.make_opsetid("", DEFAULT_OPSET))
-    session = open_session(proto, body.weights)
+    nodes, offsets = without_loops(proto, inputs, body)
+    if nodes:
+        # Sizes inside the loops are not checked, so nothing of them is computed ahead of the trial.
+        session = open_session(proto, body.weights, optimised=False)
+        del proto.graph.node[:], proto.graph.value_info[:]
+        proto.graph.node.extend(nodes)
+    check_sizes(proto)
+    if not nodes:
+        session = open_session(proto, body.weights)
     outputs = {}
     for info in session.get_outputs():
         kind = re.fullmatch(r"tensor\((float|float16|double|u?int(?:8|16|32|64)|bool)\)", info.type)
@@ -104,15 +122,17 @@ def read_native(path: Path) -> NativeModel:
             outputs[info.name] = kind[1]
     if not outputs:
         raise BadInput(f"signature: expected at least one output of numbers or labels: {NUMBERS}")
-    return NativeModel(proto, inputs, outputs, body.weights, session, notes, labels)
+    linear = linear_names(body)
+    return NativeModel(proto, inputs, outputs, body.weights, session, notes, labels, offsets, linear)
 
 
-def open_session(proto: Any, weights: Mapping[str, Array]) -> Any:
+def open_session(proto: Any, weights: Mapping[str, Array], optimised: bool = True) -> Any:
     """Return a session of a message, on two threads and in bounded memory.
 
     Args:
         proto: The message.
         weights: Its initialisers, for those whose data are outside the file.
+        optimised: Whether ONNX Runtime may compute constants while it opens the graph.
 
     Raises:
         BadInput: ONNX Runtime refuses it.
@@ -121,6 +141,8 @@ def open_session(proto: Any, weights: Mapping[str, Array]) -> Any:
     if proto.ByteSize() > MAX_NBYTES:
         raise TooLarge(f"source: expected at most {MAX_NBYTES} bytes without external data, got {proto.ByteSize()}")
     options = trial_options()
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     outside = [t.name for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
     # Both lists must outlive the constructor below: the options hold addresses.
     arrays = [np.asarray(weights[name], order="C") for name in outside]
@@ -145,20 +167,6 @@ def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return onnx.numpy_helper.from_array(np.asarray(weights[tensor.name], order="C"), tensor.name)
     return tensor
-
-
-def taken(node: Any) -> Iterator[str]:
-    """Iterate over the values that a node reads, including those of bodies inside it.
-
-    Args:
-        node: The node's message.
-    """
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            yield from (info.name for info in graph.output)
-            for inner in graph.node:
-                yield from taken(inner)
 
 
 def needed_nodes(proto: Any, outputs: set[str]) -> list[Any]:

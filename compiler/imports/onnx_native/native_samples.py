@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.imports.error_reason import reason_of
-from freshet_serving.compiler.imports.feeds import PADDED, FeedSpec, feeds_of, repeated_rows
+from freshet_serving.compiler.imports.feeds import DENSE, RAGGED, FeedSpec, feeds_of, repeated_rows
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import text_of
@@ -45,7 +45,7 @@ class NativeSamples:
     def __init__(
         self,
         model: NativeModel,
-        inputs: Sequence[FeedSpec],
+        inputs: Mapping[str, FeedSpec],
         lookups: Sequence[ServedLookup | StagedLookup],
         given: Mapping[str, Any] | None,
     ) -> None:
@@ -53,15 +53,17 @@ class NativeSamples:
 
         Args:
             model: The file.
-            inputs: Its inputs.
+            inputs: The package's inputs, by the file's name.
             lookups: Its lookups.
             given: Rows of every input to repeat instead, as in a JSON request.
 
         Raises:
             BadInput: The file accepts none.
         """
-        self._model, self._inputs = model, {fed.name: fed for fed in inputs}
-        self._names = {fed.name: one.name for fed, one in zip(inputs, model.inputs)}
+        self._model, self._inputs = model, {fed.name: fed for fed in inputs.values()}
+        self._names = {fed.name: name for name, fed in inputs.items()}
+        self._offsets = {pair.ids: pair for pair in model.offsets}
+        self._kinds = {one.name: one.dtype for one in model.inputs}
         refused: Exception | None = None
         for scale in SCALES if given is None else SCALES[:1]:
             if given is None:
@@ -89,7 +91,15 @@ class NativeSamples:
             rows: Its rows.
         """
         feeds = feeds_of(self._inputs, columns, rows)
-        fed = {self._names[name]: text_of(feeds[f"input/{name}"]) for name in self._inputs}
+        fed: dict[str, Any] = {}
+        for name, spec in self._inputs.items():
+            own = self._names[name]
+            if spec.kind == RAGGED:
+                pair, splits = self._offsets[own], feeds[f"input/{name}/row_splits"]
+                fed[own] = feeds[f"input/{name}/values"]
+                fed[pair.offsets] = (splits if pair.ends else splits[:-1]).astype(self._kinds[pair.offsets])
+            else:
+                fed[own] = text_of(feeds[f"input/{name}"])
         names = list(self._model.outputs)
         return dict(zip(names, run_bounded(self._model.session, names, fed)))
 
@@ -107,13 +117,15 @@ class NativeSamples:
             count = rows * int(np.prod(fed.dims, dtype=np.int64))
             columns = fed.input.columns
             shape = (rows, columns) if columns else (rows,)
-            if fed.kind == PADDED:
+            if fed.kind != DENSE:
+                # No bag is empty: of those, only PyTorch says what they give.
                 length = rows % MAX_LENGTH + 2
-                splits = np.arange(rows + 1, dtype=np.int64) * length
-                count = rows * length
+                lengths = random.integers(1, length + 1, rows) if fed.kind == RAGGED else np.full(rows, length)
+                splits = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+                count = int(splits[-1])
             if fed.dtype.kind == "O":
                 text = Strings.of([words[i] for i in random.integers(0, len(words), count)])
-                made[name] = Ragged(text, splits) if fed.kind == PADDED else text
+                made[name] = Ragged(text, splits) if fed.kind != DENSE else text
             elif fed.dtype.kind == "f":
                 floats = random.standard_normal(count, np.float32).reshape(rows, -1)
                 ids = sorted(places.get(self._names[name], ()))
@@ -124,7 +136,7 @@ class NativeSamples:
                 drawn = random.integers(0, below, count)
                 if numbers and self._names[name] not in limits and fed.dtype.kind != "b":
                     drawn = np.array(numbers, np.int64)[random.integers(0, len(numbers), count)]
-                made[name] = Ragged(drawn, splits) if fed.kind == PADDED else drawn.reshape(shape)
+                made[name] = Ragged(drawn, splits) if fed.kind != DENSE else drawn.reshape(shape)
         return made
 
 
@@ -132,14 +144,17 @@ def rows_of(column: Column, rows: NDArray[np.int64], count: int) -> Column:
     """Return some rows of a column.
 
     Args:
-        column: The column; rows of a ragged one have equal lengths.
+        column: The column.
         rows: Their numbers.
         count: How many rows the column has.
     """
     if isinstance(column, Ragged):
-        values = rows_of(column.values, rows, count)
+        first, lengths = column.row_splits[rows], np.diff(column.row_splits)[rows]
+        splits = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        places = np.arange(splits[-1]) + np.repeat(first - splits[:-1], lengths)
+        values = rows_of(column.values, places, len(column.values))
         assert not isinstance(values, Ragged), "values are not ragged themselves"
-        return Ragged(values, np.arange(len(rows) + 1) * (len(column.values) // count))
+        return Ragged(values, splits)
     if isinstance(column, Strings):
         texts, each = column.tolist(), len(column) // count
         return Strings.of([text for row in rows for text in texts[row * each : (row + 1) * each]])

@@ -8,7 +8,6 @@ has the name of an input, an output or a weight of the package.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +16,13 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.feeds import plain
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, every_node
+from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, every_node, taken
 from freshet_serving.compiler.imports.onnx_native.native_reader import (
     MAX_NBYTES,
     NativeModel,
     held,
     needed_nodes,
-    taken,
 )
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.processor.backends import MATRIX, Matrix
@@ -37,8 +36,6 @@ IR_VERSION = 8
 SLICE_BY_INPUTS = 10
 SHAPED_BY_VALUE = ("Resize", "Upsample")
 """Operators whose inputs beside the first ONNX Runtime reads while it opens the graph."""
-# Names that exporters give to values that have none in the framework.
-ANONYMOUS = re.compile(r"(onnx::\w+|_?val_\d+|\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,7 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
         raise BadInput("graph: expected outputs that depend on an input")
     width = slots[-1].offset + slots[-1].width
     labels = output_labels(columns)
-    weights, initialisers, renamed = _initialisers(model, read)
+    weights, initialisers, renamed, turned = _initialisers(model, read)
     rename: Callable[[str], str] = lambda name: renamed.get(name, INNER + name) if name else ""  # noqa: E731
     opset = model.opset
     made = [node for slot in slots for node in _unpacked(slot, width, opset)]
@@ -125,7 +122,7 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
     out = [helper.make_tensor_value_info(labels[n], TensorProto.FLOAT, ["rows", columns[n]]) for n in columns]
     constants = list(_shapes(slots, columns, labels, opset))
     served = helper.make_model(
-        helper.make_graph([*made, *inner, *last], "dense", given, out, [*initialisers, *constants]),
+        helper.make_graph([*made, *turned, *inner, *last], "dense", given, out, [*initialisers, *constants]),
         producer_name="freshet",
         ir_version=max(IR_VERSION, model.proto.ir_version),
         opset_imports=[
@@ -147,7 +144,7 @@ def _slots(model: NativeModel, lookups: Sequence[ServedLookup], read: set[str]) 
     same: dict[tuple[Any, ...], list[ServedLookup]] = {}
     for one in lookups:
         if one.output in read:
-            same.setdefault((one.table, one.columns, one.added), []).append(one)
+            same.setdefault((one.table, one.columns, one.added, one.combiner), []).append(one)
     for given in model.inputs:
         if given.name in read:
             size = math.prod(n or 1 for n in given.dims[1:])
@@ -179,9 +176,10 @@ def output_labels(columns: Mapping[str, int]) -> dict[str, str]:
     return found
 
 
-def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix], list[Any], dict[str, str]]:
-    """Return the weights by package name, the messages of all initialisers, and their new names."""
+def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix], list[Any], dict[str, str], list[Any]]:
+    """Return the weights by package name, the messages of all initialisers, their new names, and transpositions."""
     weights: dict[str, Matrix] = {}
+    turned: list[Any] = []
     found, renamed = [], {}
     opening = {n for node in every_node(model.proto.graph) if node.op_type in SHAPED_BY_VALUE for n in node.input[1:]}
     for tensor in model.proto.graph.initializer:
@@ -194,15 +192,21 @@ def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix]
             kept.CopyFrom(held(tensor, model.weights))
             kept.name = INNER + tensor.name
         else:
-            name = package_name(tensor.name)
+            own = model.linear.get(tensor.name)
+            name = package_name(own or tensor.name)
             if name.lower() in {known.lower() for known in weights}:
                 raise BadInput(f"initialiser {tensor.name[:64]!r}: another name differs only in case or punctuation")
+            if own is not None:
+                array = array.T
+                turned.append(helper.make_node("Transpose", [WEIGHT_PREFIX + name], [INNER + tensor.name], perm=[1, 0]))
+            else:
+                renamed[tensor.name] = WEIGHT_PREFIX + name
             weights[name] = np.ascontiguousarray(array).reshape(array.shape)
             kept = TensorProto(data_type=TensorProto.FLOAT, dims=array.shape, data_location=TensorProto.EXTERNAL)
             kept.external_data.add(key="location", value=ELSEWHERE)
-            kept.name = renamed[tensor.name] = WEIGHT_PREFIX + name
+            kept.name = WEIGHT_PREFIX + name
         found.append(kept)
-    return weights, found, renamed
+    return weights, found, renamed, turned
 
 
 def renamed_node(node: Any, rename: Callable[[str], str]) -> Any:

@@ -22,14 +22,15 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from freshet_serving.compiler.imports.onnx_graph.bags import BAG, DOMAIN, splits_of
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import taken
 from freshet_serving.compiler.imports.onnx_native.native_reader import (
     NativeModel,
     held,
     needed_nodes,
     open_session,
-    taken,
 )
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 ADDING = frozenset({"Add", "Sub"})
 RESHAPING = frozenset({"Flatten", "Reshape", "Shape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -37,13 +38,15 @@ MOVING = frozenset({"Cast", "Concat", "Constant", "Gather", "Identity", "Slice",
 MAX_DIM = 4096
 MAX_COLUMNS = 4096
 PROBED = (3, 5)
+BAG_COMBINERS = ("sum", "mean")
+UNCHANGED = ("Cast", "CastLike", "Flatten", "Identity", "Reshape")
 ID_TYPES = (np.int64, np.int32, np.float32)
 IR_VERSION = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ServedLookup:
-    """One Gather whose rows the engine looks up.
+    """One Gather whose rows the engine looks up, or one bag whose rows it pools.
 
     Attributes:
         output: Name of its result.
@@ -53,6 +56,7 @@ class ServedLookup:
         dims: Sizes of its result without that axis; the first counts the ids if rows and ids share axis 0.
         merged: Whether they share it.
         added: What is added to the id of each column; () for nothing.
+        combiner: How a bag pools its rows; "" for a Gather.
     """
 
     output: str
@@ -62,6 +66,7 @@ class ServedLookup:
     dims: tuple[int, ...]
     merged: bool
     added: tuple[int, ...] = ()
+    combiner: str = ""
 
     @property
     def most_added(self) -> int:
@@ -74,6 +79,9 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
 
     Args:
         model: The model.
+
+    Raises:
+        BadInput: A bag cannot be pooled by the engine.
     """
     graph = model.proto.graph
     readers: dict[str, list[Any]] = {}
@@ -86,12 +94,56 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
     for name, array in model.weights.items():
         fits = array.dtype == np.float32 and array.ndim == 2 and 0 < array.shape[1] <= MAX_DIM and len(array)
         nodes = readers.get(name, [])
-        if not fits or not nodes or name in outputs or not all(plain_gather(node, name) for node in nodes):
+        if not fits or not nodes or name in outputs:
             continue
-        cut = [probe.lookup(node, name, array.shape[1]) for node in nodes]
+        bags = [_pooled(model, node, name, array.shape[1]) for node in nodes]
+        if not all(bag or plain_gather(node, name) for node, bag in zip(nodes, bags)):
+            continue
+        cut = [bag or probe.lookup(node, name, array.shape[1]) for node, bag in zip(nodes, bags)]
         if all(one is not None for one in cut):
             found += [one for one in cut if one is not None]
+    _check_bags(model, {one.output for one in found})
     return found
+
+
+def _check_bags(model: NativeModel, cut: set[str]) -> None:
+    """Raise BadInput if what is left of a graph needs a bag of ids and offsets, or these inputs themselves."""
+    needed = {info.name for info in model.proto.graph.output}
+    for node in reversed(model.proto.graph.node):
+        if needed.isdisjoint(node.output) or not cut.isdisjoint(node.output):
+            continue
+        if node.domain == DOMAIN:
+            raise BadInput(
+                f"graph: EmbeddingBag {node.output[0][:64]!r} of ids and offsets: expected a sum or mean, without "
+                "padding and weights, of a table that only lookups by inputs read"
+            )
+        needed.update(taken(node))
+    for name in (name for pair in model.offsets for name in (pair.ids, pair.offsets)):
+        if name in needed:
+            raise BadInput(f"input {name[:64]!r}: expected ids or offsets of bags that nothing else reads")
+
+
+def constant_embedding(model: NativeModel, lookups: Sequence[ServedLookup]) -> str:
+    """Return the name of an initialiser whose rows are read at ids of a request, but is no table; "" if there is none.
+
+    A product with one-hot ids reads rows as well.
+
+    Args:
+        model: The model.
+        lookups: All lookups of its tables.
+    """
+    tables, inputs = {one.table for one in lookups}, {given.name for given in model.inputs}
+    nodes = model.proto.graph.node
+    hot = {name for node in nodes if node.op_type == "OneHot" and not node.domain for name in node.output}
+    for node in nodes:
+        read = [name for name in node.input if name in model.weights and model.weights[name].dtype == np.float32]
+        if node.op_type == "MatMul" and read and hot.intersection(node.input):
+            return str(read[0])
+        if node.op_type == "Gather" and read == [node.input[0]] and read[0] not in tables:
+            above = needed_nodes(model.proto, {node.input[1]})
+            if inputs & {node.input[1], *(name for one in above for name in taken(one))}:
+                return str(read[0])
+    return ""
 
 
 def plain_gather(node: Any, name: str) -> bool:
@@ -105,6 +157,27 @@ def plain_gather(node: Any, name: str) -> bool:
     return bool(node.op_type == "Gather" and not node.domain and node.input[0] == name and axis == 0) and (
         node.input[1] != name
     )
+
+
+def _pooled(model: NativeModel, node: Any, table: str, dim: int) -> ServedLookup | None:
+    """Return the lookup of a bag whose ids and offsets are inputs as they are, or None."""
+    if node.op_type != BAG or node.domain != DOMAIN or node.input[0] != table or node.input[3]:
+        return None
+    attributes = {a.name: a for a in node.attribute}
+    mode = attributes["mode"].s.decode()
+    if mode not in BAG_COMBINERS or "padding" in attributes:
+        return None
+    ids = _moved_from(model, node.input[1])
+    pair = next((pair for pair in model.offsets if pair.ids == ids and node.input[2] == splits_of(ids)), None)
+    return ServedLookup(node.output[0], table, ((ids, 0),), 0, (dim,), False, (), mode) if pair else None
+
+
+def _moved_from(model: NativeModel, name: str) -> str:
+    """Return the source of a value, before operators that change neither its numbers nor their order."""
+    makers = {output: node for node in model.proto.graph.node for output in node.output}
+    while name in makers and makers[name].op_type in UNCHANGED and not makers[name].domain:
+        name = makers[name].input[0]
+    return name
 
 
 def _adds_constants(above: Sequence[Any], inputs: Sequence[str]) -> bool:
@@ -124,7 +197,9 @@ class _Probe:
 
     def __init__(self, model: NativeModel) -> None:
         self._proto, self._weights = model.proto, model.weights
-        self._ids = {i.name: i for i in model.inputs if i.dtype in ID_TYPES and None not in i.dims[1:]}
+        bags = {name for pair in model.offsets for name in (pair.ids, pair.offsets)}
+        fixed = [i for i in model.inputs if None not in i.dims[1:] and i.name not in bags]
+        self._ids = {i.name: i for i in fixed if i.dtype in ID_TYPES}
         self._first: dict[str, int] = {}
         self._total = 0
         for given in self._ids.values():

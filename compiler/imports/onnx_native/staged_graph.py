@@ -8,8 +8,8 @@ from types import MappingProxyType
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node
-from freshet_serving.compiler.imports.onnx_native.native_reader import DEFAULT_OPSET, NativeModel, held, taken
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node, taken
+from freshet_serving.compiler.imports.onnx_native.native_reader import DEFAULT_OPSET, NativeModel, held
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RECURRENT_KEY
 from freshet_serving.compiler.imports.onnx_native.served_graph import INNER, IR_VERSION, renamed_node
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup, lookup_inputs, lookup_nodes

@@ -1,16 +1,21 @@
 """A PyTorch loop that publishes; run under a Python that has PyTorch, where much of what tests need may be missing.
 
-    python -m tests.models.publishing.torch_trainer CASE REPOSITORY
+    python -m tests.models.publishing.torch_trainer FOLDER
 
-Asserts by itself what is served, and prints what its caller asks about.
+Runs every case with a repository of its own in the folder: PyTorch takes longer to import than they take. Each asserts
+by itself what is served; what it printed, and its error, are printed as JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import json
 import logging
 import sys
 import time
+import traceback
 from collections import OrderedDict
 from functools import partial
 from importlib import import_module
@@ -344,8 +349,21 @@ def names(repository):
     assert "expected parameters with the package's names" in refusal(torch.nn.BatchNorm1d(3, affine=False))
 
 
+CASES = (optimizers, lookups, rollback, names, changed_by_hand, replaced, wrapped_steps, unused)
+
+
+def run(case, repository):
+    """Return what a case printed, and the stack of its error or ""."""
+    write(repository, users_are_strings=case is names)
+    said, error = io.StringIO(), ""
+    with contextlib.redirect_stdout(said):
+        try:
+            case(repository)
+        except Exception:
+            error = traceback.format_exc()
+    return {"said": said.getvalue().splitlines(), "error": error}
+
+
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
-    write(sys.argv[2], users_are_strings=sys.argv[1] == "names")
-    cases = optimizers, lookups, rollback, names, changed_by_hand, replaced, wrapped_steps, unused
-    {f.__name__: f for f in cases}[sys.argv[1]](sys.argv[2])
+    print(json.dumps({case.__name__: run(case, str(Path(sys.argv[1]) / case.__name__)) for case in CASES}))

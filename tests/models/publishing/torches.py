@@ -1,4 +1,8 @@
-"""A Python that has PyTorch: the one that runs the tests, the one that FRESHET_TORCH_PYTHON names, or the system's."""
+"""A Python that has PyTorch.
+
+It is the one that runs the tests, the one that FRESHET_TORCH_PYTHON names, that of `make .venv/.torch`, or the
+system's.
+"""
 
 import importlib.util
 import os
@@ -10,8 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SYSTEM = "/usr/bin/python3"
-WHY = "needs PyTorch: Debian's python3-torch and python3-xxhash, or FRESHET_TORCH_PYTHON=a Python that has both"
+OWN, SYSTEM = str(ROOT / ".venv" / "torch" / "bin" / "python"), "/usr/bin/python3"
+WHY = "needs PyTorch: make .venv/.torch, or FRESHET_TORCH_PYTHON=a Python that has PyTorch, numpy, xxhash and orjson"
 
 
 @cache
@@ -19,9 +23,9 @@ def torch_python():
     """Its path; None where there is none."""
     if importlib.util.find_spec("torch") is not None:
         return sys.executable
-    for python in (os.environ.get("FRESHET_TORCH_PYTHON", ""), SYSTEM):
+    for python in (os.environ.get("FRESHET_TORCH_PYTHON", ""), OWN, SYSTEM):
         if python and Path(python).exists():
-            code = "import sys, torch, numpy, xxhash; sys.exit(sys.version_info < (3, 11))"
+            code = "import sys, torch, numpy, xxhash, orjson; sys.exit(sys.version_info < (3, 11))"
             if subprocess.run([python, "-c", code], capture_output=True).returncode == 0:
                 return python
     return None

@@ -9,15 +9,15 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper, parser
 
-from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.onnx_graph.bags import find_bags, splits_of
 from freshet_serving.compiler.imports.onnx_graph.branches import decided
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import read_onnx
-from freshet_serving.compiler.imports.onnx_graph.translation import Translation, weights_of
 
 ROWS, DIM = 20, 4
 TABLE = np.random.default_rng(3).standard_normal((ROWS, DIM)).astype(np.float32)
 ENDLESS = 2**63 - 1
+MODES = ("sum", "mean", "max")
+NUMPY = {"sum": np.sum, "mean": np.mean, "max": np.max}
 
 
 def written(path, text, opset=17, **weights):
@@ -53,6 +53,10 @@ def translated(path, fed):
 
     fed: the file's inputs; of a ragged one, ids and row splits.
     """
+    # Here alone: what is spelled is imported without TensorFlow too.
+    from freshet_serving.compiler.frameworks import tf
+    from freshet_serving.compiler.imports.onnx_graph.translation import Translation, weights_of
+
     model = read_onnx(path)
     body, offsets = find_bags(type(model)(model.inputs, decided(model.body), model.opset))
     weights = weights_of(body)
@@ -313,6 +317,27 @@ def bags_of(lengths, seed=1):
     splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ids = np.random.default_rng(seed).integers(0, ROWS, splits[-1])
     return {"ids": ids, "off": splits[:-1], splits_of("ids"): splits}
+
+
+def pooled(mode, fed, padding=None):
+    """What PyTorch gives, by numpy: zeros for an empty bag."""
+    bags = np.split(fed["ids"], fed["ids/row_splits"][1:-1])
+    rows = [TABLE[bag[bag != padding]] for bag in bags]
+    return np.stack([NUMPY[mode](r, axis=0) if len(r) else np.zeros(TABLE.shape[1]) for r in rows])
+
+
+SPELLINGS = [
+    *(
+        (f"torchscript {r} {o}", torchscript_bag(r, opset=o), o, m)
+        for o in (11, 13, 17, 18)
+        for r, m in (("ReduceSum", "sum"), ("ReduceMean", "mean"), ("ReduceMax", "max"))
+    ),
+    ("torchscript with an end", torchscript_bag("ReduceMean", last=True), 17, "mean"),
+    ("dynamo sum", dynamo_bag(SUM), 20, "sum"),
+    ("dynamo mean", dynamo_bag(MEAN), 20, "mean"),
+    ("dynamo with an end", dynamo_bag(MEAN, last=True), 20, "mean"),
+    *((f"dynamo unoptimised {m}", unoptimised_bag(i), 20, m) for i, m in enumerate(MODES)),
+]
 
 
 def truncated(path, nbytes):

@@ -8,51 +8,28 @@ from freshet_serving.compiler.imports.onnx_graph.branches import decided
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import read_onnx
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_graph.spelled import (
-    MEAN,
     PADDED,
+    SPELLINGS,
     SUM,
     TABLE,
     bags_of,
     check_same,
     dynamo_bag,
+    pooled,
     torchscript_bag,
     translated,
-    unoptimised_bag,
     written,
 )
 
 pytestmark = pytest.mark.tensorflow
 
 FULL = [2, 1, 3, 4, 1]
-MODES = ("sum", "mean", "max")
-NUMPY = {"sum": np.sum, "mean": np.mean, "max": np.max}
 
 
 def found(path):
     model = read_onnx(path)
     body, pairs = find_bags(type(model)(model.inputs, decided(model.body), model.opset))
     return [node for node in body.nodes if node.op == BAG], pairs
-
-
-def pooled(mode, fed, padding=None):
-    """What PyTorch gives, by numpy: zeros for an empty bag."""
-    bags = np.split(fed["ids"], fed["ids/row_splits"][1:-1])
-    rows = [TABLE[bag[bag != padding]] for bag in bags]
-    return np.stack([NUMPY[mode](r, axis=0) if len(r) else np.zeros(TABLE.shape[1]) for r in rows])
-
-
-SPELLINGS = [
-    *(
-        (f"torchscript {r} {o}", torchscript_bag(r, opset=o), o, m)
-        for o in (11, 13, 17, 18)
-        for r, m in (("ReduceSum", "sum"), ("ReduceMean", "mean"), ("ReduceMax", "max"))
-    ),
-    ("torchscript with an end", torchscript_bag("ReduceMean", last=True), 17, "mean"),
-    ("dynamo sum", dynamo_bag(SUM), 20, "sum"),
-    ("dynamo mean", dynamo_bag(MEAN), 20, "mean"),
-    ("dynamo with an end", dynamo_bag(MEAN, last=True), 20, "mean"),
-    *((f"dynamo unoptimised {m}", unoptimised_bag(i), 20, m) for i, m in enumerate(MODES)),
-]
 
 
 @pytest.mark.parametrize(("text", "opset", "mode"), [s[1:] for s in SPELLINGS], ids=[s[0] for s in SPELLINGS])

@@ -193,7 +193,7 @@ def test_ids_may_have_any_integer_type(dtype, tmp_path):
 def test_models_in_other_float_types_keep_their_type(dtype, tmp_path):
     text = f"g ({dtype}[batch, 2] x) => ({dtype}[batch, 2] y) {{ y = Mul (x, w) }}"
     weight = np.ones(2, np.float16 if dtype == "float16" else np.float64)
-    reader, report = imported(written(tmp_path / "m.onnx", text, w=weight), tmp_path)
+    reader, report = imported(written(tmp_path / "m.onnx", text, w=weight), tmp_path, translate=True)
     assert [i.dtype for i in reader.manifest.inputs] == ["float32"]
     assert [(i.declared, o.dtype) for i, o in zip(reader.manifest.inputs, reader.manifest.outputs)] == [
         ("float16", "float16") if dtype == "float16" else ("float64", "float64")

@@ -14,7 +14,7 @@ from tests.compiler.imports.onnx_native.native_models import ML, normal, spelled
 
 def samples(path, given=None, dims=()):
     model = read_native(path)
-    inputs = [FeedSpec(one.name, DENSE, one.dtype, dims) for one in model.inputs]
+    inputs = {one.name: FeedSpec(one.name, DENSE, one.dtype, dims) for one in model.inputs}
     return NativeSamples(model, inputs, find_lookups(model), given)
 
 

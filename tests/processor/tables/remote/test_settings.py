@@ -61,4 +61,4 @@ def test_missing_client_error_names_the_package_to_install():
         "open_store('redis://h', 1.0, SystemClock())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert f"BadInput: a remote table needs redis, which is not installed: {how_to_install('redis')}" in run.stderr
+    assert f"MissingLibrary: a remote table needs redis, which is not installed: {how_to_install('redis')}" in run.stderr
