@@ -61,4 +61,5 @@ def test_missing_client_error_names_the_package_to_install():
         "open_store('redis://h', 1.0, SystemClock())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert f"MissingLibrary: a remote table needs redis, which is not installed: {how_to_install('redis')}" in run.stderr
+    reason = f"a remote table needs redis, which is not installed: {how_to_install('redis')}"
+    assert f"MissingLibrary: {reason}" in run.stderr
