@@ -67,6 +67,20 @@ class FeedSpec:
     def nodes(self) -> list[str]:
         return [f"input/{self.name}{part}" for part in COMPONENTS[self.kind]]
 
+    def check(self, column: Column) -> None:
+        """Check that the model can read the rows of a column together.
+
+        Args:
+            column: The input's column, all rows of a request.
+
+        Raises:
+            BadInput: The rows of a padded input have different lengths.
+        """
+        if self.kind == PADDED and isinstance(column, Ragged):
+            lengths = np.diff(column.row_splits)
+            if lengths.size and (lengths != lengths[0]).any():
+                raise BadInput(f"input {self.name!r}: expected rows of equal length")
+
     def feeds(self, column: Column, rows: int) -> Feeds:
         """Return the tensors to feed, by node.
 
@@ -77,6 +91,7 @@ class FeedSpec:
         Raises:
             BadInput: The model cannot accept the values.
         """
+        self.check(column)
         if isinstance(column, Ragged):
             return self._rows(column, rows)
         values = self._values(column).reshape(-1, *self.dims)
@@ -91,10 +106,7 @@ class FeedSpec:
             return dict(zip(self.nodes, (values, splits)))
         lengths = np.diff(splits)
         if self.kind == PADDED:
-            longest = int(lengths.max(initial=0))
-            if (lengths != longest).any():
-                raise BadInput(f"input {self.name!r}: expected rows of equal length")
-            return {self.nodes[0]: values.reshape(rows, longest)}
+            return {self.nodes[0]: values.reshape(rows, int(lengths.max(initial=0)))}
         row = np.repeat(np.arange(rows, dtype=np.int64), lengths)
         indices = np.stack([row, np.arange(len(values), dtype=np.int64) - splits[:-1][row]], 1)
         shape = np.array([rows, lengths.max(initial=0)], np.int64)

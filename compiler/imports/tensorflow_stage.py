@@ -92,6 +92,10 @@ class TensorFlowStage:
     def reads(self) -> Collection[str]:
         return self._fed.keys()
 
+    def check(self, inputs: Mapping[str, Column]) -> None:
+        for name, fed in self._fed.items():
+            fed.check(inputs[name])
+
     def run(
         self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE
     ) -> dict[str, Column]:

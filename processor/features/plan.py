@@ -218,6 +218,7 @@ class SparsePlan:
             self._measure(inputs, limits, left)
         later = self._rows_read
         if later is not None:
+            later.check(inputs)
             for stride in later.strides.values():
                 words += (address(NOTHING.values), 0, min(LEFT_OUT, -stride), 0)
                 keep.append(NOTHING)

@@ -35,6 +35,16 @@ class Stage(Protocol):
     def reads(self) -> Collection[str]:
         """Names of the inputs that it reads."""
 
+    def check(self, inputs: Mapping[str, Column]) -> None:
+        """Check what concerns all rows of a request together: a run may have some of them.
+
+        Args:
+            inputs: Columns by the manifest's names, checked against it.
+
+        Raises:
+            BadInput: The model cannot read the rows together.
+        """
+
     def run(
         self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE
     ) -> Mapping[str, Column]:

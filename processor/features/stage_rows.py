@@ -6,7 +6,8 @@ cannot be, because the state is not known then. Its outputs are bound as sources
 Invariants
 - Rows are looked up at the epoch at which the batch reads all rows, so a request's scores are of one generation.
 - A run has the rows of one request only: lengths and padding of other requests cannot change its results.
-- A run gets the request's rows that this call fills, or one row if all inputs that the stage reads have one.
+- A run gets the request's rows that this call fills, or one row if all inputs that the stage reads have one. Which rows
+  those are depends on measured costs, so what concerns all rows is checked when the request is bound.
 - A request that the model refuses does not keep the others from being filled: its outputs are NaN, and whoever reads
   them raises the refusal once all rows are written.
 """
@@ -60,6 +61,10 @@ class StageRows:
             count = len(manifest.rows_of(lookup))
             self._lookups.append(_Rows(lookup, lookups[at : at + count], manifest.table(lookup.table).dim))
             at += count
+
+    def check(self, inputs: Mapping[str, Column]) -> None:
+        """Check a request's inputs before it is queued, as Stage.check() does."""
+        self._stage.check(inputs)
 
     def feeds(self, sources: NDArray[np.int64]) -> bool:
         """Report whether it fills one of these sources of the plan."""

@@ -46,6 +46,7 @@ def test_ragged_rows_are_fed_as_splits_sparse_or_matrix():
     assert padded.tolist() == [[1, 2], [3, 4]]
     with pytest.raises(BadInput, match="expected rows of equal length"):
         FeedSpec("a", PADDED, INT64).feeds(rows, 3)
+    assert FeedSpec("a", PADDED, INT64).feeds(Ragged.of([[], []]), 2)["input/a"].shape == (2, 0)
 
 
 def test_single_ragged_row_is_repeated():

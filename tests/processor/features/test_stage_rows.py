@@ -69,6 +69,9 @@ class Sums:
     def __init__(self):
         self.calls = []
 
+    def check(self, inputs):
+        pass
+
     def run(self, inputs, rows, found):
         self.calls.append(rows)
         past = inputs["past"]
@@ -175,6 +178,20 @@ def test_refused_request_leaves_the_others_filled(tables):
         )
     assert np.isnan(out[0]).all()
     np.testing.assert_array_equal(out[1:], expected(*ONE))
+
+
+def test_rows_that_do_not_go_together_are_refused_before_any_run():
+    class Equal(Sums):
+        def check(self, inputs):
+            if len(set(np.diff(inputs["past"].row_splits))) > 1:
+                raise BadInput("expected rows of equal length")
+
+    stage = Equal()
+    plan = SparsePlan(manifest(), stage)
+    with pytest.raises(BadInput, match="expected rows of equal length"):
+        plan.bind_inputs(request(*A))
+    assert stage.calls == []
+    assert plan.bind_inputs(request(*ONE)).rows == 1
 
 
 def test_request_is_explained_with_what_the_stage_makes(tables):

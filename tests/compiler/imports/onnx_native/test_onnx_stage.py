@@ -10,6 +10,8 @@ from freshet_serving.compiler.imports.onnx_native.onnx_stage import OnnxStage
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.onnx_native.native_models import ML, normal, own_scores, spelled
@@ -95,9 +97,12 @@ def test_ids_without_a_row_have_zeros(models):
     np.testing.assert_array_equal(got, half)
 
 
-def test_values_that_the_model_refuses_are_the_client_s_mistake(models):
+def test_rows_of_unequal_length_are_refused_whatever_buckets_cost(models):
+    reader = VersionReader(models[0] / "pooled" / "1")
+    plan = SparsePlan(reader.manifest, load_stage(reader.manifest, reader.file("stage/graph.onnx")))
+    assert plan.bind_inputs({"history": Ragged.of([[1, 3], [1, 2]])}).rows == 2
     with pytest.raises(BadInput, match="expected rows of equal length"):
-        scores(models[0], "pooled", {"history": Ragged.of([[1], [1, 2]])})
+        plan.bind_inputs({"history": Ragged.of([[1], [1, 2]])})
 
 
 def test_bytes_that_are_no_text_are_refused(models):
