@@ -87,10 +87,6 @@ def shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} float32 {list(shape)}" for name, shape in shapes.items())
 
 
-class RefusedRun(BadInput):
-    """Raised if a graph refuses values of a batch, such as an index out of range: those of one request, perhaps."""
-
-
 class EndedRun(Expired):
     """Raised by a run that was ended before it was done."""
 

@@ -42,7 +42,6 @@ from freshet_serving.processor.backends.base import (
     IoSpec,
     Matrix,
     Program,
-    RefusedRun,
     Weights,
     check_buffers,
     check_weights,
@@ -254,7 +253,7 @@ class _Run:
             if ENDED in said:
                 raise EndedRun("the model did not finish in time for these inputs") from error
             if said.startswith(REFUSED) and not any(words in said.lower() for words in (*WITHOUT_MEMORY, BEYOND_ARENA)):
-                raise RefusedRun("the model refuses these inputs: an index or a size in it is out of range") from error
+                raise BadInput("the model refuses these inputs: an index or a size in it is out of range") from error
             raise FreshetError(f"onnxruntime failed on a batch of {self.bucket} rows") from error
 
 

@@ -280,7 +280,7 @@ class Runner:
             bound, spans = self.spans_of(works, at, stop)
             run.fill(batch.tables, batch.epoch, bound, spans, inputs, buffers.counts, features)
             filled_s = now_s()
-            self._timed_run(call, run, bucket, timer_s, batch.limit)
+            self._timed_run(batch, call, run, bucket, stop - at, timer_s)
             ended_s = now_s()
             sparse_s += filled_s - started_s
             dense_s += ended_s - filled_s
@@ -299,7 +299,7 @@ class Runner:
         spans[:, 1] = 1
         user.fill(batch.tables, batch.epoch, [work.bound for work in works], spans, inputs, buffers.counts)
         started_s = now_s()
-        self._timed_run(call, user, bucket, self._timer(batch), batch.limit)
+        self._timed_run(batch, call, user, bucket, len(works), self._timer(batch))
         ended_s = now_s()
         self._crowding.beat()
         batch.sparse_s += started_s - began_s
@@ -322,7 +322,7 @@ class Runner:
             bound, spans = self.spans_of([work], at, stop)
             score.fill(batch.tables, batch.epoch, bound, spans, inputs, buffers.counts)
             started_s = now_s()
-            self._timed_run(call, score, bucket, timer_s, batch.limit)
+            self._timed_run(batch, call, score, bucket, stop - at, timer_s)
             ended_s = now_s()
             batch.sparse_s += started_s - began_s
             batch.dense_s += ended_s - started_s
@@ -338,18 +338,24 @@ class Runner:
 
     def _timed_run(
         self,
+        batch: RunningBatch,
         call: Callable[[], None],
         run: SubgraphRun,
         bucket: int,
+        rows: int,
         timer_s: Callable[[], float],
-        limit: RunLimit | None,
     ) -> None:
-        """Run a bucket and record its time in the cost table."""
+        """Run a bucket whose first rows are filled, and record its time in the cost table."""
+        if batch.limit is not None:
+            # How long such a run takes may depend on values: not on those that an earlier batch left behind its rows.
+            for name, behind in batch.buffers.inputs(run.name, rows, bucket).items():
+                if None in run.spec.inputs[name]:
+                    behind[...] = 0
         crowded, began_s = self._crowding.crowded, timer_s()
-        if limit is None or not isinstance(call, EndableRun):
+        if batch.limit is None or not isinstance(call, EndableRun):
             call()
         else:
-            limit.run(call)
+            batch.limit.run(call)
         run.costs.record_run(bucket, timer_s() - began_s, crowded or self._crowding.crowded)
 
     def _timer(self, batch: RunningBatch) -> Callable[[], float]:

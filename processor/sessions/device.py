@@ -22,8 +22,8 @@ Ownership
   pinned.
 
 Must never happen: rows of two states or two models in one run; a reply before all of its rows have been computed; a
-buffer filled again while outputs of it are read. An error of a run is sent to the requests of that buffer only, an
-error of filling to the requests of that span only.
+buffer filled again while outputs of it are read; a request that fails for the values of another one in its buffer:
+after an error of a run the stage fills and runs each request by itself.
 
 Bounded: there are STAGING_PER_STAGE buffers per stage and one more. A session that finds none free waits; its next
 batch grows in the batcher meanwhile, and the batcher sheds load by the pace that it measures. close() runs and answers
@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,6 +97,14 @@ class DeviceBatch:
     def run(self) -> SubgraphRun:
         """The subgraph whose inputs are filled."""
         return _filled(self.replica, self.parts)
+
+    def works(self) -> Iterator[tuple[int, Work]]:
+        """Yield the first row of each work item to be answered, and the item."""
+        for span, works in self.spans:
+            first = span.first
+            for work in works:
+                yield first, work
+                first += work.rows
 
     @property
     def owned(self) -> bool:
@@ -234,53 +242,82 @@ class DeviceStages:
 
     def _run(self, staging: int, stats: SessionStats, runner: Runner) -> None:
         batch = self._batches[staging]
-        error: FreshetError | None = None
-        results: Outputs = {}
+        outcomes: Mapping[int, Outputs | FreshetError] = {}
         timing: Timing | None = None
-        block, started_s = batch.buffers.block, self._clock.now_s()
+        started_s = self._clock.now_s()
         try:
             if batch.spans:
-                results, dense_s, padded = self._compute(batch, stats, runner)
-                answered = _answered(batch, results)
-                rows = sum([span.rows for span, _ in batch.spans])
-                wait_s = batch.wait_s / max(1, sum([len(works) for _, works in batch.spans]))
-                record_batch(block, batch.requests, rows, padded, answered, wait_s, batch.sparse_s, dense_s)
-                ended_s = self._clock.now_s()
-                timing = Timing(batch.began_s, ended_s, batch.sparse_s, dense_s, batch.requests, rows)
-        except Exception as raised:
-            error = client_error(raised)
-            block.fail(batch.requests)
+                outcomes, timing = self._compute(batch, stats, runner)
+        except Exception as error:
+            outcomes = self._compute_each(batch, error, runner)
         generation, model = batch.state.generation, batch.replica.manifest.model
         self._free(staging, batch)
         stats.busy_s += self._clock.now_s() - started_s
-        for span, works in batch.spans:
-            if error is not None:
-                stats.failed += len(works)
+        block = batch.buffers.block
+        for first, work in batch.works():
+            outcome = outcomes[first]
+            failed = isinstance(outcome, FreshetError)
+            stats.failed += failed
+            stats.rows += 0 if failed else work.rows
+            if isinstance(work, SubRequest):
+                last = _finish(work, outcome)
+                stats.requests += last
+                block.done(last)
+                block.fail(failed)
+            elif isinstance(outcome, FreshetError):
+                answer(work.done, outcome)
             else:
-                stats.rows += span.rows
-            at = span.first
-            for work in works:
-                mine = {name: result[at : at + work.rows] for name, result in results.items()}
-                at += work.rows
-                if isinstance(work, SubRequest):
-                    last = _finish(work, mine, error)
-                    stats.requests += last
-                    block.done(last)
-                    block.fail(error is not None)
-                else:
-                    stats.requests += error is None
-                    answer(work.done, error or PredictReply(mine, generation, model, timing))
+                stats.requests += 1
+                answer(work.done, PredictReply(outcome, generation, model, timing))
 
-    def _compute(self, batch: DeviceBatch, stats: SessionStats, runner: Runner) -> tuple[Outputs, float, int]:
-        """Run what a buffer holds; return its outputs, the seconds of the runs, and rows of padding."""
+    def _compute(self, batch: DeviceBatch, stats: SessionStats, runner: Runner) -> tuple[Mapping[int, Outputs], Timing]:
+        """Run and record what a buffer holds; return the outputs of each work item by its first row, and the timing."""
         graphs, state = batch.replica.graphs, batch.state
-        results = {n: np.empty((batch.rows, c), np.float32) for n, c in batch.replica.outputs.items()}
+        results = _results(batch.replica, batch.rows)
         running = RunningBatch(graphs, state.executables, state.tables, state.epoch, batch.buffers, results)
         if batch.parts is not None:
             stats.user_once += runner.run_filled_user(running, batch.parts.user, batch.parts.score, batch.shared)
         runner.run_filled(running, batch.run, batch.rows)
         stats.batches += 1
-        return results, running.dense_s, running.padded
+        rows = sum([span.rows for span, _ in batch.spans])
+        wait_s = batch.wait_s / max(1, sum([len(works) for _, works in batch.spans]))
+        record_batch(
+            batch.buffers.block, batch.requests, rows, running.padded, _answered(batch, results), wait_s,
+            batch.sparse_s, running.dense_s,
+        )  # fmt: skip
+        timing = Timing(batch.began_s, self._clock.now_s(), batch.sparse_s, running.dense_s, batch.requests, rows)
+        return {
+            first: {name: result[first : first + work.rows] for name, result in results.items()}
+            for first, work in batch.works()
+        }, timing
+
+    def _compute_each(
+        self, batch: DeviceBatch, error: Exception, runner: Runner
+    ) -> Mapping[int, Outputs | FreshetError]:
+        """Fill, run and record each request of a buffer by itself after an error; return what it gets by first row."""
+        buffers, replica, state = batch.buffers, batch.replica, batch.state
+        if batch.requests <= 1:
+            # One request, or chunks of one.
+            buffers.block.fail(batch.requests)
+            reason = client_error(error)
+            return {first: reason for first, _ in batch.works()}
+        outcomes: dict[int, Outputs | FreshetError] = {}
+        for first, work in batch.works():
+            try:
+                tables, results = state.tables, _results(replica, work.rows)
+                if replica.remote is not None:
+                    bound, spans = runner.spans_of([work], 0, work.rows)
+                    batch_tables = replica.remote.batch_tables(tables, state.epoch, bound, spans)
+                    tables = batch_tables.tables
+                running = RunningBatch(replica.graphs, state.executables, tables, state.epoch, buffers, results)
+                runner.score(running, [work], work.rows)
+                sparse_s, dense_s = running.sparse_s, running.dense_s
+                record_batch(buffers.block, 1, work.rows, running.padded, results, 0.0, sparse_s, dense_s)
+                outcomes[first] = results
+            except Exception as raised:
+                buffers.block.fail(1)
+                outcomes[first] = client_error(raised)
+        return outcomes
 
     def _free(self, staging: int, batch: DeviceBatch) -> None:
         with self._lock:
@@ -409,6 +446,11 @@ def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
     yield piece
 
 
+def _results(replica: Replica, rows: int) -> Outputs:
+    """Return arrays for the outputs of so many rows."""
+    return {name: np.empty((rows, columns), np.float32) for name, columns in replica.outputs.items()}
+
+
 def _answered(batch: DeviceBatch, results: Outputs) -> Outputs:
     """Return the rows to be answered: all, unless filling failed for some."""
     spans = [span for span, _ in batch.spans]
@@ -420,11 +462,11 @@ def _answered(batch: DeviceBatch, results: Outputs) -> Outputs:
     }
 
 
-def _finish(sub_request: SubRequest, outputs: Outputs, error: FreshetError | None) -> bool:
+def _finish(sub_request: SubRequest, outcome: Outputs | FreshetError) -> bool:
     """Finish a chunk of a split request; return True if that answered the request."""
-    if error is not None:
-        sub_request.split_request.fail(error)
+    if isinstance(outcome, FreshetError):
+        sub_request.split_request.fail(outcome)
     else:
         for name, result in sub_request.split_request.results_for(sub_request).items():
-            result[...] = outputs[name]
+            result[...] = outcome[name]
     return sub_request.split_request.release()

@@ -4,8 +4,8 @@ Ownership. A session is used by one thread at a time; no other thread touches it
 batch runs wholly on one session, under one pinned state, so all its replies carry one generation. A split request is
 several work items, on one session or several: their SplitRequest holds one pin for all of them, so its reply carries
 one generation, too. done() of a request is called exactly once, with a reply or an error. An error in one batch never
-reaches another, and a fault of one request (refused floats, unavailable rows) never fails the rest of its batch. A
-batch allocates only the arrays that its replies consist of; everything else is reused from batch to batch.
+reaches another, and a fault of one request never fails the rest of its batch: after an error each request is computed
+by itself. A batch allocates only the arrays that its replies consist of; everything else is reused from batch to batch.
 
 Limits. The time of a run of some graphs depends on a request's values (running.run_limit); for those:
 - A run ends by the deadline of its request, by LONGEST_S, or by LONGEST_RUNS times what it is expected to take, if that
@@ -25,11 +25,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from freshet_serving.processor.backends import EndedRun, RefusedRun
+from freshet_serving.processor.backends import EndedRun
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.bound_request import NonFiniteInput, address
-from freshet_serving.processor.features.stage import StageRefusal
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.run_limit import RunLimit
 from freshet_serving.processor.running.runner import Runner, RunningBatch
@@ -264,9 +263,9 @@ class Session:
 
 
 def retry_groups(works: Sequence[Work], error: Exception) -> Sequence[Sequence[Work]] | None:
-    """Return the groups in which to compute a batch again after an error that some of its requests caused.
+    """Return the groups in which to compute a batch again after an error: each request by itself.
 
-    Requests with refused floats are answered with their error here. None for an error of the whole batch.
+    Requests with refused floats are answered with their error here; the others are one group. None for one request.
 
     Args:
         works: The work items of the batch.
@@ -282,10 +281,8 @@ def retry_groups(works: Sequence[Work], error: Exception) -> Sequence[Sequence[W
                 answer(work.done, non_finite_error)
         if len(sound) < len(works):
             return [sound] if sound else []
-    if isinstance(error, NotReady | RefusedRun | StageRefusal) and len(works) > 1:
-        # Rows of one request were unavailable, or its values are refused: the others must not fail with it.
-        return [[work] for work in works]
-    return None
+    # Whatever it is, it may be the fault of one request: the others must not fail with it.
+    return [[work] for work in works] if len(works) > 1 else None
 
 
 def client_error(error: Exception) -> FreshetError:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.running.cost import CostTable
+from freshet_serving.processor.running.run_limit import RunLimit
 from freshet_serving.processor.running.runner import EXPLORE_EVERY, Runner
 from freshet_serving.processor.watching import SessionStats
 from tests.processor.running.graphs import Version, crowding
@@ -54,6 +55,19 @@ def test_rows_run_in_the_cheapest_buckets_largest_first():
     works = [version.request(1, range(15)), version.request(2, [3, 4])]
     scored(version, works)
     assert version.log == [("score", 16), ("score", 1)]
+
+
+def test_run_that_may_be_ended_reads_no_rows_of_an_earlier_batch():
+    version, one = Version(), runner()
+    for rows, divided in ((4, True), (3, True), (4, False), (3, False)):
+        version.graphs.worth_dividing = lambda rows, divided=divided: divided
+        work = version.request(7, [50] * rows)
+        batch = version.batch(rows)
+        batch.limit = RunLimit(FakeClock())
+        one.score(batch, [work], rows)
+    inputs = {name: version.buffers.inputs(name, 0, 4)["x"] for name in ("whole", "score")}
+    assert inputs["whole"][:, 1].tolist() == [50, 50, 50, 0]
+    assert inputs["score"][:, 0].tolist() == [50, 50, 50, 0]
 
 
 def test_rows_of_a_chunk_begin_where_it_says():

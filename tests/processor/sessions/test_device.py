@@ -30,7 +30,7 @@ class Device(FakeReplica):
     def __init__(self, costs=None):
         super().__init__(costs)
         self.step = 0
-        self.log.hold, self.log.started, self.log.error = None, threading.Semaphore(0), None
+        self.log.hold, self.log.started, self.log.error, self.log.refused = None, threading.Semaphore(0), None, None
 
     def pin(self, reader):
         state = super().pin(reader)
@@ -57,6 +57,10 @@ class Device(FakeReplica):
                     assert log.hold.wait(TIMEOUT_S)
                 if log.error is not None:
                     raise log.error
+                if log.refused is not None and log.refused in x - 1000 * step:
+                    # What a library does (backends.onnxruntime): nothing is left of the rows that were filled.
+                    x[:] = 0
+                    raise BadInput("the model refuses these inputs")
                 log.runs.append(bucket)
                 rows = x - 1000 * step
                 outputs["y"][:] = 2 * rows
@@ -122,6 +126,26 @@ def test_failing_run_fails_only_the_requests_of_its_staging_buffer():
         assert sum(s.failed for s in running.statistics()) == 1
     assert isinstance(error, FreshetError)
     assert "secret" not in str(error)
+    assert idle(replica)
+
+
+def test_refused_request_fails_alone_in_its_staging_buffer():
+    replica, answers = Device({1: 1.0, 8: 1.1}), Answers()
+    replica.log.hold, replica.log.refused = threading.Event(), 13
+    with group(1, device_stages=1) as running:
+        running.enqueue(answers.work(replica, 0, [7]))
+        assert replica.log.started.acquire(timeout=TIMEOUT_S)
+        for number, values in enumerate(([1, 2], [13], [3]), 1):
+            running.enqueue(answers.work(replica, number, values))
+            until(lambda: running.queue_rows == 0)
+        until(lambda: sum(sum(s.rows for s, _ in b.spans) for b in running._device._batches.values()) == 5)
+        replica.log.hold.set()
+        got = answers.wait(4)
+        stats = running.statistics()
+    assert type(got[2]) is BadInput
+    for number, values in ((0, [7]), (1, [1, 2]), (3, [3])):
+        assert_answers(got[number], values)
+    assert (sum(s.failed for s in stats), sum(s.requests for s in stats)) == (1, 3)
     assert idle(replica)
 
 
