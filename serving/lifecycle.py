@@ -24,7 +24,7 @@ class Engine(Protocol):
 
     @property
     def missing(self) -> str:
-        """What readiness waits for, in one line; "" if models answer as they should."""
+        """Reason in one line why models do not answer as they should; "" if they do."""
 
     @property
     def concerns(self) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     sample: bool = field(
         default=False,
         metadata=option(
-            "Serve a sample with a new delta every second, in place of a repository; for a first look",
+            "Serve a sample; in place of a repository, with a new delta every second, for a first look",
             heading=REPOSITORY,
         ),
     )

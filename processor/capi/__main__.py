@@ -19,6 +19,8 @@ MODULE = "_freshet_capi"
 # machine.
 STARTED = """
 import site, sys
+# Before those of the system: Debian's Python has packages of its own.
+sys.path[:0] = {paths!r}
 for path in {paths!r}:
     site.addsitedir(path)
 

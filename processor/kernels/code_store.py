@@ -112,7 +112,7 @@ class CodeStore:
 
     @property
     def kept(self) -> str:
-        """Where compiled kernels are kept, for the log."""
+        """Description of the folder in which compiled kernels are kept, for the log."""
         if self._writable is None:
             return "no cache folder can be written to, so every start compiles them: set NUMBA_CACHE_DIR or HOME"
         return f"they are kept in {self._writable}"

@@ -237,7 +237,7 @@ class ModelHost(ABC):
 
     @property
     def missing(self) -> str:
-        """What readiness waits for, in one line; "" if models answer as they should."""
+        """Reason in one line why models do not answer as they should; "" if they do."""
         models = self._models
         if self._unseen:
             return "the repository has not been reached yet"

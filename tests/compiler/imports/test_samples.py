@@ -52,9 +52,9 @@ def test_onnx_file_that_lacks_samples_gets_its_tables_with_them(tmp_path):
     source, repository = tmp_path / "ids.onnx", tmp_path / "repository"
     source.write_bytes(model.SerializeToString())
     with pytest.raises(BadInput, match="the model accepts no generated inputs: give some with --samples"):
-        import_model(source, repository, "ids")
+        import_model(source, repository, "ids", options=ImportOptions(translate=True))
     samples = {"x": [[1.0, 0.5], [4.0, 0.25], [0.0, 1.0]]}
-    found = import_model(source, repository, "ids", options=ImportOptions(samples=samples))
+    found = import_model(source, repository, "ids", options=ImportOptions(samples=samples, translate=True))
 
     assert [t.name for t in VersionReader(found.folder).manifest.tables] == ["items"]
 
