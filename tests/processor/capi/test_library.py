@@ -24,6 +24,8 @@ pytestmark = [
     pytest.mark.skipif(not sysconfig.get_config_var("Py_ENABLE_SHARED"), reason="needs a shared libpython"),
 ]
 EXAMPLES = Path(capi.__file__).parent
+# cffi loads its backend before the library's first line runs: not that of the system's Python, which may be another's.
+PACKAGES = sysconfig.get_path("purelib")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def answered(folder, command, env=None):
     done = subprocess.run(
         [*command, json.dumps({"repository": str(folder / "repository")}), "request", "reply"],
         cwd=folder,
-        env={**os.environ, "LD_LIBRARY_PATH": libraries, **(env or {})},
+        env={**os.environ, "LD_LIBRARY_PATH": libraries, "PYTHONPATH": PACKAGES, **(env or {})},
         capture_output=True,
         text=True,
         timeout=300,
