@@ -124,7 +124,7 @@ clean: ## removes .venv, build and .demo
 	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-.venv/.kernels: .venv/.installed $(shell grep -rl '^@kernel(' --include=*.py processor models)
+.venv/.kernels: .venv/.installed $(shell grep -rlw '^@kernel' --include=*.py processor models)
 	$(BIN)/python -m freshet_serving.processor.kernels --here
 	@touch $@
 
