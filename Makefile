@@ -6,22 +6,25 @@ DEMO_ARGS ?=
 DATA ?=
 BENCH_ARGS ?=
 FAULTS_ARGS ?=
-SIEGE_ARGS ?=
 MUTANTS_ARGS ?=
 DOCS_ARGS ?=
 LOADTEST_ARGS ?=
+# Modules with compiled functions.
+KERNELS := $(wildcard processor/kernels/*.py) models/data/tfrecord.py models/embedding/kernels.py \
+	models/parallel/id_kernels.py models/training/same_histories.py
 # COVERED=1 has the lines and branches that tests run counted: `make -C loadtest coverage`.
 COVERED ?=
 PYTEST := $(BIN)/python -m $(if $(COVERED),coverage run -m )pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 KILL_ROUNDS ?= 200
 GPU_ARGS ?=
+IMAGE_ARGS ?=
 RELEASE_ARGS ?=
 DOCS := 'mkdocs-material>=9.6' 'mkdocs-redirects>=1.2.2'
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TORCH := torch==2.13.0
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check docs docs-reference format bench faults mutants siege loadtest conformance kills release gpu-check constraints clean
+.PHONY: help install demo test test-long check docs docs-reference format bench faults mutants loadtest conformance kills release image-check gpu-check constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,11 +71,6 @@ faults: .venv/.dev .venv/.kernels ## an hour of everything that goes wrong, repl
 mutants: .venv/.dev .venv/.kernels ## small changes of the code: does a test notice? MUTANTS_ARGS="--only chain --mutants 12"
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
-siege: .venv/.dev .venv/.kernels ## what hostile requests cost everybody else; loadtest/results/siege.md
-	$(BIN)/python -m tests.faults.siege $(SIEGE_ARGS)
-	$(BIN)/python -m tests.faults.access_siege
-	$(BIN)/python -m tests.faults.source_siege
-
 loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second; report in loadtest/results/
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
 
@@ -88,6 +86,9 @@ kills: .venv/.dev .venv/.kernels ## kill -9 of trainer, publisher and server at 
 
 release: .venv/.kernels .venv/.tools ## dist/<version>/: both distributions built, checked and used; RELEASE_ARGS="--draft --build-only"
 	$(BIN)/python -m tests.release $(RELEASE_ARGS)
+
+image-check: .venv/.dev .venv/.kernels ## every stage of the Dockerfile, built, started and replaced (root, with buildah and debootstrap); loadtest/results/image.md
+	$(BIN)/python -m tests.image $(IMAGE_ARGS)
 
 gpu-check: .venv/.dev .venv/.kernels ## the whole GPU side on a machine with an NVIDIA GPU; docs/reference/gpu/REPORT-<device>.md
 	$(BIN)/python -m tests.gpu check $(GPU_ARGS)
@@ -124,7 +125,7 @@ clean: ## removes .venv, build and .demo
 	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-.venv/.kernels: .venv/.installed $(shell grep -rlw '^@kernel' --include=*.py processor models)
+.venv/.kernels: .venv/.installed $(KERNELS)
 	$(BIN)/python -m freshet_serving.processor.kernels --here
 	@touch $@
 

@@ -66,3 +66,15 @@ def test_every_mentioned_target_exists_and_takes_its_variables():
                 missing.append((path, folder + target, variables))
     assert missing == []
     assert count > 300
+
+
+def test_kernels_are_compiled_anew_when_a_module_of_theirs_changes():
+    listed = {text for text in MAKEFILES[""].split("KERNELS :=")[1].split("\n\n")[0].split() if text.endswith(".py")}
+    folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("processor/kernels/*.py")}
+    for folder in ("processor", "models"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if (
+                re.search(r"^@kernel\b", path.read_text(), re.MULTILINE)
+                and path.parent.relative_to(ROOT) not in folders
+            ):
+                assert path.relative_to(ROOT).as_posix() in listed

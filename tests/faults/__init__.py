@@ -8,5 +8,5 @@ injections    what is done to them: the table of kinds, and those that are done 
 damage        what is done to the repository
 hostile       what strangers send to the ports
 page          the report
-siege         `make siege`: what hostile requests cost everybody else
+siege         `make -C loadtest siege`: what hostile requests cost everybody else
 """

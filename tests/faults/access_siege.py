@@ -1,4 +1,4 @@
-"""`make siege`, the part about access: what floods of handshakes and of guessed keys cost everybody else.
+"""`make -C loadtest siege`, the part about access: what floods of handshakes and of guessed keys cost everybody else.
 loadtest/results/siege-access.md.
 
 Clients with a key ask over TLS at a steady rate, by turns with nobody else, with a flood at a null server beside it (it
@@ -156,9 +156,9 @@ def page(found):
     lines = [
         "# Floods of handshakes and of guessed keys",
         "",
-        f"`make siege`: {CLIENTS} clients with a key ask over TLS every {PAUSE_S * 1e3:.0f} ms, alone, with a flood "
-        f"from {FROM} at a null server beside it, and with the same flood at the server, RSA keys of 2048 bits, each "
-        f"address limited to {ADDRESS_RATE:g} requests a second, all on the same cores.",
+        f"`make -C loadtest siege`: {CLIENTS} clients with a key ask over TLS every {PAUSE_S * 1e3:.0f} ms, alone, "
+        f"with a flood from {FROM} at a null server beside it, and with the same flood at the server, RSA keys of 2048 bits, "
+        f"each address limited to {ADDRESS_RATE:g} requests a second, all on the same cores.",
     ]
     for setup, (rows, lost, failed) in found.items():
         lines += [
@@ -181,7 +181,7 @@ def page(found):
 
 def main() -> int:
     """0 when every p99 is at most MAX_RATIO times that with a null server, and nothing is lost."""
-    parser = argparse.ArgumentParser(prog="make siege", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest siege", description=__doc__)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     parser.add_argument("--rounds", type=int, default=2, help="of each flood [2]")
     parser.add_argument("--flood", default="", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""`make siege`: what hostile requests cost everybody else. loadtest/results/siege.md.
+"""`make -C loadtest siege`: what hostile requests cost everybody else. loadtest/results/siege.md.
 
 For each request of tests.faults.hostile, at its largest: clients ask at a steady rate, by turns with nobody else, with
 attackers that send that request again and again, each when its last one is answered, and with the same attackers
@@ -242,8 +242,8 @@ def page(found, rounds, waited_s):
     lines = [
         "# Hostile requests",
         "",
-        f"`make siege`: attackers send the same hostile request again and again, {CLIENTS} clients ask every "
-        f"{PAUSE_S * 1e3:.0f} ms; {rounds} times {SECONDS:g} s without attackers, with them at a sink beside the "
+        f"`make -C loadtest siege`: attackers send the same hostile request again and again, {CLIENTS} clients ask "
+        f"every {PAUSE_S * 1e3:.0f} ms; {rounds} times {SECONDS:g} s without attackers, with them at a sink beside the "
         "server, and with them at the server, all on the same cores.",
     ]
     for setup, (rows, lost, failed) in found.items():
@@ -302,7 +302,7 @@ def measured(names, rounds):
 
 def main() -> int:
     """0 when every line is as it should be."""
-    parser = argparse.ArgumentParser(prog="make siege", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest siege", description=__doc__)
     parser.add_argument("--only", default="", help="requests with one of these words, separated by commas")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     parser.add_argument("--rounds", type=int, default=2, help="of each request [2]")

@@ -1,4 +1,5 @@
-"""`make siege`, the part about what is read: files, an object store, Redis and gRPC peers that turn hostile.
+"""`make -C loadtest siege`, the part about what is read: files, an object store, Redis and gRPC peers, all hostile.
+
 loadtest/results/siege-sources.md.
 
 Clients of a served model ask at a steady rate, alone and while a source is hostile (tests.faults.hostile_sources). What
@@ -358,9 +359,9 @@ def page(lines, seconds):
     text = [
         "# Sources that turn hostile",
         "",
-        f"`make siege`: {CLIENTS} clients ask a served model every {PAUSE_S * 1e3:.0f} ms, {seconds:g} s alone and "
-        f"{seconds:g} s while what the server, or `freshet join --follow` beside it, reads is hostile, all on the same "
-        f"cores. Files come ten a second ({kinds}, 60 kB that decode to 2 GB). Deltas are published past the store. "
+        f"`make -C loadtest siege`: {CLIENTS} clients ask a served model every {PAUSE_S * 1e3:.0f} ms, {seconds:g} s "
+        f"alone and {seconds:g} s while what the server, or `freshet join --follow` beside it, reads is hostile, all on "
+        f"the same cores. Files come ten a second ({kinds}, 60 kB that decode to 2 GB). Deltas are published past the store. "
         f"A second model needs Redis, with a timeout of {REMOTE_TIMEOUT_S:g} s. Memory: of the server, and of what is "
         "beside it, where a decoding process may take 1 GiB.",
         "",
@@ -380,7 +381,7 @@ def page(lines, seconds):
 
 def main() -> int:
     """0 when every line is as it should be."""
-    parser = argparse.ArgumentParser(prog="make siege", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest siege", description=__doc__)
     parser.add_argument("--only", default="", help="sources with one of these words, separated by commas")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"alone, and hostile [{SECONDS:g}]")

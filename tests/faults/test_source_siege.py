@@ -1,4 +1,4 @@
-"""`make siege`, the part about sources: its hostile files, its pages of listings, its report."""
+"""`make -C loadtest siege`, the part about sources: its hostile files, its pages of listings, its report."""
 
 import stat
 
