@@ -157,8 +157,8 @@ def page(found):
         "# Floods of handshakes and of guessed keys",
         "",
         f"`make -C loadtest siege`: {CLIENTS} clients with a key ask over TLS every {PAUSE_S * 1e3:.0f} ms, alone, "
-        f"with a flood from {FROM} at a null server beside it, and with the same flood at the server, RSA keys of 2048 bits, "
-        f"each address limited to {ADDRESS_RATE:g} requests a second, all on the same cores.",
+        f"with a flood from {FROM} at a null server beside it, and with the same flood at the server, RSA keys of "
+        f"2048 bits, each address limited to {ADDRESS_RATE:g} requests a second, all on the same cores.",
     ]
     for setup, (rows, lost, failed) in found.items():
         lines += [

@@ -360,10 +360,10 @@ def page(lines, seconds):
         "# Sources that turn hostile",
         "",
         f"`make -C loadtest siege`: {CLIENTS} clients ask a served model every {PAUSE_S * 1e3:.0f} ms, {seconds:g} s "
-        f"alone and {seconds:g} s while what the server, or `freshet join --follow` beside it, reads is hostile, all on "
-        f"the same cores. Files come ten a second ({kinds}, 60 kB that decode to 2 GB). Deltas are published past the store. "
-        f"A second model needs Redis, with a timeout of {REMOTE_TIMEOUT_S:g} s. Memory: of the server, and of what is "
-        "beside it, where a decoding process may take 1 GiB.",
+        f"alone and {seconds:g} s while what the server, or `freshet join --follow` beside it, reads is hostile, all "
+        f"on the same cores. Files come ten a second ({kinds}, 60 kB that decode to 2 GB). Deltas are published past "
+        f"the store. A second model needs Redis, with a timeout of {REMOTE_TIMEOUT_S:g} s. Memory: of the server, and "
+        "of what is beside it, where a decoding process may take 1 GiB.",
         "",
         "| source | what became of it | p99 alone | hostile | over alone | memory above | beside | workers lost "
         "| clients' requests failed | missed |",
