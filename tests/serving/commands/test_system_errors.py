@@ -11,6 +11,7 @@ import pytest
 
 from freshet_serving.serving.commands import cli
 from freshet_serving.serving.commands.system_errors import system_line
+from tests.serving.commands.test_repository_commands import write_chain
 
 OPERATIONS = ("open", "replace", "rename", "fsync", "mkdir", "link", "write")
 ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO, errno.ENOTDIR)
@@ -90,53 +91,94 @@ class Faults:
 
 
 @pytest.fixture
-def training(tmp_path, monkeypatch):
-    """run(at, number): `freshet train` of a tiny table, whose call `at` fails; (exit code, faults)."""
-    pytest.importorskip("tensorflow", reason="training needs the train extra")
+def sweep(tmp_path, monkeypatch, capsys):
+    """sweep(arguments, points, forget): fail a command at so many of its calls, spread over all; each time a second
+    run completes it. forget: undo what a run has made."""
     monkeypatch.chdir(tmp_path)
+    faults = Faults(tmp_path, monkeypatch)
+
+    def run(arguments, at=None, number=errno.ENOSPC):
+        faults.count, faults.at, faults.number, faults.hit = 0, at, number, ""
+        monkeypatch.setattr(sys, "argv", ["freshet", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        faults.at = None
+        return ended.value.code
+
+    def swept(arguments, points, forget):
+        forget()
+        assert run(arguments) == 0, capsys.readouterr().err
+        calls = faults.count
+        assert calls > points
+        capsys.readouterr()
+        for number in range(points):
+            forget()
+            at = 1 + (calls - 1) * number // max(1, points - 1)
+            error = ERRORS[number % len(ERRORS)]
+            code = run(arguments, at, error)
+            printed = capsys.readouterr().err
+            where = f"call {at} of {calls}, {faults.hit}, {os.strerror(error)}: {printed[-500:]}"
+            assert "Traceback" not in printed, where
+            if code != 0:
+                assert code == 2, where
+                lines = [line for line in printed.splitlines() if line.startswith("freshet: ")]
+                assert len(lines) == 1, where
+            assert run(arguments) == 0, f"after {where}: {capsys.readouterr().err[-500:]}"
+            capsys.readouterr()
+
+    return swept
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """copied(repository): forget() that lays out this repository anew, as `repository`."""
+
+    def prepare(repository):
+        def forget():
+            shutil.rmtree(tmp_path / "repository", ignore_errors=True)
+            shutil.copytree(repository, tmp_path / "repository")
+
+        return forget
+
+    return prepare
+
+
+@pytest.mark.long
+def test_failing_system_call_ends_training_in_one_line(sweep, tmp_path):
+    pytest.importorskip("tensorflow", reason="training needs the train extra")
     rows = random.Random(1)
     (tmp_path / "clicks.csv").write_text(
         "user_id,clicked\n" + "".join(f"{rows.randrange(20)},{rows.randrange(2)}\n" for _ in range(256))
     )
     (tmp_path / "train.toml").write_text(CONFIG)
-    faults = Faults(tmp_path, monkeypatch)
-
-    def run(at=None, number=errno.ENOSPC):
-        faults.count, faults.at, faults.number, faults.hit = 0, at, number, ""
-        monkeypatch.setattr(sys, "argv", ["freshet", "train", "--config", "train.toml"])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code, faults
-
-    return run
+    repository = tmp_path / "repository"
+    sweep(["train", "--config", "train.toml"], 6, lambda: shutil.rmtree(repository, ignore_errors=True))
 
 
-def swept(training, tmp_path, capsys, points):
-    """Fail a first run at so many points, spread over all; a second run completes each."""
-    code, faults = training()
-    assert code == 0
-    calls = faults.count
-    capsys.readouterr()
-    for number in range(points):
-        shutil.rmtree(tmp_path / "repository")
-        at = 1 + (calls - 1) * number // max(1, points - 1)
-        error = ERRORS[number % len(ERRORS)]
-        code, faults = training(at, error)
-        printed = capsys.readouterr().err
-        where = f"call {at} of {calls}, {faults.hit}, {os.strerror(error)}: {printed[-500:]}"
-        assert "Traceback" not in printed, where
-        if code != 0:
-            assert code == 2, where
-            lines = [line for line in printed.splitlines() if line.startswith("freshet: ")]
-            assert len(lines) == 1, where
-        code, _ = training()
-        assert code == 0, f"after {where}"
-        capsys.readouterr()
+def test_failing_system_call_ends_import_in_one_line(sweep, tmp_path):
+    pytest.importorskip("onnx", reason="needs the onnx extra")
+    from tests.compiler.imports.onnx_native.native_models import GRU, GRU_WEIGHTS, spelled
+
+    spelled(tmp_path / "gru.onnx", GRU, **GRU_WEIGHTS)
+    arguments = ["import", "gru.onnx", "--name", "gru", "--repository", "repository"]
+    sweep(arguments, 12, lambda: shutil.rmtree(tmp_path / "repository", ignore_errors=True))
 
 
 @pytest.mark.long
-def test_failing_system_call_ends_training_in_one_line(training, tmp_path, capsys):
-    swept(training, tmp_path, capsys, points=12)
+def test_failing_system_call_ends_compilation_in_one_line(sweep, copied, tmp_path_factory):
+    pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+    from freshet_serving.models.bench import write_model
+
+    repository = tmp_path_factory.mktemp("written")
+    write_model(repository, 10)
+    arguments = ["compile", "bench", "--repository", "repository", "--backends", "onnxruntime", "--buckets", "1"]
+    sweep(arguments, 5, copied(repository))
+
+
+def test_failing_system_call_ends_a_compaction_in_one_line(sweep, copied, tmp_path_factory):
+    repository = tmp_path_factory.mktemp("written")
+    write_chain(repository, 3)
+    sweep(["delta", "compact", "small", "--repository", "repository"], 12, copied(repository))
 
 
 def test_repository_that_is_a_file_is_one_line(tmp_path, monkeypatch, capsys):
