@@ -45,6 +45,7 @@ LABELS = "labels.json"
 TRAFFIC = "traffic.json"
 SAVED_MODEL, FILE_SUFFIXES = "saved_model.pb", (".keras", ".onnx")
 MAX_LISTED = 10
+ONE_MODEL = "the repository is the folder of one model: expected the folder above it, which holds models by name"
 RACY_NS = 2_000_000_000
 MAX_KEPT_NBYTES = 16 << 20
 
@@ -106,7 +107,7 @@ class Repository:
         """Return in one line why a folder without a model is not the one that was meant; "" if nothing shows it."""
         folders = [e for e in _entries(self.root) if e.is_dir()]
         if any(_is_version(Path(e.path)) for e in folders):
-            return "the repository is the folder of one model: expected the folder above it, which holds models by name"
+            return ONE_MODEL
         within = (Path(model.path) for e in folders for model in _entries(Path(e.path)) if model.is_dir())
         if any(_is_version(Path(version.path)) for model in within for version in _entries(model)):
             return "the repository has no model, but a folder in it holds models: expected that folder"

@@ -248,7 +248,9 @@ class ModelHost(ABC):
             return ""
         if any(model.refused for model in models.values()):
             return "no model can be served: the server's log has the reasons"
-        return self.repository.misplaced() or "the repository has no model"
+        if self.repository.misplaced():
+            return self.repository.misplaced()
+        return "no model is loaded: each was unloaded" if models else "the repository has no model"
 
     @property
     def stale(self) -> str:

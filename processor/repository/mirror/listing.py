@@ -78,6 +78,8 @@ class RepositoryListing:
         self._emptying = threading.Lock()
         self.listed = False
         """True once there was a listing."""
+        self.of_one_model = False
+        """True if the last listing was of the folder of one model: its versions lie at the top."""
         self.gone: deque[MirroredStorage] = deque()
         """Followed versions that the store no longer has; the follower's thread removes them."""
         self.ended_s = now_s()
@@ -148,6 +150,8 @@ class RepositoryListing:
                 raise
             self._store_errors.tell("names", str(error))
         names = [name for name in found if NAME.fullmatch(name) and not name.startswith(".")]
+        numbers = [name for name in names if VERSION.fullmatch(name)]
+        self.of_one_model = bool(numbers) and self._store.head(f"{numbers[-1]}/{MANIFEST}") is not None
         wanted = {name for name in names if not self._wanted or name in self._wanted}
         with self._emptying:
             due = self._empty.due(sorted(wanted))

@@ -8,7 +8,7 @@ from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.repository.mirror.mirror import Mirror
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
-from freshet_serving.processor.repository.model_repository import Repository, check_name
+from freshet_serving.processor.repository.model_repository import ONE_MODEL, Repository, check_name
 from freshet_serving.processor.repository.version import VersionReader
 
 
@@ -24,6 +24,9 @@ class MirroredRepository(Repository):
     def models(self) -> list[str]:
         self._asked(self.mirror.listing.models)
         return super().models()
+
+    def misplaced(self) -> str:
+        return ONE_MODEL if self.mirror.listing.of_one_model else ""
 
     def versions(self, model: str) -> list[int]:
         check_name(model, "model")

@@ -13,6 +13,7 @@ from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.chain_record import record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import ONE_MODEL
 from tests.processor.repository.mirror.sides import Server, follows, opened, publish
 from tests.support.packages import make_delta
 
@@ -412,6 +413,17 @@ def test_mirror_of_a_writer_stays_below_its_size_limit(bucket, tmp_path):
     held = [storage for storage in repository.mirror._places.values() if storage.leased]
     assert len(held) == 1
     assert len(list((tmp_path / "writer" / "small").glob("*/tables"))) < 7
+
+
+def test_address_of_one_model_is_named_as_such(bucket, tmp_path):
+    for name in ("2/model.json", "3/model.json", "3/tables/user.safetensors"):
+        bucket.put(name, b"{}")
+    repository = opened(bucket, tmp_path / "server")
+    assert repository.models() == []
+    assert repository.misplaced() == ONE_MODEL
+    bucket.delete(["2/model.json", "3/model.json"])
+    repository.models()
+    assert repository.misplaced() == ""
 
 
 def test_missing_bucket_is_a_configuration_error(bucket, tmp_path, caplog):
