@@ -1,11 +1,14 @@
 """What holds for every test: deltas are guarded and served files leased, as where Freshet serves; CI ends in time."""
 
+import gc
 import os
+import sys
 import time
 
 import pytest
 
 from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
+from tests.support.shared_steps import share_step_functions
 
 
 def pytest_configure():
@@ -13,11 +16,28 @@ def pytest_configure():
     raise_descriptor_limit()
 
 
+MODULES = 300
+"""So many new modules are worth a collection of their own."""
+_known = 0
+
+
+def forget_modules():
+    """Have the garbage collector pass over what libraries hold: TensorFlow's alone are a million objects, which never
+    go away and which it would look at again and again."""
+    global _known
+    if len(sys.modules) > _known + MODULES:
+        gc.collect()
+        gc.freeze()
+        _known = len(sys.modules)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
     """Skip a test that would begin after the moment (seconds since 1970) that `.ci/run` sets for a slow machine."""
     if time.time() > float(os.environ.get("FRESHET_TESTS_UNTIL", "inf")):
         pytest.skip("the time for tests is over")
+    share_step_functions()
+    forget_modules()
 
 
 @pytest.fixture(autouse=True)

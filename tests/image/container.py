@@ -91,7 +91,10 @@ class Container:
     @property
     def pid(self) -> int:
         """The process that is PID 1 in the container; 0 if there is none."""
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        try:
+            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        except OSError:
+            return 0
         return int(children[0]) if children else 0
 
     def ended(self) -> bool:

@@ -64,7 +64,8 @@ def try_start(builder: Builder, stage: str, way: Way) -> Start:
     root, command = builder.unpack(f"freshet-{stage}"), ["serve", "--sample", *_port_options(ports)]
     with Container(root, config, command, user=way.user, read_only=way.read_only) as container:
         scores = first_answer(container, ports[0], SAMPLE["model"], SAMPLE["body"])
-        wall_s, cpu_s = time.monotonic() - container.began_s, processor_time_s(container.pid)
+        wall_s, pid = time.monotonic() - container.began_s, container.pid
+        cpu_s = processor_time_s(pid) if pid else 0.0
         complaint = "" if scores else "no answer"
         if scores and (unhealthy := _health(container, config["Healthcheck"]["Test"], ports[0])):
             complaint = unhealthy

@@ -55,9 +55,8 @@ def running(open_processor, **options):
         server.stop()
         thread.join(WAIT_S)
         assert not thread.is_alive()
-        # Other tests of this process may have left some.
-        left = set(threading.enumerate()) - before
-        assert not [t.name for t in left if t.name.startswith("freshet")]
+        # Other tests of this process may have left some; a handshake that was under way ends by itself.
+        until(lambda: not any(t.name.startswith("freshet") for t in set(threading.enumerate()) - before))
 
 
 def test_ports_answer_503_while_loading_and_then_predict():

@@ -20,6 +20,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.log.chain_record import HOLD, RELEASE
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
@@ -46,6 +47,11 @@ class Clicks:
         pq.write_table(table, path.with_name("." + path.name))
         path.with_name("." + path.name).rename(path)
         self.files += 1
+
+
+def stop_when(run, condition):
+    """Stop a run, from another thread, once the condition holds."""
+    threading.Thread(target=lambda: (until(condition), run.stop()), daemon=True).start()
 
 
 def config_of(tmp_path, **publish):
@@ -105,7 +111,7 @@ def test_existing_rows_make_the_version_and_new_ones_deltas(tmp_path, clicks):
     clicks.send(450)
     stream = run.stream()
     assert [str(next(stream)), str(next(stream))] == ["1.1", "1.2"]
-    threading.Timer(1.5, run.stop).start()
+    stop_when(run, lambda: run.state.position == 1250)
     # What is learned of a delta that is not due yet is published at the end.
     assert [str(generation) for generation in stream] == ["1.3"]
     assert run.state.position == 1250
@@ -141,7 +147,7 @@ def test_resumed_run_reads_each_row_once_after_its_checkpoint(tmp_path, clicks):
     assert again.state.position == run.state.position
     clicks.send(200)
     stream = again.stream()
-    threading.Timer(1.5, again.stop).start()
+    stop_when(again, lambda: again.state.position == 786)
     list(stream)
     assert counted(again) == written(tmp_path)
 
@@ -381,6 +387,6 @@ def test_idle_run_follows_a_rollback_while_rows_wait(tmp_path, clicks, monkeypat
     stream = run.stream()
     next(stream), next(stream)
     ledger_of(tmp_path).rollback(1)
-    threading.Timer(1.0, run.stop).start()
+    stop_when(run, lambda: any("was rolled back" in note for note in notes.lines))
     assert list(stream) == []
     assert any("1.2 was rolled back to 1.1" in note for note in notes.lines)

@@ -245,7 +245,9 @@ def test_change_hanging_for_a_minute_makes_a_server_unready(open_processor, cloc
         processor.host._tell_stale()
     assert processor.host.ready
     assert model.lock_watch.held_s == 0.0
-    assert [r.message for r in caplog.records] == [f"not ready: {wanted}", "changes are no longer blocked"]
+    # Of a slow machine the log may still say that the model has been loaded.
+    told = [r.message for r in caplog.records if r.name == "freshet.host" and "loaded" not in r.message]
+    assert told == [f"not ready: {wanted}", "changes are no longer blocked"]
 
 
 def test_closing_does_not_wait_for_a_hanging_change(open_processor, clock):

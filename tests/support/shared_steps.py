@@ -1,0 +1,69 @@
+"""Trainers of equal networks share what TensorFlow has traced and XLA compiled, within a process that runs tests.
+
+A step's functions are pure: weights, moments and generators are arguments (models.training.dense_step). So they are
+the same for the same network, features and settings, and most tests train one of a few networks. To trace and compile
+is three quarters of such a test's time.
+"""
+
+import sys
+from functools import wraps
+
+MODULE = "freshet_serving.models.training.dense_step"
+NEXT_ITEM = "freshet_serving.models.training.next_item_step"
+MOST = 256
+
+
+def share_step_functions():
+    """Let trainers share from now on; does nothing before the first test that imports them."""
+    module = sys.modules.get(MODULE)
+    if module is None:
+        return
+    if not hasattr(module.DenseStep, "shared"):
+        _share(module)
+    if NEXT_ITEM in sys.modules:
+        sys.modules[NEXT_ITEM].XlaFunction = module.XlaFunction
+
+
+def _share(module):
+    step, functions, create = module.DenseStep, module.DenseFunctions, module.XlaFunction
+    made, alone, keys = {}, {}, []
+    first_step, first_functions, found_alone = step.__init__, functions.__init__, functions.rows_are_alone
+
+    @wraps(first_step)
+    def begin_step(self, manifest, settings, *arguments, **named):
+        keys.append(
+            repr((type(self), manifest.arch, manifest.features, manifest.sequences, settings, arguments[:2],
+                  {name: named[name] for name in named if name != "worker_pool"}))
+        )  # fmt: skip
+        try:
+            first_step(self, manifest, settings, *arguments, **named)
+        finally:
+            keys.pop()
+
+    @wraps(first_functions)
+    def begin_functions(self, *arguments, **named):
+        first_functions(self, *arguments, **named)
+        self.shared_key = keys[-1] if keys else None
+
+    @wraps(found_alone)
+    def rows_are_alone(self):
+        if self.shared_key is None:
+            return found_alone(self)
+        if self.shared_key not in alone:
+            alone[self.shared_key] = found_alone(self)
+        return alone[self.shared_key]
+
+    def shared(function, takes, threads):
+        owner = getattr(function, "__self__", None)
+        if getattr(owner, "shared_key", None) is None:
+            return create(function, takes, threads)
+        history = repr([getattr(owner, name, None) for name in ("sequence", "item")])
+        key = owner.shared_key, history, function.__name__, tuple(takes), threads
+        if key not in made:
+            if len(made) >= MOST:
+                del made[next(iter(made))]
+            made[key] = create(function, takes, threads)
+        return made[key]
+
+    step.__init__, functions.__init__, functions.rows_are_alone = begin_step, begin_functions, rows_are_alone
+    step.shared, module.XlaFunction = True, shared
