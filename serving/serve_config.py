@@ -349,7 +349,13 @@ class ServeConfig(FrontendOptions, SessionOptions):
 
     def budgets(self) -> Budgets:
         """Return the memory budgets of tables. Raises BadInput."""
-        return Budgets.parse(self.table_memory, self.scratch or tempfile.gettempdir())
+        scratch = self.scratch
+        if self.table_memory and not scratch:
+            try:
+                scratch = tempfile.gettempdir()
+            except OSError:
+                raise BadInput("scratch: no temporary folder can be written to; name one") from None
+        return Budgets.parse(self.table_memory, scratch)
 
     def remote(self) -> RemoteConfig | None:
         """Return the configuration of tables in a row store; None if there are none. Raises BadInput."""

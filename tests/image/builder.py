@@ -42,7 +42,8 @@ class Builder:
     def __init__(self, work: Path) -> None:
         self.work = work
         self.base = ""
-        self._storage = ["--root", str(work / "storage"), "--runroot", str(work / "run"), "--storage-driver", "vfs"]
+        self._storage = ["--root", str(work / "storage"), "--runroot", str(work / "run")]
+        self._storage += ["--storage-driver", "overlay" if _overlays(work) else "vfs"]
 
     def close(self) -> None:
         """Unmount what was mounted and remove the storage."""
@@ -99,6 +100,19 @@ class Builder:
         if done.returncode:
             raise subprocess.CalledProcessError(done.returncode, f"buildah {verb}", done.stdout, done.stderr)
         return done.stdout.strip()
+
+
+def _overlays(work: Path) -> bool:
+    """Return True if layers can be mounted over each other here; else each is a whole copy."""
+    folders = [work / "overlay" / name for name in ("lower", "upper", "work", "merged")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    options = ",".join(f"{name}dir={folder}" for name, folder in zip(("lower", "upper", "work"), folders))
+    done = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, folders[3]], capture_output=True)
+    if done.returncode == 0:
+        subprocess.run(["umount", folders[3]], check=True)
+    shutil.rmtree(work / "overlay")
+    return done.returncode == 0
 
 
 def _make_base(folder: Path) -> str:
