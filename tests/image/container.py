@@ -74,6 +74,7 @@ class Container:
         arguments = [*config["Entrypoint"], *(command or config["Cmd"])]
         written = "no" if read_only else "yes"
         self._enter = ["--setuid", uid, "--setgid", gid, "--", "env", "-i", *variables]
+        self._said = ""
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         self.began_s = time.monotonic()
         self._process = subprocess.Popen(
@@ -87,6 +88,8 @@ class Container:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._said = self.output()
+        self._output.close()
 
     @property
     def pid(self) -> int:
@@ -123,6 +126,8 @@ class Container:
 
     def output(self) -> str:
         """Return what it has printed so far."""
+        if self._output.closed:
+            return self._said
         return os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
 
 

@@ -61,7 +61,7 @@ WAYS = (
 def try_start(builder: Builder, stage: str, way: Way) -> Start:
     """Start a new container of an image with the sample, ask it, run its health check and stop it."""
     ports, config = free_ports(3), builder.config(stage)
-    root, command = builder.unpack(f"freshet-{stage}"), ["serve", "--sample", *_port_options(ports)]
+    root, command = builder.unpack(f"freshet-{stage}"), ["serve", "--sample", *port_options(ports)]
     with Container(root, config, command, user=way.user, read_only=way.read_only) as container:
         scores = first_answer(container, ports[0], SAMPLE["model"], SAMPLE["body"])
         wall_s, pid = time.monotonic() - container.began_s, container.pid
@@ -95,7 +95,7 @@ def _health(container: Container, test: list[str], port: int) -> str:
     return "" if done.returncode == 0 else f"health check: {done.stderr[-300:]}"
 
 
-def _port_options(ports: list[int]) -> list[str]:
+def port_options(ports: list[int]) -> list[str]:
     names = ("--http-port", "--grpc-port", "--admin-port")
     return [text for name, port in zip(names, ports, strict=True) for text in (name, str(port))]
 
@@ -153,7 +153,7 @@ def replace_under_load(builder: Builder, stage: str, times: int) -> dict[str, An
     def new() -> tuple[Container, int]:
         ports = free_ports(3)
         root = builder.unpack(f"freshet-{stage}")
-        container = Container(root, config, ["serve", "--sample", *_port_options(ports)], read_only=True)
+        container = Container(root, config, ["serve", "--sample", *port_options(ports)], read_only=True)
         if first_answer(container, ports[0], SAMPLE["model"], SAMPLE["body"]) is None:
             raise SystemExit(f"image-check: a container does not answer: {container.stop()[1][-600:]}")
         return container, ports[0]
