@@ -9,6 +9,8 @@ FAULTS_ARGS ?=
 MUTANTS_ARGS ?=
 DOCS_ARGS ?=
 LOADTEST_ARGS ?=
+# XLA compiles for minutes what short tests run for milliseconds; long tests optimise it as users do.
+QUICK_XLA := --xla_backend_optimization_level=0
 # Modules with compiled functions.
 KERNELS := $(wildcard processor/kernels/*.py) models/data/tfrecord.py models/embedding/kernels.py \
 	models/parallel/id_kernels.py models/training/same_histories.py
@@ -37,7 +39,7 @@ demo: .venv/.kernels ## the whole job in one command; DATA=folder for real data,
 	$(BIN)/freshet demo $(if $(DATA),--data $(DATA)) $(DEMO_ARGS)
 
 test: .venv/.dev .venv/.kernels ## the tests, two files at a time, without the long stories
-	$(PYTEST) -m "not long" $(TEST_ARGS)
+	XLA_FLAGS=$(QUICK_XLA) $(PYTEST) -m "not long" $(TEST_ARGS)
 
 test-long: .venv/.dev .venv/.kernels .venv/.tools ## the rest but kills: training, imports, canaries and clients from end to end
 	$(PYTEST) -m "long and not kills" $(TEST_ARGS)

@@ -43,6 +43,7 @@ def test_missing_tensorflow_gives_a_one_line_error():
     assert done.stdout == f"MissingLibrary {subject} needs tensorflow, which is not installed: {install}\n"
 
 
+@pytest.mark.long
 def test_keras_is_imported_with_its_first_use():
     done = run(
         "import sys\n"

@@ -187,6 +187,7 @@ def test_failing_test_kills_a_mutant_and_the_module_is_restored(tree, monkeypatc
         assert (tree / "adding.py").stat().st_mtime_ns == before
 
 
+@pytest.mark.long
 def test_results_are_kept_until_they_may_have_changed(tmp_path, monkeypatch):
     module = "processor/tables/arena.py"
     killed, survived, other = subjects.chosen(module, 3, 1)

@@ -240,7 +240,9 @@ def write_events(path, scale=1.0):
 @pytest.mark.parametrize(
     "history",
     [
-        {"columns": {"item": "hist_items"}, "floats": {"watched": "hist_seconds"}},
+        pytest.param(
+            {"columns": {"item": "hist_items"}, "floats": {"watched": "hist_seconds"}}, marks=pytest.mark.long
+        ),
         {"columns": {"item": "item"}, "floats": {"watched": "seconds"}, "from_events": "user"},
     ],
     ids=["lists", "events"],

@@ -11,7 +11,6 @@ from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.training import loop, resolved_config
 from freshet_serving.models.training.defaults import NEXT_ITEM_STEPS
 from freshet_serving.models.training.next_item_run import NextItemRun
-from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from tests.models.training.next_item_logs import ITEMS, next_config, raw_config, write_log
@@ -35,7 +34,7 @@ class Killed(Exception):
     """Raised in place of a step."""
 
 
-@pytest.mark.parametrize("steps", [3, 9, 13])
+@pytest.mark.parametrize("steps", [9, *(pytest.param(steps, marks=pytest.mark.long) for steps in (3, 13))])
 def test_killed_run_continues_to_the_same_weights(steps, tmp_path, monkeypatch):
     write_log(tmp_path / "log.csv")
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
@@ -107,7 +106,7 @@ def test_floats_of_new_events_are_read_as_those_of_earlier_ones(tmp_path):
         assert set(columns["history.liked"].values.tolist()) == {1.0}
 
 
-@pytest.mark.parametrize("arch", NEXT_ITEM)
+@pytest.mark.parametrize("arch", [pytest.param("sasrec_next", marks=pytest.mark.long), "hstu_next"])
 def test_next_item_is_learned_streamed_and_served(arch, tmp_path):
     write_log(tmp_path / "log.csv")
     run = NextItemRun(next_config(tmp_path, arch))

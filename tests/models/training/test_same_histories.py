@@ -74,7 +74,14 @@ def test_rows_of_equal_hashes_and_other_values_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    ("arch", "timed", "parts"), [("stca", False, 1), ("stca", False, 2), ("sasrec", False, 1), ("hstu", True, 1)]
+    ("arch", "timed", "parts"),
+    [
+        ("stca", False, 2),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [("stca", False, 1), ("sasrec", False, 1), ("hstu", True, 1)]
+        ),
+    ],
 )
 def test_step_over_shared_histories_equals_the_plain_step(arch, timed, parts, monkeypatch):
     monkeypatch.setattr(dense_step, "PART_ROWS", ROWS // parts)

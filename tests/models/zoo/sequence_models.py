@@ -92,26 +92,23 @@ def make_trainer(arch, length, timed=False, floats=False, **options):
 
 
 def learned(arch, length, timed=False, steps=120, **options):
-    """A trainer that has learned from histories of several lengths."""
-    trainer = make_trainer(arch, length, timed, **options)
+    """A trainer that has learned from histories of several lengths, whose events have a float."""
+    trainer = make_trainer(arch, length, timed, True, **options)
     lengths = (length, length // 2, length - 1, 1, 0)
-    losses = [trainer.learn(make_batch(64, lengths, seed, timed=timed)) for seed in range(steps)]
+    losses = [trainer.learn(make_batch(64, lengths, seed, timed=timed, floats=True)) for seed in range(steps)]
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.03
     return trainer
 
 
-def check_floats(arch, length, reference, timed=False, **options):
-    """Floats of events are read: trained and reference scores are equal, and depend on them. Returns the trainer."""
-    trainer, lengths = make_trainer(arch, length, timed, True, **options), (0, 1, length - 1, length)
-    for seed in range(12):
-        trainer.learn(make_batch(64, lengths, seed, timed=timed, floats=True))
+def check_reference(trainer, length, reference, timed=False):
+    """Trained and reference scores are equal, and depend on the floats of events where there are events."""
+    lengths = 0, 1, length - 1, length
     columns = make_batch(40, lengths, seed=999, items=40, timed=timed, floats=True).columns
     trained, watched = trainer.score(columns), columns["history.watched"]
     np.testing.assert_allclose(trained, reference(Rows(trainer, columns)), atol=1e-5)
     other = trainer.score(columns | {"history.watched": Ragged(watched.values * 9, watched.row_splits)})
     assert not np.allclose(other, trained, atol=1e-4)
     np.testing.assert_array_equal(other[::4], trained[::4])
-    return trainer
 
 
 def check_served(trainer, folder, lengths, rows=40, timed=False, floats=False):

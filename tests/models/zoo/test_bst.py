@@ -10,7 +10,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.repository.version import VersionReader
 from tests.models.zoo.sequence_models import (
     Rows,
-    check_floats,
+    check_reference,
     dense,
     end_of,
     learned,
@@ -51,8 +51,7 @@ def trainer():
 
 
 def test_trained_scores_equal_numpy_reference(trainer):
-    columns = make_batch(40, (0, 1, LENGTH - 1, LENGTH), seed=999, items=40).columns
-    np.testing.assert_allclose(trainer.score(columns), reference(Rows(trainer, columns)), atol=1e-5)
+    check_reference(trainer, LENGTH, reference)
 
 
 def check_served_whole(trainer, folder, lengths, rows=40, floats=False):
@@ -69,7 +68,7 @@ def check_served_whole(trainer, folder, lengths, rows=40, floats=False):
 
 
 def test_served_scores_equal_trained_ones(trainer, tmp_path):
-    check_served_whole(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9))
+    check_served_whole(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), floats=True)
 
 
 def test_division_is_refused_with_the_reason_in_one_line(trainer):
@@ -79,11 +78,6 @@ def test_division_is_refused_with_the_reason_in_one_line(trainer):
     assert line.startswith("user-once: refused: ")
     assert "attend to the candidate" in line
     assert "\n" not in line
-
-
-def test_floats_of_events_score_alike_trained_served_and_plain(tmp_path):
-    trainer = check_floats("bst", LENGTH, reference, units=UNITS, layers=LAYERS)
-    check_served_whole(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), floats=True)
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from tests.models.zoo.sequence_models import (
     Rows,
-    check_floats,
+    check_reference,
     check_served,
     dense,
     end_of,
@@ -53,12 +53,11 @@ def trainer():
 
 
 def test_trained_scores_equal_numpy_reference(trainer):
-    columns = make_batch(40, (0, 1, LENGTH - 1, LENGTH), seed=999, items=40, timed=True).columns
-    np.testing.assert_allclose(trainer.score(columns), reference(Rows(trainer, columns)), atol=1e-5)
+    check_reference(trainer, LENGTH, reference, timed=True)
 
 
 def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
-    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), timed=True)
+    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), timed=True, floats=True)
 
 
 def test_attention_adds_nothing_before_the_first_step():
@@ -67,11 +66,6 @@ def test_attention_adds_nothing_before_the_first_step():
     some, others = (make_batch(40, (LENGTH,), seed, timed=True).columns for seed in (1, 2))
     histories = {name: column for name, column in others.items() if name.startswith("history.")}
     np.testing.assert_array_equal(trainer.score(some), trainer.score(some | histories))
-
-
-def test_floats_of_events_score_alike_trained_served_and_plain(tmp_path):
-    trainer = check_floats("hstu", LENGTH, reference, timed=True, units=UNITS, layers=LAYERS)
-    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), timed=True, floats=True)
 
 
 @pytest.mark.long

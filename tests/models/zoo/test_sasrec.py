@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from tests.models.zoo.sequence_models import (
     Rows,
-    check_floats,
+    check_reference,
     check_served,
     dense,
     end_of,
@@ -49,16 +49,10 @@ def trainer():
 
 
 def test_trained_scores_equal_numpy_reference(trainer):
-    columns = make_batch(40, (0, 1, LENGTH - 1, LENGTH), seed=999, items=40).columns
-    np.testing.assert_allclose(trainer.score(columns), reference(Rows(trainer, columns)), atol=1e-5)
+    check_reference(trainer, LENGTH, reference)
 
 
 def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
-    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9))
-
-
-def test_floats_of_events_score_alike_trained_served_and_plain(tmp_path):
-    trainer = check_floats("sasrec", LENGTH, reference, units=UNITS, layers=LAYERS)
     check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), floats=True)
 
 

@@ -25,12 +25,6 @@ def layers(x, w, times, length):
 
 def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
     lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
-    trainer = learned("sasrec_next", LENGTH)
-    check_scores(trainer, "sasrec_next", tmp_path / "r", LENGTH, lengths, 20, layers)
-
-
-def test_floats_of_events_score_alike_trained_served_and_plain(tmp_path):
-    lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
     trainer = learned("sasrec_next", LENGTH, floats=True)
     check_scores(trainer, "sasrec_next", tmp_path / "r", LENGTH, lengths, 20, layers, floats=True)
 

@@ -11,7 +11,7 @@ from tests.models.zoo.sequence_models import (
     ACTION_DIM,
     DIM,
     Rows,
-    check_floats,
+    check_reference,
     check_served,
     dense,
     end_of,
@@ -50,12 +50,11 @@ def trainer():
 
 
 def test_trained_scores_equal_numpy_reference(trainer):
-    columns = make_batch(40, (0, 1, LENGTH - 1, LENGTH), seed=999, items=40).columns
-    np.testing.assert_allclose(trainer.score(columns), reference(Rows(trainer, columns)), atol=1e-5)
+    check_reference(trainer, LENGTH, reference)
 
 
 def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
-    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9))
+    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), floats=True)
 
 
 def test_events_of_short_rows_weigh_less():
@@ -74,11 +73,6 @@ def test_events_of_short_rows_weigh_less():
         return np.abs(logits([given["x"], history]) - logits([given["x"], none])).mean()
 
     assert effect(0.1) < 0.3 * effect(1.0)
-
-
-def test_floats_of_events_score_alike_trained_served_and_plain(tmp_path):
-    trainer = check_floats("stca", LENGTH, reference, units=UNITS, layers=LAYERS)
-    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), floats=True)
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from freshet_serving.processor.tables.compaction import compact
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from tests.processor.engines import processors, publish
 from tests.support.explained import scores_by_hand
+from tests.support.leases import unleased
 from tests.support.packages import make_inputs, tag_id, write_package
 
 USERS = [0, 3, 900]
@@ -218,8 +219,10 @@ def test_concurrent_explanation_or_one_during_a_delta_is_refused(version, explai
     assert explainer.explain(inputs_of(), 0, GenerationRef(version))["sides"]
 
 
-def test_explaining_a_version_with_a_damaged_file_is_refused(version, explainer):
-    path = version.files.folder / "tables" / "user.safetensors"
+def test_explaining_a_version_with_a_damaged_file_is_refused(root, open_processor, explainer):
+    path = root / "small" / "1" / "tables" / "user.safetensors"
+    with unleased(path):
+        version = open_processor().host.catalogue["small"].pick()
     path.write_bytes(path.read_bytes()[:-64])
     with pytest.raises(NotReady, match="damaged"):
         explainer.explain(inputs_of(), 0, GenerationRef(version))

@@ -18,7 +18,7 @@ LENGTH, ROWS = 80, 8
 SHORT = LENGTH // 2
 EVENTS = (0, 1, 7, SHORT - 1, SHORT, SHORT + 1, LENGTH - 1, LENGTH, LENGTH + 30)
 LONG = pytest.mark.long
-ARCHS = (pytest.param("din", marks=LONG), "stca", pytest.param("sasrec", marks=LONG), "hstu")
+ARCHS = (pytest.param("din", marks=LONG), "stca", pytest.param("sasrec", marks=LONG), pytest.param("hstu", marks=LONG))
 
 
 @pytest.fixture(scope="module", params=ARCHS)
