@@ -114,7 +114,7 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
 
 def _ragged(spec: Input, rows: list[Any], plain: bool, extent: RequestSize | None) -> Ragged:
     if rows and (types := set(map(type, rows))) != {list}:
-        if types != {list, type(None)}:
+        if types - {list, type(None)}:
             at = next(i for i, row in enumerate(rows) if type(row) is not list and row is not None)
             raise BadInput(f"{spec.name}: expected {_shape(spec)}, got {json_kind(rows[at])} at item {at}")
         rows = [[] if row is None else row for row in rows]

@@ -94,6 +94,36 @@ def test_null_is_a_missing_float_string_or_list():
     assert (ragged.values.tolist(), ragged.row_splits.tolist()) == ([1, 2, 3], [0, 2, 2, 3])
 
 
+@pytest.mark.parametrize("rows", [[None], [None, None], [[1], None], [None, []]])
+def test_null_lists_are_empty_lists_whether_some_or_all_are(rows):
+    ragged = column(Input("seen", "int64", ragged=True), rows)
+    assert ragged.row_splits.tolist() == [0, *np.cumsum([len(row or ()) for row in rows])]
+
+
+JSON = st.recursive(
+    SCALARS | st.just({"b64": "YQ=="}),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["b64", "x"]), inner, max_size=2),
+    max_leaves=8,
+)
+EVERY = [
+    Input("x", dtype, columns, ragged)
+    for dtype in ("int64", "float32", "string")
+    for columns, ragged in ((0, False), (2, False), (0, True))
+]
+
+
+@given(JSON | st.lists(JSON, max_size=4), st.booleans())
+def test_every_json_value_is_a_column_or_refused_by_the_name_of_its_input(value, some):
+    plain = some and not has_booleans(json.dumps(value).encode())
+    for spec in EVERY:
+        result = None
+        try:
+            column(spec, value, plain)
+        except BadInput as error:
+            result = str(error)
+        assert result is None or result.startswith("x: ")
+
+
 @pytest.mark.parametrize("spec", [Input("id", "int64"), Input("id", "int64", ragged=True)])
 def test_null_id_is_refused(spec):
     with pytest.raises(BadInput) as caught:
