@@ -48,6 +48,8 @@ BUFFER_PER_BYTE, MOST_PER_NODE, TEXT_PER_BYTE = 12, 48, 4
 # Digits of a whole number in a header.
 MAX_DIGITS = 18
 CONTENT_ENCODING = b"content-encoding"
+MEMBERS = 64
+"""Most members of a gzip stream: each copies what follows it."""
 CODINGS = ((b"gzip", zlib.MAX_WBITS | 16), (b"deflate", zlib.MAX_WBITS))
 VARY = (b"vary", b"accept-encoding")
 SIGNATURE = "serving_default"
@@ -117,7 +119,7 @@ def inflate(
     bound: SizeLimit = BODY,
     max_inflation: int = DEFAULTS.max_inflation,
 ) -> Body:
-    """Return the body without its content coding: identity, gzip or deflate (a zlib stream).
+    """Return the body without its content coding: identity, gzip (one or more members) or deflate (a zlib stream).
 
     Args:
         body: The body as sent.
@@ -134,16 +136,24 @@ def inflate(
     coding = headers.get(CONTENT_ENCODING)
     if coding is None or coding == b"identity":
         return body
-    coding = coding.strip().lower()
-    if coding in (b"", b"identity"):
+    codings = [one for part in coding.split(b",") if (one := part.strip().lower()) not in (b"", b"identity")]
+    if not codings:
         return body
+    # RFC 9110, 8.4.1.3: x-gzip is equivalent to gzip.
+    coding = b"gzip" if codings == [b"x-gzip"] else b", ".join(codings)
     if coding not in (b"gzip", b"deflate"):
         raise UnsupportedEncoding(f"content-encoding: expected gzip or deflate, got {show(coding)}")
-    stream = zlib.decompressobj(zlib.MAX_WBITS | 16 if coding == b"gzip" else zlib.MAX_WBITS)
+    bits = zlib.MAX_WBITS | 16 if coding == b"gzip" else zlib.MAX_WBITS
+    stream = zlib.decompressobj(bits)
     most = min(bound.nbytes, max(max_inflation * len(body), FREE_NBYTES))
     try:
         # One byte beyond the limit distinguishes a body that is too large from one that just fits.
         inflated = stream.decompress(body, most + 1)
+        members = 1
+        while coding == b"gzip" and stream.eof and stream.unused_data and len(inflated) <= most and members < MEMBERS:
+            rest, members = stream.unused_data, members + 1
+            stream = zlib.decompressobj(bits)
+            inflated += stream.decompress(rest, most + 1 - len(inflated))
     except zlib.error:
         raise BadInput(f"body: not a valid {coding.decode()} stream") from None
     if len(inflated) > most:

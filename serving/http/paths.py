@@ -6,6 +6,7 @@ TensorFlow Serving's `models`, `versions`, `labels` and `v1`, which it accepts i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
@@ -34,6 +35,9 @@ VERBS = {d.name.encode(): d.name for d in DIALECTS.values() if d.servable}
 OF_MODELS = {b"ready": "model_ready", b"config": "config", b"stats": "stats"} | {
     d.name.encode(): d.name for d in DIALECTS.values() if not d.servable
 }
+ENCODED_VERB = re.compile(rb"%3[aA](" + b"|".join(VERBS) + rb")$")
+WORDS = {b"v1", b"v2", b"models", b"versions", b"labels", b"metadata", b"repository", b"index", b"load", b"unload"}
+WORDS |= OF_MODELS.keys()
 UNSERVED = {
     b"cudasharedmemory": "cudasharedmemory: CUDA shared memory is not supported; use system shared memory",
     b"logging": "logging: log settings cannot be changed over this port; set them with the option log_level",
@@ -85,6 +89,8 @@ def parse(path: bytes, method: str | None = None) -> Route:
         return Route(PLAIN[path])
     _, _, rest = path.partition(b"/")
     parts = rest.split(b"/")
+    if b"%" in path:
+        parts = [_plain(part) for part in parts]
     if parts[0].lower() == b"v1":
         route = _tensorflow(parts)
         if route is None:
@@ -104,6 +110,9 @@ def _tensorflow(parts: list[bytes]) -> Route | None:
     if len(parts) < 3 or parts[1].lower() != b"models":
         return None
     last, colon, verb = parts[-1].partition(b":")
+    if not colon and (ending := ENCODED_VERB.search(last)):
+        # Some clients encode the colon, too.
+        last, colon, verb = last[: ending.start()], b":", ending[1]
     parts = [*parts[:-1], last]
     if colon:
         action = VERBS.get(verb, "")
@@ -175,6 +184,12 @@ def _unserved(parts: list[bytes]) -> str:
 
 def _version(digits: bytes) -> int | None:
     return int(digits) if len(digits) <= 18 else None
+
+
+def _plain(part: bytes) -> bytes:
+    """Return a part of a path without its percent-encoding, if that makes it a fixed word."""
+    decoded = unquote_to_bytes(part)
+    return decoded if decoded.lower() in WORDS else part
 
 
 def _text(quoted: bytes) -> str:

@@ -49,6 +49,20 @@ def test_broken_compressed_stream_is_refused(body):
         wire.inflate(body, {b"content-encoding": b"gzip"})
 
 
+@pytest.mark.parametrize("coding", [b"x-gzip", b"X-GZIP", b"identity, gzip", b" gzip ,"])
+def test_equal_spellings_of_gzip_are_inflated(coding):
+    assert wire.inflate(gzip.compress(b"abc"), {b"content-encoding": coding}) == b"abc"
+
+
+def test_members_of_a_gzip_stream_follow_each_other_within_the_limits():
+    headers = {b"content-encoding": b"gzip"}
+    assert wire.inflate(gzip.compress(b"ab") + gzip.compress(b"") + gzip.compress(b"c"), headers) == b"abc"
+    with pytest.raises(TooLarge):
+        wire.inflate(gzip.compress(bytes(1500)) * 2, headers, wire.SizeLimit(2000))
+    with pytest.raises(BadInput, match="one complete gzip stream"):
+        wire.inflate(gzip.compress(b"a") * (wire.MEMBERS + 1), headers)
+
+
 @given(st.binary(max_size=60), st.sampled_from([b"gzip", b"deflate"]))
 def test_arbitrary_bytes_are_inflated_or_refused_with_a_freshet_error(body, coding):
     with contextlib.suppress(FreshetError):
