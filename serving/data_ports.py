@@ -68,7 +68,9 @@ class DataPorts:
         )
         made = protocol or (PredictProtocol if guard is None else GuardedProtocol)
         asking = {} if guard is None else {"guard": guard}
-        connection = functools.partial(made, data_app=app, **asking, **(protocol_options or {}))
+        connection = functools.partial(
+            made, data_app=app, idle_s=options.idle_timeout_s, **asking, **(protocol_options or {})
+        )
         self.http = HttpPort(app, http, options.shutdown_timeout_s, connection, tls=tls)
         self._rpc = RpcPort(
             serving_context,

@@ -44,6 +44,16 @@ class FrontendOptions(RequestLimits):
         default=30.0,
         metadata=option("Time limit of shutdown; of requests in flight", above(0, 3600), unit="seconds", heading=LIFE),
     )
+    idle_timeout_s: float = field(
+        default=620.0,
+        metadata=option(
+            "Close connections of the data ports that are idle for so long; let no proxy keep one for longer",
+            above(0, 86_400),
+            unit="seconds",
+            heading=PORTS,
+            folded=True,
+        ),
+    )
     model_control: str = field(
         default="none",
         metadata=option(

@@ -2,7 +2,7 @@
 
     at rest ──bytes──▶ head ──▶ body ──▶ in flight ──reply──▶ at rest
        │                │         │                              │
-       │ KEEP_ALIVE_S   │ HEAD_S  │ BODY_S and BODY_NBYTES_S     │ last reply
+       │ idle_s         │ HEAD_S  │ BODY_S and BODY_NBYTES_S     │ last reply
        ▼                ▼         ▼                              ▼
      closed          408, 431   408, 413, 503                closed
 
@@ -83,6 +83,7 @@ class HttpConnection(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         bodies: BodyMemory,
+        idle_s: float = KEEP_ALIVE_S,
     ) -> None:
         """Take the arguments that uvicorn passes to its protocols.
 
@@ -91,7 +92,9 @@ class HttpConnection(asyncio.Protocol):
             server_state: uvicorn's state, which lists the connections.
             app_state: State of the application.
             bodies: Accounts for the memory of bodies on this event loop.
+            idle_s: Seconds that it stays open without a request.
         """
+        self._idle_s = idle_s
         self.config, self.server_state, self._app_state, self._bodies = config, server_state, app_state, bodies
         self.loop = _loop or asyncio.get_running_loop()
         # The request whose reply is not yet written, else the last one.
@@ -118,7 +121,7 @@ class HttpConnection(asyncio.Protocol):
         self.flow = FlowControl(self.transport)
         self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)
         self._deadline_timer = DeadlineTimer(self.loop, self._expired)
-        self._deadline_timer.wait(KEEP_ALIVE_S)
+        self._deadline_timer.wait(self._idle_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server_state.connections.discard(self)
@@ -176,7 +179,7 @@ class HttpConnection(asyncio.Protocol):
         """End the connection if it has waited for its client this long: another client needs its place."""
         if self._head is None and self._busy:
             return
-        allowed_s = BODY_S if self._head is not None else HEAD_S if self._unread else KEEP_ALIVE_S
+        allowed_s = BODY_S if self._head is not None else HEAD_S if self._unread else self._idle_s
         if allowed_s - self._deadline_timer.left_s >= patience_s:
             self._expired()
 
@@ -186,7 +189,7 @@ class HttpConnection(asyncio.Protocol):
         self._forget_body()
         if self.transport.is_closing():
             return
-        self._deadline_timer.wait(KEEP_ALIVE_S)
+        self._deadline_timer.wait(self._idle_s)
         if self._unread or self._half_closed or self.flow.read_paused or self.flow.write_paused:
             self._go_on()
         else:
@@ -429,7 +432,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(HttpProtocolError("body: arrives too slowly", 408))
         elif self._busy:
             self._began_s = None
-            self._deadline_timer.wait(KEEP_ALIVE_S)
+            self._deadline_timer.wait(self._idle_s)
         elif self._unread and not self.flow.write_paused:
             self._refuse(HttpProtocolError(f"head: expected within {HEAD_S:g} seconds", 408))
         else:
@@ -441,7 +444,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._unsent_nbytes:
             self.transport.close()
         elif self._unsent_nbytes < before:
-            self._deadline_timer.wait(KEEP_ALIVE_S)
+            self._deadline_timer.wait(self._idle_s)
         else:
             self.transport.abort()
 

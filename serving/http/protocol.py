@@ -26,7 +26,7 @@ from freshet_serving.serving.front.resource_limits import SPARE_NBYTES
 from freshet_serving.serving.http.app import Answer, DataApp, internal_error
 from freshet_serving.serving.http.asgi import error_reply
 from freshet_serving.serving.http.body_buffer import SHORT_NBYTES, BodyBuffer
-from freshet_serving.serving.http.connection import KEEP_ALIVE_S, HttpConnection, header_lines, reply_head
+from freshet_serving.serving.http.connection import HttpConnection, header_lines, reply_head
 from freshet_serving.serving.http.connection_draining import CLOSE
 from freshet_serving.serving.http.dialects import DIALECTS
 from freshet_serving.serving.http.head_cache import Head
@@ -129,7 +129,7 @@ class PredictProtocol(HttpConnection):
         )
         self.transport.write(b"".join(parts))
         self.server_state.total_requests += 1
-        self._deadline_timer.wait(KEEP_ALIVE_S)
+        self._deadline_timer.wait(self._idle_s)
         return True
 
     def _begin(self, head: RequestHead) -> None:

@@ -49,7 +49,6 @@ MAX_METADATA_NBYTES = 64 << 10
 MAX_STREAMS = 1024
 # The time that a client over HTTP gets when connections run short (serving.http.port).
 HANDSHAKE_MS = 3_000
-IDLE_MS = 600_000
 # A ping detects a peer that has disappeared silently.
 PING_MS, PONG_MS = 120_000, 20_000
 
@@ -94,7 +93,7 @@ class RpcPort:
             ("grpc.max_metadata_size", MAX_METADATA_NBYTES),
             ("grpc.absolute_max_metadata_size", MAX_METADATA_NBYTES),
             ("grpc.max_concurrent_streams", MAX_STREAMS),
-            ("grpc.max_connection_idle_ms", IDLE_MS),
+            ("grpc.max_connection_idle_ms", round(options.idle_timeout_s * 1e3)),
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             ("grpc.max_allowed_incoming_connections", most),
         ]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from uvicorn.server import ServerState
 
 from freshet_serving.serving.front.resource_limits import BodyMemory
-from freshet_serving.serving.http.connection import HttpConnection
+from freshet_serving.serving.http.connection import KEEP_ALIVE_S, HttpConnection
 from freshet_serving.serving.http.protocol import PredictProtocol
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.data_app import serve
@@ -115,7 +115,7 @@ class Prompt(FakeProcessor):
 class Talk:
     """One connection, its client and its server."""
 
-    def __init__(self, app=None, processor=None, bodies=None, **options):
+    def __init__(self, app=None, processor=None, bodies=None, idle_s=KEEP_ALIVE_S, **options):
         """app: an ASGI application; None for a data port's over the processor."""
         self.loop = HandLoop()
         self.transport = HandTransport(self.loop)
@@ -125,12 +125,12 @@ class Talk:
         if app is None:
             app, _, _, self.metrics = serve(self.processor, **options)
             config = SimpleNamespace(loaded_app=app, asgi_version="3.0")
-            self.connection = PredictProtocol(config, **made, data_app=app)
+            self.connection = PredictProtocol(config, **made, data_app=app, idle_s=idle_s)
             self.bodies = app.bodies
         else:
             config = SimpleNamespace(loaded_app=app, asgi_version="3.0")
             self.bodies = bodies or BodyMemory(1 << 30)
-            self.connection = HttpConnection(config, **made, bodies=self.bodies)
+            self.connection = HttpConnection(config, **made, bodies=self.bodies, idle_s=idle_s)
         self.transport.connection = self.connection
         self.connections, self.waiting = state.connections, []
         self.connection.connection_made(self.transport)

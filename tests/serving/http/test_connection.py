@@ -247,6 +247,17 @@ def test_idle_connection_is_closed_after_the_keep_alive_time(talk):
     assert talk.replies() == []
 
 
+def test_proxies_may_keep_connections_for_as_long_as_the_option_says():
+    with Talk(echo, idle_s=700.0) as talk:
+        talk.wait(10 * KEEP_ALIVE_S - 60)
+        assert not talk.ended
+        assert talk.send(post(BODY)).statuses() == [200]
+        talk.wait(699)
+        assert not talk.ended
+        talk.wait(1)
+        assert talk.transport.said == ["eof"]
+
+
 def test_head_timeout_is_not_extended_by_single_bytes(talk):
     talk.wait(50)
     talk.send(b"POST ")
