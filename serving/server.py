@@ -36,7 +36,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
 from freshet_serving.processor.overview import model_stats
@@ -49,13 +49,7 @@ from freshet_serving.serving.data_ports import DataPorts
 from freshet_serving.serving.front.model_control import ModelControl
 from freshet_serving.serving.front.resource_limits import BodyMemory, ConnectionLimits, raise_descriptor_limit
 from freshet_serving.serving.http.connection import HttpConnection
-from freshet_serving.serving.http.port import (
-    BACKLOG,
-    SWITCH_INTERVAL_S,
-    HttpPort,
-    new_loop,
-    reserve,
-)
+from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, HttpPort, listen, new_loop, reserve
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.loading.auto_import import AutoImporter
 from freshet_serving.serving.loading.priority import low_priority_pool, lower_priority
@@ -185,7 +179,7 @@ class Server:
         self._hurried = asyncio.Event()
         self._access = AccessControl(config.admin_token, rate_limiter_memory(DATA_PLACE + self._layout.workers))
         self._credentials = CredentialFiles(config.credentials, self._access.take)
-        data, admin = _listen(config.host, config.http_port), _listen(config.admin_host, config.admin_port)
+        data, admin = listen(config.host, config.http_port), listen(config.admin_host, config.admin_port)
         # Kept open without listening: it reserves the port while processes that listen on it come and go.
         self._reserved, self.grpc_address = reserve(config.host, config.grpc_port)
         self.http_address, self.admin_address = data.getsockname()[:2], admin.getsockname()[:2]
@@ -435,17 +429,6 @@ class Server:
             self._watching.close()
         self._reserved.close()
         log.info("stopped")
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a bound, listening socket. Raises BadInput if the address cannot be bound."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server(address, family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise BadInput(f"{host}:{port}: cannot listen on this address: {error.strerror or error}") from None
-    listener.setblocking(False)
-    return listener
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -38,6 +38,7 @@ RETRY_S = 0.1
 # Interval between checks for connections that wait for their clients.
 ROOM_S = 1.0
 PRESSED_S = 3.0
+ANY_IPV4, ANY_IPV6 = "0.0.0.0", "::"
 
 
 class HttpPort(uvicorn.Server):
@@ -218,38 +219,66 @@ class HttpPort(uvicorn.Server):
         return cast(set[HttpConnection], self.server_state.connections)
 
 
-def reserve(host: str, port: int) -> tuple[socket.socket, str]:
-    """Reserve a port for processes that listen by SO_REUSEPORT.
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket that does not block: `::` is every address of both families, `0.0.0.0` of IPv4.
+
+    Raises:
+        BadInput: The address is in use or unusable.
+    """
+    try:
+        family, address = _resolve(host, port)
+        listener = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=_is_dual(address))
+    except OSError as error:
+        raise BadInput(f"{host}:{port}: cannot listen on this address: {error.strerror or error}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def reserve(host: str, port: int) -> tuple[contextlib.ExitStack, str]:
+    """Reserve a port for processes that listen by SO_REUSEPORT, on the addresses that listen() takes for this host.
 
     Args:
         host: Host name or address.
         port: Port number; 0 for a free one.
 
     Returns:
-        The socket that keeps the port, and the address in gRPC's notation.
+        What keeps the port until it is closed, and the address in gRPC's notation.
 
     Raises:
         BadInput: The address is in use or unusable.
     """
-    reserved: socket.socket | None = None
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        if port:
-            # SO_REUSEPORT would share the port with another server of the same user; a plain listener fails instead.
-            socket.create_server(address, family=family).close()
-        reserved = socket.socket(family, kind)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(address)
-    except OSError as error:
-        if reserved is not None:
+    with contextlib.ExitStack() as held:
+        try:
+            family, address = _resolve(host, port)
+            if port:
+                # SO_REUSEPORT would share it with another server of the same user; a plain listener fails instead.
+                socket.create_server(address, family=family, dualstack_ipv6=_is_dual(address)).close()
+            reserved = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not _is_dual(address))
+            reserved.bind(address)
+        except OSError as error:
+            raise BadInput(f"{host}:{port}: cannot listen: {error.strerror or error}") from None
+        name, number = reserved.getsockname()[:2]
+        if name == ANY_IPV4:
+            # gRPC takes 0.0.0.0 for both families; where the port is taken on IPv6 it falls back to IPv4.
             with contextlib.suppress(OSError):
-                reserved.close()
-        raise BadInput(f"{host}:{port}: cannot listen: {error.strerror or error}") from None
-    name, number = reserved.getsockname()[:2]
-    return reserved, f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
+                taken = held.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
+                taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                taken.bind((ANY_IPV6, number))
+        return held.pop_all(), f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
+
+
+def _resolve(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
+    """Return family and address of a host; raises OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return found[0][0], found[0][4]
+
+
+def _is_dual(address: tuple[Any, ...]) -> bool:
+    return address[0] == ANY_IPV6 and socket.has_dualstack_ipv6()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -11,8 +11,9 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.front.resource_limits import BodyMemory
 from freshet_serving.serving.http import port as port_module
 from freshet_serving.serving.http.connection import HttpConnection
-from freshet_serving.serving.http.port import HttpPort, reserve
+from freshet_serving.serving.http.port import HttpPort, listen, reserve
 from tests.serving.http.talking import echo
+from tests.serving.rpc.live import Live
 from tests.support.descriptors import few_descriptors
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -24,6 +25,27 @@ def test_busy_port_gives_a_one_line_error():
         port = taken.getsockname()[1]
         with pytest.raises(BadInput, match=f"127.0.0.1:{port}: cannot listen"):
             reserve("127.0.0.1", port)
+
+
+def reached(port):
+    """The loopback addresses on which a port takes connections."""
+    addresses = []
+    for address in ("127.0.0.1", "::1"):
+        with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=WAIT_S):
+            addresses.append(address)
+    return addresses
+
+
+HOSTS = {"127.0.0.1": ["127.0.0.1"], "::1": ["::1"], "0.0.0.0": ["127.0.0.1"], "::": ["127.0.0.1", "::1"]}
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this system has no IPv6")
+@pytest.mark.parametrize(("host", "addresses"), HOSTS.items())
+def test_http_and_grpc_listen_on_the_same_families(host, addresses):
+    with listen(host, 0) as listener:
+        assert reached(listener.getsockname()[1]) == addresses
+    with Live(host=host) as live:
+        assert reached(int(live.address.rpartition(":")[2])) == addresses
 
 
 @contextlib.asynccontextmanager

@@ -25,13 +25,23 @@ class Live:
     """A port on an event loop in a thread of its own."""
 
     def __init__(
-        self, processor=None, *, opened=True, access=None, tracer=None, guard=None, regions=None, tls=None, **options
+        self,
+        processor=None,
+        *,
+        opened=True,
+        access=None,
+        tracer=None,
+        guard=None,
+        regions=None,
+        tls=None,
+        host="127.0.0.1",
+        **options,
     ):
         self.processor, self.lifecycle = processor or FakeProcessor(), Lifecycle()
         if opened:
             self.lifecycle.open(self.processor)
         self.metrics = Metrics(self.lifecycle)
-        self.reserved, self.address = reserve("127.0.0.1", 0)
+        self.reserved, self.address = reserve(host, 0)
         front = FrontendOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options})
         serving_context = ServingContext(self.lifecycle, self.metrics, front, tracer)
         self.dispatcher = serving_context.dispatcher

@@ -205,7 +205,8 @@ def born():
 
     thread = threading.Thread(target=run)
     thread.start()
-    yield here, reserved.getsockname()
+    host, _, port = grpc.rpartition(":")
+    yield here, (host, int(port))
     here.send({"op": "end"})
     thread.join(WAIT_S)
     assert not thread.is_alive()
