@@ -5,7 +5,6 @@ The log has a line for every change; the newest entries are kept in memory for t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.serving.admin.admin_bodies import json_reply
 from freshet_serving.serving.admin.authorization import KEY_NAME
 from freshet_serving.serving.codecs.wire import show
+from freshet_serving.serving.front.in_thread import in_thread
 
 log = logging.getLogger("freshet.admin")
 
@@ -63,7 +63,7 @@ class AuditTrail:
             self._entries.append({k: v[:MOST_LETTERS] if isinstance(v, str) else v for k, v in entry.items()})
 
         try:
-            result = await asyncio.get_running_loop().run_in_executor(executor, act)
+            result = await in_thread(executor, act)
         except FreshetError as error:
             log.warning("%s: %s: refused: %s", client, what, show(str(error)))
             note(f"refused: {error}")

@@ -39,6 +39,7 @@ from freshet_serving.serving.access.scopes import FEATURES
 from freshet_serving.serving.admin.validation import StrictModel, validated
 from freshet_serving.serving.codecs import tfs_rest
 from freshet_serving.serving.codecs.wire import load_json
+from freshet_serving.serving.front.in_thread import in_thread
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.host import ModelHost
@@ -124,7 +125,7 @@ class Explanations:
         try:
             async with self._turn:
                 explain = partial(self._explain, processor, name, memoryview(body), shows_features)
-                return await asyncio.get_running_loop().run_in_executor(self._bulk, explain)
+                return await in_thread(self._bulk, explain)
         finally:
             self._asked -= 1
 
