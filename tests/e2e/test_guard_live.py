@@ -23,6 +23,7 @@ GOOD = 12
 ENOUGH = 1500
 """Requests of 8 rows, from which scores of 1.7 times are told apart many times over."""
 LAYOUTS = {"one process": ALONE, "workers": ("--workers", "2")}
+of_layouts = pytest.mark.parametrize("layout", [pytest.param("one process", marks=pytest.mark.campaign), "workers"])
 
 
 def as_json(count, seed):
@@ -87,7 +88,7 @@ def chain_of(server):
     return json.loads(body)["models"]["small"]["served"]["1"]["chain"]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@of_layouts
 def test_each_fault_is_held_without_failed_requests(tmp_path, layout):
     repository = tmp_path / "repository"
     write_guarded(repository)
@@ -149,7 +150,7 @@ def test_servers_of_one_repository_and_a_restart_agree(tmp_path):
     assert kinds == ["delta"] * (GOOD + 1) + ["hold", "release"]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@of_layouts
 def test_miscalibrated_labels_soon_roll_back_a_delta(tmp_path, layout):
     repository = tmp_path / "repository"
     write_guarded(repository)
@@ -177,7 +178,7 @@ def test_miscalibrated_labels_soon_roll_back_a_delta(tmp_path, layout):
     print(f"{layout}: rolled back {asked} requests after the evidence")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@of_layouts
 def test_bad_first_delta_is_soon_rolled_back(tmp_path, layout):
     """The first delta of a version, of scores 1.7 times as high: less than what no delta is ever like."""
     repository = tmp_path / "repository"

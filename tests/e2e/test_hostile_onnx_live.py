@@ -23,7 +23,7 @@ from tests.compiler.imports.onnx_native.native_models import spelled
 from tests.e2e.servers import ALONE, LiveServer
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long, pytest.mark.campaign]
 
 PATIENCE_S = 1200.0
 TRIED = list(HOSTILE)[:: int(os.environ.get("FRESHET_HOSTILE_STEP", "4"))]

@@ -18,12 +18,12 @@ LENGTHS = (0, 1, 7, 50, 64, 100)
 """Events of the users that are asked for; the model reads the newest 64."""
 CANDIDATES = 5
 DT_INT64, DT_FLOAT = 9, 1
-RANKERS = ("stca", "sasrec")
+RANKERS = ("stca", pytest.param("sasrec", marks=pytest.mark.campaign))
 """Their events have a number."""
 of_rankers = pytest.mark.parametrize("served", RANKERS, indirect=True, scope="module")
 
 
-@pytest.fixture(scope="module", params=[*RANKERS, "sasrec_next", "hstu_next"])
+@pytest.fixture(scope="module", params=[*RANKERS, pytest.param("sasrec_next", marks=pytest.mark.campaign), "hstu_next"])
 def served(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     if request.param.endswith("_next"):

@@ -51,6 +51,7 @@ def test_every_part_of_a_network_is_compiled(name):
     assert all(isinstance(made, tuple) for line in lines for made in line.made.values())
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", compiled.SEQUENCES)
 def test_history_is_an_input_of_every_part_that_reads_it(name, monkeypatch):
     """With the compilers played, for they are not everywhere: what they are given is the same."""

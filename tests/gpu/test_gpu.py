@@ -20,7 +20,8 @@ from tests.gpu.report import FAILED, PASSED, SKIPPED, Outcome, file_name, markdo
 from tests.gpu.steps import STEPS
 from tests.support.played_gpu import put_cuda, put_tensorrt, put_xla
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
+# What the GPU side does is tested by its own modules with a played device; this is the check of the check.
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long, pytest.mark.campaign]
 
 TENSORRT = {"tensorrt", "tensorrt-deltas", "tensorrt-weights"}
 NOT_ON_A_PROCESSOR = {"host-memory", "xla-ahead", "xla-unrecorded", *TENSORRT}

@@ -43,7 +43,10 @@ def auc_of(done):
 
 @pytest.mark.tensorflow
 @pytest.mark.long
-@pytest.mark.parametrize(("processes", "optimizer"), [(2, "adagrad"), (3, "adam"), (4, "ftrl")])
+@pytest.mark.parametrize(
+    ("processes", "optimizer"),
+    [(2, "adagrad"), *(pytest.param(*case, marks=pytest.mark.campaign) for case in [(3, "adam"), (4, "ftrl")])],
+)
 def test_run_of_several_processes_publishes_like_a_single_one(tmp_path, processes, optimizer):
     one = train(write_clicks(tmp_path, "one", optimizer))
     many = train(write_clicks(tmp_path, "many", optimizer), "--processes", str(processes))

@@ -81,7 +81,7 @@ def test_division_is_refused_with_the_reason_in_one_line(trainer):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("length", [256, 1000])
+@pytest.mark.parametrize("length", [256, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_long_histories_score_as_the_reference(length, tmp_path):
     trainer = make_trainer("bst", length, units=UNITS, layers=LAYERS)
     trainer.learn(make_batch(64, (length, 50, 7, 1, 0)))

@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, learned, make_trainer
 from tests.models.zoo.sequence_models import DIM, dense, norm, silu
-from tests.models.zoo.test_hstu import bucket
+from tests.models.zoo.test_hstu import biases
 
 pytestmark = pytest.mark.tensorflow
 
@@ -17,11 +17,7 @@ def layers(x, w, times, length):
         places, seconds = w[f"history_bias_{i}/places"], w[f"history_bias_{i}/times"]
         every = silu(dense(norm(x, w, f"history_norm_{i}"), w, f"history_all_{i}"))
         u, v, q, k = (every[:, n * DIM : (n + 1) * DIM] for n in range(4))
-        attended = np.zeros_like(v)
-        for a in range(len(x)):
-            for b in range(a + 1):
-                bias = places[a - b] + seconds[bucket(times[a] - times[b])]
-                attended[a] += silu(q[a] @ k[b] + bias) / length * v[b]
+        attended = silu(q @ k.T + biases(places, seconds, times)) * np.tri(len(x)) / length @ v
         x = x + dense(u * norm(attended, w, f"history_inner_{i}"), w, f"history_out_{i}")
     return x
 
@@ -42,7 +38,7 @@ def test_layers_begin_as_the_identity():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("length", [256, 1000])
+@pytest.mark.parametrize("length", [256, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_long_histories_score_as_the_reference(length, tmp_path):
     trainer = learned("hstu_next", length, 2)
     check_scores(trainer, "hstu_next", tmp_path / "r", length, (0, 1, 7, 50, length - 1, length), 12, layers)

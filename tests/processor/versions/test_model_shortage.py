@@ -189,6 +189,7 @@ def test_failed_change_leaves_nothing_behind(start, tmp_path, change, error, cou
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("error", [MemoryError, OSError])
 @pytest.mark.parametrize("count", [1, None])
@@ -197,6 +198,7 @@ def test_change_failing_at_any_call_leaves_nothing_behind(start, tmp_path, chang
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.skipif(not Objects.available, reason="this build of Python has no _testcapi")
 @pytest.mark.parametrize("change", [applying, following, rolling_back])
 @pytest.mark.parametrize("count", [1, 60])

@@ -120,8 +120,8 @@ def test_both_workers_answer_after_every_change(start, tmp_path, layout):
 
 @pytest.mark.long
 @pytest.mark.parametrize("change", [applying, following, rolling_back, rebuilding, switching])
-@pytest.mark.parametrize("error", [MemoryError, OSError])
-@pytest.mark.parametrize("count", [1, None])
+@pytest.mark.parametrize("error", [MemoryError, pytest.param(OSError, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("count", [1, pytest.param(None, marks=pytest.mark.campaign)])
 def test_failed_change_leaves_nothing_behind(start, tmp_path, layout, change, error, count):
     points = every(
         start, tmp_path, change, lambda number: Calls(number, error, count), 5, layout.begin, layout.replicas

@@ -46,6 +46,7 @@ def test_modelled_step_grows_with_messages_and_the_reader_limits_it():
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 def test_both_sides_learn_in_turn(monkeypatch):
     # The sides are processes of their own, of shapes that are there.
     sides = {"one": process_race.TurnSide("single ids", 1), "two": process_race.TurnSide("single ids", 2)}
