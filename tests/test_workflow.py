@@ -24,6 +24,7 @@ TOOLS = ROOT / ".venv" / "tools" / "bin"
     ],
     ids=["schema", "timeouts", "hooks"],
 )
+@pytest.mark.long
 def test_workflow_passes_its_linter(command):
     if not TOOLS.exists():
         pytest.skip("what checks it is not here: make .venv/.tools")

@@ -13,7 +13,8 @@ from loadtest.bench import bench_sequences as bench
 pytestmark = pytest.mark.tensorflow
 
 
-@pytest.mark.parametrize("network", ["stca", pytest.param("hstu", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("network", ["stca", pytest.param("hstu", marks=pytest.mark.campaign)])
 def test_engine_and_expanded_graph_score_the_request_alike(network, tmp_path):
     request = bench.published(tmp_path, network, 6)
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:

@@ -99,6 +99,7 @@ def test_request_of_ids_scores_as_one_with_all_features(tmp_path):
         assert changed.tolist() == [6]
 
 
+@pytest.mark.long
 def test_evaluation_joins_what_training_joined(tmp_path):
     tables(tmp_path)
     raw = config(tmp_path)

@@ -83,6 +83,7 @@ def test_histories_are_counted_only_to_choose_epochs(tmp_path, monkeypatch):
     assert NextItemRun(next_config(tmp_path)).config.train.epochs == 30
 
 
+@pytest.mark.long
 def test_floats_of_new_events_are_read_as_those_of_earlier_ones(tmp_path):
     write_log(tmp_path / "log.csv")
     raw = raw_config(tmp_path, train={"epochs": 1, "holdout": 0.0})
