@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -189,9 +190,15 @@ def page(spent, title):
             "",
             table("folder", [line(*i) for i in ranked["folders"][:FILES]]),
             table("file", [line(*i) for i in ranked["files"][:FILES]]),
-            table("fixture or test", [line(f"{f} {p}", row) for (f, p), row in ranked["parts"][:PARTS]]),
+            table("fixture or test", [line(_explained(f"{f} {p}"), row) for (f, p), row in ranked["parts"][:PARTS]]),
         ]
     )
+
+
+def _explained(name):
+    """Return the name of a part, with the reason why it is worth its time if there is one."""
+    reasons = tomllib.loads(Path(__file__).with_name("cost_reasons.toml").read_text())
+    return f"{name}: {reasons[name]}" if name in reasons else name
 
 
 if __name__ == "__main__":
