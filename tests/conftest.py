@@ -11,7 +11,6 @@ from hypothesis import settings
 from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
 from tests.support.shared_steps import share_step_functions
 
-
 # A busy machine is slow now and then: no example fails for that. `.ci/run` chooses the profile "ci" in place of it.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
