@@ -248,8 +248,8 @@ class ModelHost(ABC):
             return ""
         if any(model.refused for model in models.values()):
             return "no model can be served: the server's log has the reasons"
-        if self.repository.misplaced():
-            return self.repository.misplaced()
+        if reason := self.repository.misplaced():
+            return reason
         return "no model is loaded: each was unloaded" if models else "the repository has no model"
 
     @property
