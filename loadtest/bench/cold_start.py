@@ -19,20 +19,19 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.load.launch import free_ports, run_freshet
+from loadtest.load.launch import first_answer, free_ports, port_options, run_freshet
 from loadtest.reports.report import machine, opening, origin
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"
 PYTHONS = ("3.11", "3.12", "3.13")
 TIMEOUT_S = 900
-AS_NOBODY = (shutil.which("chroot") or "chroot", "--userspec=12345:12345", "--groups=", "/")
+NOBODY = "12345:12345"
 BODY = json.dumps({"inputs": {"ids": [[1] * 26], "floats": [[0.5] * 13]}}).encode()
 
 
@@ -112,39 +111,34 @@ def start(how: str, environment: Path, serve: Sequence[str], home: Path | None, 
         model: The model that is asked.
     """
     ports = free_ports(3)
-    names = ("--http-port", "--grpc-port", "--admin-port")
-    options = [text for name, port in zip(names, ports, strict=True) for text in (name, str(port))]
-    command = [str(environment / "bin" / "freshet"), "serve", *serve, *options]
+    command = [str(environment / "bin" / "freshet"), "serve", *serve, *port_options(ports)]
     env = {"PATH": "/usr/bin:/bin"}
     if home is None:
-        command = [*AS_NOBODY, *command]
+        command = [*as_user(NOBODY), *command]
     else:
         env["HOME"] = str(home)
     began_s = time.monotonic()
     process = subprocess.Popen(command, env=env, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        url = f"http://127.0.0.1:{ports[0]}/v1/models/{model}:predict"
-        while True:
-            try:
-                urllib.request.urlopen(url, body, timeout=5).read()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > began_s + TIMEOUT_S:
-                    process.kill()
-                    said = process.communicate()[1].decode()[-2000:]
-                    raise SystemExit(f"cold-start: {how}: no answer: {said}") from None
-                time.sleep(0.01)
+        if first_answer(ports[0], model, body, lambda: process.poll() is not None, TIMEOUT_S) is None:
+            process.kill()
+            raise SystemExit(f"cold-start: {how}: no answer: {process.communicate()[1].decode()[-2000:]}")
         return Start(how, time.monotonic() - began_s, processor_time_s(process.pid))
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
 
 
-def others_can_run(python: Path) -> bool:
-    """Return True if this process may become another user who can run an interpreter."""
+def as_user(user: str) -> list[str]:
+    """Return what runs a command as another user, UID:GID, without the rights of this one."""
+    return [shutil.which("chroot") or "chroot", f"--userspec={user}", "--groups=", "/"]
+
+
+def others_can_run(python: Path, user: str = NOBODY) -> bool:
+    """Return True if this process may become another user, UID:GID, who can run an interpreter."""
     if os.geteuid() != 0 or not shutil.which("chroot"):
         return False
-    return subprocess.run([*AS_NOBODY, str(python), "-c", ""], cwd="/", capture_output=True).returncode == 0
+    return subprocess.run([*as_user(user), str(python), "-c", ""], cwd="/", capture_output=True).returncode == 0
 
 
 def processor_time_s(pid: int) -> float:

@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def serving(repository: Path, log: Path, options: list[str], checkout: Path | No
     """`freshet serve` while the block runs; raises CommandFailed when it is never ready, or ends early. checkout: whose
     code is to serve; None for what is installed."""
     http_port, grpc_port, admin_port = free_ports(3)
-    ports = ["--http-port", str(http_port), "--grpc-port", str(grpc_port), "--admin-port", str(admin_port)]
+    ports = port_options([http_port, grpc_port, admin_port])
     program = freshet() if checkout is None else _program(checkout)
     command = [*program, "serve", "--repository", str(repository), "--host", HOST, *ports, *options]
     start_s = time.monotonic()
@@ -124,6 +125,32 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [s.getsockname()[1] for s in sockets]
+
+
+def port_options(ports: Sequence[int]) -> list[str]:
+    """Return the options of `freshet serve` for its ports: of HTTP, of gRPC and of the admin API."""
+    names = ("--http-port", "--grpc-port", "--admin-port")
+    return [text for name, port in zip(names, ports, strict=True) for text in (name, str(port))]
+
+
+def first_answer(port: int, model: str, body: bytes, ended: Callable[[], bool], timeout_s: float) -> bytes | None:
+    """Ask a server that starts until it answers; return the answer, or None if it ends or takes too long.
+
+    Args:
+        port: Its port of HTTP.
+        model: The model that is asked.
+        body: Of the request.
+        ended: Returns True if the server has ended.
+        timeout_s: Seconds to wait.
+    """
+    url, until_s = f"http://{HOST}:{port}/v1/models/{model}:predict", time.monotonic() + timeout_s
+    while not ended() and time.monotonic() < until_s:
+        try:
+            answer: bytes = urllib.request.urlopen(url, body, timeout=5).read()
+            return answer
+        except OSError:
+            time.sleep(READY_POLL_S)
+    return None
 
 
 def _ready(port: int) -> bool:

@@ -125,8 +125,8 @@ def _text(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 @pytest.mark.long
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_training_on_recordings_reads_the_values_as_they_were_used(tmp_path, workers):
     write_tables(tmp_path)
     trained(config(tmp_path, tmp_path / "events.parquet", "clicked", "hist_items", "hist_seconds"))

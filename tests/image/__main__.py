@@ -86,7 +86,7 @@ def _train(builder: Builder) -> dict[str, Any]:
     """Train in the image on a table of its own, as its user."""
     config = builder.config("train")
     root = builder.unpack("freshet-train")
-    with Container(root, {**config, "Entrypoint": ["freshet"]}, ["demo", "--exit-after", "1"]) as container:
+    with Container(root, config, ["demo", "--exit-after", "1"]) as container:
         status, said = container.wait()
     return {"status": status, "said": said[-600:] if status else ""}
 

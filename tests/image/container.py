@@ -24,12 +24,6 @@ mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=1777,size=64m tmpfs "$root/dev/shm"
-while [ "$1" != -- ]; do
-    mkdir -p "$root$2"
-    mount --bind "$1" "$root$2"
-    shift 2
-done
-shift
 [ "$written" = yes ] || mount -o remount,bind,ro "$root"
 exec chroot --userspec="$user" --groups= "$root" /usr/bin/env -i -C "$folder" "$@"
 """
@@ -54,8 +48,6 @@ class Container:
         *,
         user: str = "",
         read_only: bool = False,
-        volumes: Mapping[Path, str] | None = None,
-        env: Mapping[str, str] | None = None,
     ) -> None:
         """Start it.
 
@@ -64,13 +56,10 @@ class Container:
             config: User, Env, WorkingDir, Entrypoint and Cmd of the image.
             command: Instead of Cmd.
             user: UID:GID instead of the image's.
-            read_only: Nothing but /dev/shm and volumes can be written to.
-            volumes: Folder of this machine -> folder of the container.
-            env: Besides the image's.
+            read_only: Nothing but /dev/shm can be written to.
         """
         uid, gid, home = _account(root, user or config["User"])
-        mounts = [text for source, target in (volumes or {}).items() for text in (str(source), target)]
-        variables = [f"HOME={home}", *config["Env"], *(f"{name}={value}" for name, value in (env or {}).items())]
+        variables = [f"HOME={home}", *config["Env"]]
         arguments = [*config["Entrypoint"], *(command or config["Cmd"])]
         written = "no" if read_only else "yes"
         self._enter = ["--setuid", uid, "--setgid", gid, "--", "env", "-i", *variables]
@@ -79,7 +68,7 @@ class Container:
         self.began_s = time.monotonic()
         self._process = subprocess.Popen(
             ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER, "sh", str(root),
-             f"{uid}:{gid}", config["WorkingDir"] or "/", written, *mounts, "--", *variables, *arguments],
+             f"{uid}:{gid}", config["WorkingDir"] or "/", written, *variables, *arguments],
             stdout=self._output, stderr=subprocess.STDOUT,
         )  # fmt: skip
 

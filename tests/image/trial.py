@@ -6,14 +6,13 @@ import http.client
 import json
 import threading
 import time
-import urllib.request
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loadtest.bench.cold_start import processor_time_s
-from loadtest.load.launch import free_ports
+from loadtest.load.launch import first_answer, free_ports, port_options
 from tests.image.builder import Builder
 from tests.image.container import Container
 
@@ -63,41 +62,29 @@ def try_start(builder: Builder, stage: str, way: Way) -> Start:
     ports, config = free_ports(3), builder.config(stage)
     root, command = builder.unpack(f"freshet-{stage}"), ["serve", "--sample", *port_options(ports)]
     with Container(root, config, command, user=way.user, read_only=way.read_only) as container:
-        scores = first_answer(container, ports[0], SAMPLE["model"], SAMPLE["body"])
+        answered = ask_first(container, ports[0])
         wall_s, pid = time.monotonic() - container.began_s, container.pid
         cpu_s = processor_time_s(pid) if pid else 0.0
-        complaint = "" if scores else "no answer"
-        if scores and (unhealthy := _health(container, config["Healthcheck"]["Test"], ports[0])):
-            complaint = unhealthy
+        complaint = "" if answered else "no answer"
+        if answered:
+            complaint = check_health(container, config["Healthcheck"]["Test"][1:], ports[0])
     status, said = container.stop()
     if status or complaint:
         complaint = f"{complaint or 'exit status'} {status}: {said[-600:]}"
     return Start(stage, way.name, wall_s, cpu_s, complaint)
 
 
-def first_answer(container: Container, port: int, model: str, body: Any) -> Any:
-    """Wait for the first answer; return it, or None if there is none in time."""
-    url = f"http://127.0.0.1:{port}/v1/models/{model}:predict"
-    until_s = time.monotonic() + TIMEOUT_S
-    while not container.ended() and time.monotonic() < until_s:
-        try:
-            return json.load(urllib.request.urlopen(url, json.dumps(body).encode(), timeout=5))
-        except OSError:
-            time.sleep(0.01)
-    return None
+def ask_first(container: Container, port: int) -> bool:
+    """Wait for the first answer of the sample; return False if there is none in time."""
+    body = json.dumps(SAMPLE["body"]).encode()
+    return first_answer(port, SAMPLE["model"], body, container.ended, TIMEOUT_S) is not None
 
 
-def _health(container: Container, test: list[str], port: int) -> str:
+def check_health(container: Container, command: list[str], port: int) -> str:
     """Run the image's health check beside its process; return what it complains of."""
     # The check asks the default port.
-    command = [text.replace(":8501/", f":{port}/") for text in test[1:]]
-    done = container.run(command)
+    done = container.run([text.replace(":8501/", f":{port}/") for text in command])
     return "" if done.returncode == 0 else f"health check: {done.stderr[-300:]}"
-
-
-def port_options(ports: list[int]) -> list[str]:
-    names = ("--http-port", "--grpc-port", "--admin-port")
-    return [text for name, port in zip(names, ports, strict=True) for text in (name, str(port))]
 
 
 class Clients:
@@ -154,7 +141,7 @@ def replace_under_load(builder: Builder, stage: str, times: int) -> dict[str, An
         ports = free_ports(3)
         root = builder.unpack(f"freshet-{stage}")
         container = Container(root, config, ["serve", "--sample", *port_options(ports)], read_only=True)
-        if first_answer(container, ports[0], SAMPLE["model"], SAMPLE["body"]) is None:
+        if not ask_first(container, ports[0]):
             raise SystemExit(f"image-check: a container does not answer: {container.stop()[1][-600:]}")
         return container, ports[0]
 
