@@ -310,11 +310,18 @@ def test_axe_finds_nothing_serious(opened, stage, view, scheme):
 def test_token_is_requested_and_kept_for_the_tab(opened, tmp_path):
     stage = Stage(tmp_path, "--workers", "1", "--admin-token", "s3cret", pause_s=0.05)
     with stage, page_of(opened, stage.address) as page:
+        late = []
+        page.route("**/admin/live", lambda route: late.append(route))
         page.get_by_label("Admin token").fill("wrong")
         page.get_by_role("button", name="Sign in").click()
         page.get_by_text("The server does not accept this token.").wait_for()
+        until(lambda: late, lambda: page.wait_for_timeout(20))
         page.get_by_label("Admin token").fill("s3cret")
         page.get_by_role("button", name="Sign in").click()
+        page.wait_for_selector(".card .spark")
+        with page.expect_response("**/admin/live"):
+            late[0].fulfill(status=401)
+        page.unroute("**/admin/live")
         page.wait_for_selector(".card .spark")
         page.reload()
         page.wait_for_selector(".card .spark")

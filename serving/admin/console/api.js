@@ -14,20 +14,25 @@ export class Refusal extends Error {
   constructor(status, message) { super(message); this.status = status; }
 }
 
+// A 401 to a token that has been replaced since says nothing of the one that is in use.
+function refuse(asked) {
+  if (asked === token) refused();
+}
+
 function headers(more) {
   return token ? { ...more, authorization: `Bearer ${token}` } : more;
 }
 
 // The reply's JSON; throws Refusal with the server's own message.
 export async function call(method, path, body, type = "application/json") {
-  const sent = body === undefined ? undefined : type === "application/json" && typeof body !== "string" ? JSON.stringify(body) : body;
+  const asked = token, sent = body === undefined ? undefined : type === "application/json" && typeof body !== "string" ? JSON.stringify(body) : body;
   let reply;
   try {
     reply = await fetch(path, { method, body: sent, headers: headers(body === undefined ? {} : { "content-type": type }) });
   } catch {
     throw new Refusal(0, "The server does not answer.");
   }
-  if (reply.status === 401) refused();
+  if (reply.status === 401) refuse(asked);
   let found = null;
   try { found = await reply.json(); } catch { /* reported by its status */ }
   if (!reply.ok) throw new Refusal(reply.status, found && found.error ? String(found.error) : `the server replied ${reply.status}`);
@@ -40,9 +45,10 @@ export const model = (name, rest = "") => `/admin/models/${encodeURIComponent(na
 // Follows /admin/live while the page is open; a stream that ends is opened again, with growing delays.
 export async function follow(onSample, onState) {
   for (let wait = 500; ; wait = Math.min(wait * 2, 8000)) {
+    const asked = token;
     try {
       const reply = await fetch("/admin/live", { headers: headers({ accept: "text/event-stream" }) });
-      if (reply.status === 401) { refused(); onState("signed out"); }
+      if (reply.status === 401) { refuse(asked); onState("signed out"); }
       else if (reply.status === 429) onState("too many live streams");
       else if (reply.ok) { onState(""); wait = 500; await events(reply.body.getReader(), onSample); onState("reconnecting"); }
       else onState("not ready");

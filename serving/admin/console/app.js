@@ -86,8 +86,7 @@ async function start() {
   await refresh();
 }
 
-let waiting = false;
-onRefused(() => { if (!waiting) { waiting = true; setTimeout(() => { waiting = false; if (!document.querySelector(".login")) askToken(); }, 0); } });
+onRefused(() => { if (!document.querySelector(".login")) askToken(); });
 byId("leave").addEventListener("click", () => { signIn(""); location.hash = "#/"; location.reload(); });
 addEventListener("hashchange", () => { if (document.querySelector(".login")) return; go(); byId("main").focus({ preventScroll: true }); scrollTo(0, 0); });
 addEventListener("resize", update);
