@@ -123,6 +123,36 @@ def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
     return Ragged(take_rows(column.values, places), ends)
 
 
+def slice_column(column: Column, first: int, last: int) -> Column:
+    """Return rows [first, last) of a column without copying values.
+
+    Args:
+        column: The column.
+        first: First row.
+        last: End of the range, exclusive.
+    """
+    if isinstance(column, Strings):
+        return Strings(column.data, column.offsets[first : last + 1])
+    if isinstance(column, Ragged):
+        splits = column.row_splits[first : last + 1]
+        values = slice_column(column.values, int(splits[0]), int(splits[-1]))
+        return Ragged(values, splits - splits[0])  # type: ignore[arg-type]
+    return column[first:last]
+
+
+def join_columns(columns: Sequence[Any]) -> Any:
+    """Concatenate the rows of columns of one kind."""
+    if isinstance(columns[0], Ragged):
+        values = join_columns([c.values for c in columns])
+        lengths = np.concatenate([np.diff(c.row_splits) for c in columns])
+        return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
+    if isinstance(columns[0], Strings):
+        data = np.concatenate([c.data[c.offsets[0] : c.offsets[-1]] for c in columns])
+        lengths = np.concatenate([np.diff(c.offsets) for c in columns])
+        return Strings(data, np.concatenate([[0], np.cumsum(lengths)]))
+    return np.concatenate(columns)
+
+
 def nbytes_of(inputs: Mapping[str, Column]) -> int:
     """Return the memory of a request's values in bytes."""
     return inputs.places.nbytes if type(inputs) is PackedColumns else sum(map(_nbytes, inputs.values()))

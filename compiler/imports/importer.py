@@ -38,6 +38,7 @@ from freshet_serving.compiler.imports.tensorflow_stage import TensorFlowStage
 from freshet_serving.compiler.imports.unsupported_ops import unsupported_ops
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.growth_meter import with_growth
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
     MAX_RANK,
@@ -256,6 +257,7 @@ class Importer:
         stage = draft.stage.write() if draft.stage else b""
         manifest = self.manifest(writer.model, writer.version, cut, draft, graph, notes)
         graph = replace(graph, examples=self._prove(manifest, tables, stage, graph))
+        manifest = with_growth(manifest, stage)
         return publish(repository, writer, manifest, tables.items(), graph, buckets, stage=stage)
 
     def _prove(self, manifest: Manifest, tables: Mapping[str, Any], stage: bytes, graph: DenseGraph) -> Tensors:

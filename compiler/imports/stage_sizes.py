@@ -8,8 +8,12 @@ SavedModel may do otherwise: masks of lengths are written so (tf.sequence_mask).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.feeds import FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignGraph, Ref
+from freshet_serving.compiler.imports.ops import words
 from freshet_serving.processor.errors import BadInput
 
 # By operation, the inputs that say how large its output is.
@@ -26,6 +30,84 @@ SIZING = {
 BY_SHAPE = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 PARTS = ("/row_splits", "/indices", "/shape")
 """Nodes that are fed where values lie: the engine makes them, as large as the request is."""
+
+
+SPLITTING = words(
+    "DecodeBase64 ParseExample ParseExampleV2 ParseSequenceExample ParseSequenceExampleV2 ParseSingleExample "
+    "StringNGrams StringSplit StringSplitV2 UnicodeDecode UnicodeDecodeWithOffsets"
+)
+"""Operations that make as many values of a string as it is long."""
+MORE_SIZING = {
+    **SIZING,
+    "Bincount": (1,),
+    "DenseBincount": (1,),
+    "LinSpace": (2,),
+    "RaggedBincount": (2,),
+    "RaggedRange": (0, 1, 2),
+    "ScatterNd": (2,),
+    "SparseToDense": (1,),
+}
+
+
+def sizing_inputs(data: bytes, fed: Iterable[FeedSpec]) -> list[str]:
+    """Return the inputs whose values say how large tensors of a stage's graph are.
+
+    An integer that reaches a size, by whatever way, and a string that is split. What happens inside a function is
+    taken to happen to all that the function is given.
+
+    Args:
+        data: The stage's GraphDef.
+        fed: The inputs as they are fed.
+    """
+    definition = tf.compat.v1.GraphDef()
+    definition.ParseFromString(data)
+    functions = {function.signature.name: list(function.node_def) for function in definition.library.function}
+    nodes = {node.name: node for node in definition.node}
+    found = []
+    for one in fed:
+        text = one.dtype.kind == "O"
+        if not text and one.dtype.kind not in "iu":
+            continue
+        reached = {node for node in one.nodes if not node.endswith(PARTS)}
+        if _reaches(nodes.values(), reached, functions, text):
+            found.append(one.name)
+    return sorted(found)
+
+
+def _reaches(nodes: Iterable[Any], reached: set[str], functions: dict[str, list[Any]], text: bool) -> bool:
+    """Report whether values of these nodes say how large a tensor is; adds to them what depends on them.
+
+    GraphDefs need not be in order, so it looks until nothing is added.
+    """
+    ordered, before = list(nodes), -1
+    while len(reached) != before:
+        before = len(reached)
+        for node in ordered:
+            given = [name.lstrip("^").split(":")[0] for name in node.input]
+            if reached.isdisjoint(given):
+                continue
+            if _sizes(node, given, reached, functions, text):
+                return True
+            if node.op not in BY_SHAPE:
+                reached.add(node.name)
+    return False
+
+
+def _sizes(node: Any, given: list[str], reached: set[str], functions: dict[str, list[Any]], text: bool) -> bool:
+    if text and node.op in SPLITTING:
+        return True
+    if any(given[i] in reached for i in MORE_SIZING.get(node.op, ()) if i < len(given)):
+        return True
+    called = {node.op} | {a.func.name for a in node.attr.values() if a.HasField("func")}
+    called |= {f.name for a in node.attr.values() for f in a.list.func}
+    seen: set[str] = set()
+    while called := (called & functions.keys()) - seen:
+        seen |= called
+        inner = [n for name in called for n in functions[name]]
+        if any(n.op in SPLITTING if text else n.op in MORE_SIZING for n in inner):
+            return True
+        called = {n.op for n in inner} | {a.func.name for n in inner for a in n.attr.values() if a.HasField("func")}
+    return False
 
 
 def check_stage_sizes(graph: ForeignGraph, outputs: Iterable[Ref]) -> None:

@@ -12,6 +12,7 @@ Thread-safe: a TensorFlow session is, and there is no other state.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -22,9 +23,11 @@ from freshet_serving.compiler.frameworks import quiet, tf
 from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, FeedSpec, feeds_of
 from freshet_serving.compiler.imports.ops import STAGE, check_ops
+from freshet_serving.compiler.imports.stage_sizes import sizing_inputs
+from freshet_serving.processor.backends import EndedRun
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.features.stage import NONE
+from freshet_serving.processor.features.stage import NONE, Limit
 from freshet_serving.processor.package import Input, StageLookup
 
 THREADS = 2
@@ -46,7 +49,13 @@ def load(
 
 
 class TensorFlowStage:
-    """A processor.features.stage.Stage in a TensorFlow session."""
+    """A processor.features.stage.EndableStage in a TensorFlow session.
+
+    Attributes:
+        bounded: TensorFlow does not bound its memory.
+    """
+
+    bounded = False
 
     def __init__(
         self, data: bytes, inputs: Sequence[Input], outputs: Sequence[Input], lookups: Sequence[StageLookup] = ()
@@ -84,6 +93,7 @@ class TensorFlowStage:
             self._run = self._session.make_callable(
                 [f"{name}:0" for name in fetched],
                 feed_list=[f"{node}:0" for node in (*self._nodes, *(ROWS + name for name in self._rows))],
+                accept_options=True,
             )
         except Exception:
             raise Corrupt("stage: refused by TensorFlow") from None
@@ -97,12 +107,36 @@ class TensorFlowStage:
             fed.check(inputs[name])
 
     def run(
-        self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE
+        self,
+        inputs: Mapping[str, Column],
+        rows: int,
+        found: Mapping[str, NDArray[np.float32]] = NONE,
+        limit: Limit | None = None,
+    ) -> dict[str, Column]:
+        options = None
+        if limit is not None and math.isfinite(limit.left_s):
+            # TensorFlow ends a run by itself, between two operations; 0 would be no limit.
+            options = tf.compat.v1.RunOptions(timeout_in_ms=max(1, math.ceil(limit.left_s * 1e3)))
+        return self._compute(inputs, rows, found, options)
+
+    def traced(self, data: bytes) -> TracedTensorFlowStage:
+        """Return a twin that counts; see EndableStage."""
+        return TracedTensorFlowStage(self, sizing_inputs(data, self._fed.values()))
+
+    def _compute(
+        self,
+        inputs: Mapping[str, Column],
+        rows: int,
+        found: Mapping[str, NDArray[np.float32]],
+        options: Any = None,
+        metadata: Any = None,
     ) -> dict[str, Column]:
         feeds = feeds_of(self._fed, inputs, rows)
-        given = [found[name] for name in self._rows]
+        arguments = [*(feeds[node] for node in self._nodes), *(found[name] for name in self._rows)]
         try:
-            values = iter(self._run(*[feeds[node] for node in self._nodes], *given))
+            values = iter(self._run(*arguments, options=options, run_metadata=metadata))
+        except tf.errors.DeadlineExceededError:
+            raise EndedRun("the model did not finish in time for these inputs") from None
         except tf.errors.OpError as error:
             raise BadInput(f"the model refuses these inputs: {reason_of(error)}") from None
         return {o.name: self._column(o, next(values), next(values) if o.ragged else None, rows) for o in self._outputs}
@@ -124,6 +158,35 @@ class TensorFlowStage:
             segments = segments[order]
             column = Strings.of(values[order].tolist()) if isinstance(column, Strings) else column[order]
         return Ragged(column, np.searchsorted(segments, np.arange(rows + 1)).astype(np.int64))
+
+
+class TracedTensorFlowStage:
+    """A stage whose runs TensorFlow traces."""
+
+    def __init__(self, stage: TensorFlowStage, sized_by: Collection[str]) -> None:
+        """Count what a stage computes.
+
+        Args:
+            stage: The loaded stage, whose session it uses.
+            sized_by: Inputs whose values say how large tensors are.
+        """
+        self.sized_by = sized_by
+        self._stage = stage
+        self._nbytes: list[int] = []
+
+    def run(
+        self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE
+    ) -> dict[str, Column]:
+        options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+        traced = tf.compat.v1.RunMetadata()
+        made = self._stage._compute(inputs, rows, found, options, traced)
+        outputs = (o for device in traced.step_stats.dev_stats for node in device.node_stats for o in node.output)
+        self._nbytes.append(sum(o.tensor_description.allocation_description.requested_bytes for o in outputs))
+        return made
+
+    def made(self) -> list[int]:
+        """Return the bytes that operations wrote in each run."""
+        return self._nbytes
 
 
 def _fed(spec: Input, nodes: Mapping[str, Any]) -> FeedSpec | None:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.data.formats import DataConfig, format_of
 from freshet_serving.models.data.open_data import open_source
-from freshet_serving.models.data.source import Batch, Field, Schema, Source, join_columns
-from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
+from freshet_serving.models.data.source import Batch, Field, Schema, Source
+from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns, take_rows
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Manifest

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.data.sequence_columns import SequenceConfig, SequenceFeature, entering, event_values
-from freshet_serving.models.data.source import Batch, Source, join_columns
-from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
+from freshet_serving.models.data.source import Batch, Source
+from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns, take_rows
 
 READ_ROWS = 65_536
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
+from freshet_serving.processor.columns import Column, slice_column, take_rows
 from freshet_serving.processor.errors import BadInput, nearest
 
 ONE_OF = {"ids": "id", "strings": "string", "floats": "float"}
@@ -175,36 +175,6 @@ class Source(Protocol):
     def count_rows(self) -> int | None:
         """Return the number of rows of the whole stream; None if it is endless. May read all of the data."""
         ...
-
-
-def slice_column(column: Column, first: int, last: int) -> Column:
-    """Return rows [first, last) of a column without copying values.
-
-    Args:
-        column: The column.
-        first: First row.
-        last: End of the range, exclusive.
-    """
-    if isinstance(column, Strings):
-        return Strings(column.data, column.offsets[first : last + 1])
-    if isinstance(column, Ragged):
-        splits = column.row_splits[first : last + 1]
-        values = slice_column(column.values, int(splits[0]), int(splits[-1]))
-        return Ragged(values, splits - splits[0])  # type: ignore[arg-type]
-    return column[first:last]
-
-
-def join_columns(columns: Sequence[Any]) -> Any:
-    """Concatenate the rows of columns of one kind."""
-    if isinstance(columns[0], Ragged):
-        values = join_columns([c.values for c in columns])
-        lengths = np.concatenate([np.diff(c.row_splits) for c in columns])
-        return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
-    if isinstance(columns[0], Strings):
-        data = np.concatenate([c.data[c.offsets[0] : c.offsets[-1]] for c in columns])
-        lengths = np.concatenate([np.diff(c.offsets) for c in columns])
-        return Strings(data, np.concatenate([[0], np.cumsum(lengths)]))
-    return np.concatenate(columns)
 
 
 def check_position(rows: int, start: int) -> None:

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.data.source import Batch, Field, Schema, check_position, join_columns
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.models.data.source import Batch, Field, Schema, check_position
+from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns
 
 FIELDS = (
     Field("user_id", "id"),

@@ -13,9 +13,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.data.source import slice_column
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.columns import Column
+from freshet_serving.processor.columns import Column, slice_column
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation

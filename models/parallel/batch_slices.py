@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.data.source import slice_column
 from freshet_serving.models.parallel.ranks import Array, Bytes, packed, unpacked
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged, Strings, slice_column
 
 Float32s = NDArray[np.float32]
 

@@ -26,13 +26,13 @@ import numpy as np
 
 from freshet_serving.models.data.entity_table import entity_fields, ids_of
 from freshet_serving.models.data.formats import SCHEMES
-from freshet_serving.models.data.source import Batch, Schema, join_columns
+from freshet_serving.models.data.source import Batch, Schema
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.open_rows import open_stream
 from freshet_serving.models.streams.stream import ErrorContext
 from freshet_serving.models.streams.stream_journal import StreamJournal
-from freshet_serving.processor.columns import Column, take_rows
+from freshet_serving.processor.columns import Column, join_columns, take_rows
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
 from freshet_serving.processor.package import atomic_file
 from freshet_serving.processor.repository import open_repository

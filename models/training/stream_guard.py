@@ -13,11 +13,11 @@ from collections import deque
 import numpy as np
 
 from freshet_serving.models.config.guard_section import GuardConfig
-from freshet_serving.models.data.source import Batch, join_columns
+from freshet_serving.models.data.source import Batch
 from freshet_serving.models.training.lineage import Lineage
 from freshet_serving.models.training.trainer import BoundBatch, Trainer
 from freshet_serving.models.training.window_guard import Floats, WindowFigures, WindowGuard, WindowScores
-from freshet_serving.processor.columns import Column
+from freshet_serving.processor.columns import Column, join_columns
 
 EARLIER_ROWS = 512
 """Minimum number of rows before a window that are scored again: a small batch may have no row of one label."""

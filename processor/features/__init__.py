@@ -10,6 +10,8 @@ entity_records  fills what a request leaves out from the records of entities
 evaluation      hash buckets, joins and crosses of a request's inputs
 key_codes       the keys of hashed tables
 stage           the interface to the runtime of an imported model's own preprocessing
+stage_runs      runs a stage in pieces, within what one request may cost
+growth_meter    measures how much a stage computes, by rows and by the longest list
 stage_rows      runs a stage that reads rows of tables, with each batch
 """
 
@@ -17,6 +19,7 @@ __all__ = [
     "bound_request",
     "entity_records",
     "evaluation",
+    "growth_meter",
     "input_reader",
     "key_codes",
     "late_values",

@@ -14,6 +14,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.entity_records import UsedRecords
 from freshet_serving.processor.features.input_reader import BoundInput
 from freshet_serving.processor.features.late_values import LateValues, fill_left_out
+from freshet_serving.processor.features.stage import Limit
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.records import LEFT_OUT
 
@@ -31,6 +32,7 @@ class BoundRequest(NamedTuple):
             records: 1 if the key has none. Another batch of the same request writes all of them again.
         columns: The inputs by name, for a stage that is run with each batch (stage_rows).
         used: The records of the inputs that it leaves out; None if it leaves none out.
+        limit: The time that a stage may take for it; None for any.
     """
 
     rows: int
@@ -41,6 +43,7 @@ class BoundRequest(NamedTuple):
     unknown: Sequence[tuple[str, NDArray[np.int64]]] = ()
     columns: Mapping[str, Column] | None = None
     used: UsedRecords | None = None
+    limit: Limit | None = None
 
     def without_flags(self) -> BoundRequest:
         """Return the request for readers whose records are not those of its reply."""
@@ -108,7 +111,7 @@ class Pooling(NamedTuple):
 
         Raises:
             NonFiniteInput: A float is infinite, or becomes so when scaled.
-            StageRefusal: A stage refuses a request.
+            FreshetError: A stage refuses a request, or was not done in time.
         """
         inputs, kept = inputs_of(bound), None
         if self.late:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.features.stage import Limit
 from freshet_serving.processor.kernels.records import LEFT_OUT
 
 
@@ -34,6 +35,8 @@ class SentColumns(Protocol):
     def columns(self) -> Mapping[str, Column] | None: ...
     @property
     def used(self) -> KeptRecords | None: ...
+    @property
+    def limit(self) -> Limit | None: ...
 
 
 class LateFill(NamedTuple):
@@ -41,11 +44,12 @@ class LateFill(NamedTuple):
 
     Attributes:
         kept: What holds the values; it must outlive their use.
-        refusal: The error of a request whose values are refused: they are NaN; None without one.
+        refusal: The error of a request whose values are refused, or were not computed in time: they are NaN; None
+            without one.
     """
 
     kept: Sequence[Any] = ()
-    refusal: BadInput | None = None
+    refusal: FreshetError | None = None
 
 
 class LateValues(Protocol):

@@ -10,9 +10,11 @@ name:
     max_nodes        by load_json(), and by processor.eas.message_tree for messages: counted in the bytes before parsing
     max_rows         by RequestSize, to which codecs report each input as soon as its shape is known; and again by
     max_ids          processor.features.plan.SparsePlan.bind_inputs(), which every request passes
+    max_cells        by processor.features.stage_runs, from the rows and the longest list, before the stage of an
+                     imported model runs
 
-A model may have its own limits of rows and ids (processor.versions.policy); the others apply before the request's model
-is known.
+A model may have its own limits of rows, ids and cells (processor.versions.policy); the others apply before the
+request's model is known.
 
 Invariant: a refused request has cost no more than its own bytes: no array, list or string was made of its values.
 """
@@ -49,6 +51,15 @@ class RequestLimits:
         metadata=option(
             "Most ids and strings per request, over all of its inputs; [model.NAME] can set its own",
             between(1, 1 << 31),
+            heading=REQUESTS,
+            folded=True,
+        ),
+    )
+    max_cells: int = field(
+        default=1 << 29,
+        metadata=option(
+            "Most values that an imported model's own graph computes per request; [model.NAME] can set its own",
+            between(1, 1 << 40),
             heading=REQUESTS,
             folded=True,
         ),

@@ -48,6 +48,7 @@ from freshet_serving.processor.features.bound_request import (
 )
 from freshet_serving.processor.features.entity_records import EntityRecords, UsedRecords
 from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.features.growth_meter import assumed
 from freshet_serving.processor.features.input_reader import (
     BoundInput,
     EntityShare,
@@ -60,8 +61,9 @@ from freshet_serving.processor.features.input_reader import (
 from freshet_serving.processor.features.late_values import LateValues, fill_left_out
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.sequences import SequenceColumns
-from freshet_serving.processor.features.stage import Stage
+from freshet_serving.processor.features.stage import Limit, Stage
 from freshet_serving.processor.features.stage_rows import StageRows
+from freshet_serving.processor.features.stage_runs import StageRuns
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.records import LEFT_OUT
 from freshet_serving.processor.package import (
@@ -71,6 +73,7 @@ from freshet_serving.processor.package import (
     USER,
     Manifest,
     SequenceEntry,
+    StageGrowth,
     codes_a_value,
     missing_input,
     user_features,
@@ -90,15 +93,16 @@ class SparsePlan:
         late: What fills sources with each batch: entities, or a stage that reads rows.
     """
 
-    def __init__(self, manifest: Manifest, stage: Stage | None = None) -> None:
+    def __init__(self, manifest: Manifest, stage: Stage | None = None, growth: StageGrowth | None = None) -> None:
         """Make the plan.
 
         Args:
             manifest: The version's manifest.
             stage: The loaded stage of a manifest that names one.
+            growth: How much it computes; None for what is assumed of a stage that was not measured.
         """
         self.width = manifest.width
-        self.stage = stage
+        self.stage = None if stage is None else StageRuns(manifest, stage, growth or assumed(manifest))
         self._inputs = {i.name: i for i in manifest.inputs}
         lookups = manifest.lookups
         read = {f.input for f in lookups} | {s.time for s in manifest.sequences}
@@ -174,15 +178,22 @@ class SparsePlan:
             )
             self._scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
         self._rows_read: StageRows | None = None
-        if stage is not None and manifest.stage_lookups:
+        if self.stage is not None and manifest.stage_lookups:
             made = {name: self._sources[name, 0] for name in staged}
             first = sum(len(manifest.rows_of(lookup)) for lookup in manifest.stage_lookups)
-            self._rows_read = StageRows(manifest, stage, made, self.lookups[-first:])
+            self._rows_read = StageRows(manifest, self.stage, made, self.lookups[-first:])
         self.late: list[LateValues] = [*self.entities, *([self._rows_read] if self._rows_read else [])]
         firsts = self.lookups[[self._features[s.columns[0].name] for s in manifest.sequences]]
         self._histories: list[tuple[int, int]] = firsts[:, [pool.SOURCE, pool.CODES]].tolist()
 
-    def bind_inputs(self, inputs: Mapping[str, Column], limits: RequestLimits | None = None) -> BoundRequest:
+    @property
+    def computes_when_bound(self) -> bool:
+        """True if binding a request may take as long as computing it: a stage runs then."""
+        return self.stage is not None and self._rows_read is None
+
+    def bind_inputs(
+        self, inputs: Mapping[str, Column], limits: RequestLimits | None = None, limit: Limit | None = None
+    ) -> BoundRequest:
         """Check names, dtypes, shapes and row counts of a request, and turn it into addresses for the kernel.
 
         Inputs of one row are broadcast to the rows of the others.
@@ -190,10 +201,12 @@ class SparsePlan:
         Args:
             inputs: Columns by name.
             limits: Limits of a request; None for inputs that are not a request.
+            limit: The time that a stage may take; None for any.
 
         Raises:
             BadInput: An input is wrong; the message names it, with what was expected and received.
             TooLarge: The request is beyond its limits.
+            EndedRun: A stage was not done in time.
         """
         if type(inputs) is PackedColumns and (layout := self._layout(inputs)) is not None:
             rows = layout.rows
@@ -217,13 +230,14 @@ class SparsePlan:
         if limits is not None and plain and self._may_exceed(limits, rows, ids + more):
             self._measure(inputs, limits, left)
         later = self._rows_read
+        if self.stage is not None:
+            self.stage.check(inputs, rows, limits)
         if later is not None:
-            later.check(inputs)
             for stride in later.strides.values():
                 words += (address(NOTHING.values), 0, min(LEFT_OUT, -stride), 0)
                 keep.append(NOTHING)
         elif self.stage is not None:
-            staged = self.stage.run(inputs, rows)
+            staged = self.stage.run(inputs, rows, limit)
             rows, more, same = self._read_inputs(self._staged, staged, rows, words, keep)
             ids, user_split = ids + more, user_split and same
         if self._transforms is not None:
@@ -235,7 +249,7 @@ class SparsePlan:
         if left is None:
             self._check_histories(limits, rows, user_split)
             columns = inputs if later is not None else None
-            return BoundRequest(rows, ids, self._pack(*words), keep, user_split, columns=columns)
+            return BoundRequest(rows, ids, self._pack(*words), keep, user_split, columns=columns, limit=limit)
         whole, sources = left.words.copy(), [NOTHING] * len(left.words)
         whole[left.sent] = np.array(words, np.int64).reshape(-1, pool.INPUT_FIELDS)
         for number, source in zip(left.sent, keep):
@@ -413,7 +427,7 @@ class SparsePlan:
 
         Raises:
             NonFiniteInput: A float is infinite, or becomes so when scaled.
-            StageRefusal: The stage refuses a request.
+            FreshetError: The stage refuses a request, or was not done in time.
         """
         inputs, kept = inputs_of(bound), None
         if self.late:
@@ -433,7 +447,7 @@ class SparsePlan:
             bound: The bound request.
 
         Raises:
-            StageRefusal: The stage refuses the request.
+            FreshetError: The stage refuses the request, or was not done in time.
         """
         inputs, counts = inputs_of([bound]), np.zeros((len(tables), 2), np.int64)
         kept, refusal = fill_left_out(self.late, tables, epoch, [bound], inputs, np.array([[0, bound.rows]]), counts)

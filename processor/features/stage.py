@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,75 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.package import Input, Manifest, StageLookup
 
+if TYPE_CHECKING:
+    from freshet_serving.processor.backends import EndableRun
+
 GROUP = "freshet.stages"
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-class StageRefusal(BadInput):
-    """Raised if a stage refuses a request while a batch is filled. All rows have been written by then."""
+class Limit(Protocol):
+    """The time that a request has left (processor.running.run_limit.TimeLimit)."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the limit."""
+
+    def run(self, call: EndableRun) -> None:
+        """Run a call, which raises EndedRun if it is still in progress at the limit."""
+
+
+class TracedStage(Protocol):
+    """A stage that counts what its graph computes."""
+
+    def run(
+        self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE
+    ) -> Mapping[str, Column]:
+        """As Stage.run()."""
+
+    def made(self) -> list[int]:
+        """Return the bytes that operators wrote in each run that ended well, in order; nothing runs after it."""
+
+    @property
+    def sized_by(self) -> Collection[str]:
+        """Inputs whose values say how large tensors of the graph are; of a graph that has run."""
+
+
+class EndableStage(Protocol):
+    """What a runtime's stage may have beyond Stage: runs that end in time, and a twin that counts.
+
+    Attributes:
+        bounded: True if its runtime bounds the memory of a run by itself.
+    """
+
+    bounded: bool
+
+    @property
+    def reads(self) -> Collection[str]:
+        """As Stage.reads."""
+
+    def run(
+        self,
+        inputs: Mapping[str, Column],
+        rows: int,
+        found: Mapping[str, NDArray[np.float32]] = NONE,
+        limit: Limit | None = None,
+    ) -> Mapping[str, Column]:
+        """As Stage.run(); raise EndedRun at the limit, TooLarge if memory is bounded and does not suffice."""
+
+    def traced(self, data: bytes) -> TracedStage:
+        """Return a twin that counts.
+
+        Args:
+            data: The stage's bytes.
+
+        Raises:
+            OSError: It needs a temporary folder, and there is none.
+        """
 
 
 class Stage(Protocol):
-    """A loaded stage. Shared by all threads."""
+    """A loaded stage. Shared by all threads. One with the method `traced` is an EndableStage."""
 
     @property
     def reads(self) -> Collection[str]:
@@ -81,7 +140,7 @@ class StageRuntime(Protocol):
 
 
 def load_stage(manifest: Manifest, data: bytes) -> Stage:
-    """Return the loaded stage of a manifest.
+    """Return the loaded stage of a manifest; see growth_meter.growth_of() for how much it computes.
 
     Args:
         manifest: A manifest that has a stage.

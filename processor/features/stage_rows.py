@@ -6,7 +6,8 @@ cannot be, because the state is not known then. Its outputs are bound as sources
 Invariants
 - Rows are looked up at the epoch at which the batch reads all rows, so a request's scores are of one generation.
 - A run has the rows of one request only: lengths and padding of other requests cannot change its results.
-- A run gets the request's rows that this call fills, or one row if all inputs that the stage reads have one.
+- The runs of a request get the rows that this call fills, or one row if all inputs that the stage reads have one, in
+  pieces of bounded memory, and end in the time that the request has left (stage_runs).
 - What can be refused by looking at a request is refused when it is bound, all rows at once: which of them run together
   depends on measured costs.
 - A request that the model refuses later does not keep the others from being filled: its outputs are NaN, and whoever
@@ -15,18 +16,18 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_int64
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.columns import Column, join_columns
+from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.input_reader import InputReader
 from freshet_serving.processor.features.late_values import LateFill, SentColumns
-from freshet_serving.processor.features.stage import Stage, StageRefusal
+from freshet_serving.processor.features.stage_runs import StageRuns
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.package import Manifest, StageLookup
 
@@ -38,11 +39,10 @@ class StageRows:
 
     Attributes:
         strides: Values of a row of each source that it fills.
-        check: Refuses a request when it is bound; the stage's own method.
     """
 
     def __init__(
-        self, manifest: Manifest, stage: Stage, sources: Mapping[str, int], lookups: NDArray[np.int64]
+        self, manifest: Manifest, stage: StageRuns, sources: Mapping[str, int], lookups: NDArray[np.int64]
     ) -> None:
         """Lay out the stage.
 
@@ -54,10 +54,8 @@ class StageRows:
         """
         assert manifest.stage is not None, "the manifest has a stage"
         self._stage = stage
-        self.check: Callable[[Mapping[str, Column]], None] = getattr(stage, "check", lambda inputs: None)
         self._readers = [(InputReader(o, False, False), sources[o.name]) for o in manifest.stage.outputs]
         self.strides = {sources[o.name]: o.columns or 1 for o in manifest.stage.outputs}
-        self._widths = {i.name: i.columns or 1 for i in manifest.inputs}
         self._lookups: list[_Rows] = []
         at = 0
         for lookup in manifest.stage_lookups:
@@ -83,13 +81,17 @@ class StageRows:
         refusal = None
         for number, request in enumerate(bound):
             first, rows, total, read = self._read(request, *spans[number].tolist())
-            span = np.array([[first, rows]], np.int64)
             own = inputs[number : number + 1]
-            found = {one.name: one.rows(tables, epoch, own, span, counts) for one in self._lookups}
             try:
-                made = self._stage.run(read, rows, found)
-            except BadInput as error:
-                refusal = StageRefusal(str(error))
+                pieces = []
+                for start, count in self._stage.pieces(read, first, rows):
+                    span = np.array([[start, count]], np.int64)
+                    found = {one.name: one.rows(tables, epoch, own, span, counts) for one in self._lookups}
+                    part = self._stage.part(read, start, count, total)
+                    pieces.append(self._stage.run_piece(part, count, found, request.limit))
+                made = {r.name: join_columns([piece[r.name] for piece in pieces]) for r, _ in self._readers}
+            except FreshetError as error:
+                refusal = error
                 made = {
                     r.name: np.full((rows, r.width) if r.spec.columns else rows, np.nan, np.float32)
                     for r, _ in self._readers
@@ -103,29 +105,12 @@ class StageRows:
         return LateFill(kept, refusal)
 
     def _read(self, request: SentColumns, first: int, rows: int) -> tuple[int, int, int, Mapping[str, Column]]:
-        """Return first row, rows and inputs of a run, and the rows that its outputs stand for."""
+        """Return first row, rows and inputs of the runs, and the rows that their outputs stand for."""
         assert request.columns is not None, "bound for a stage that runs with the batch"
         read = {name: request.columns[name] for name in self._stage.reads}
-        if all(self._count(name, column) == 1 for name, column in read.items()):
+        if self._stage.shared(read):
             return 0, 1, 1, read
-        if rows < request.rows:
-            read = {name: self._part(name, column, first, rows) for name, column in read.items()}
         return first, rows, request.rows, read
-
-    def _count(self, name: str, column: Column) -> int:
-        return len(column) // self._widths[name] if isinstance(column, Strings) else len(column)
-
-    def _part(self, name: str, column: Column, first: int, rows: int) -> Column:
-        """Return some rows of an input; all of one that has one row."""
-        if self._count(name, column) == 1:
-            return column
-        if isinstance(column, Ragged):
-            splits = column.row_splits[first : first + rows + 1]
-            values = _between(column.values, int(splits[0]), int(splits[-1]))
-            return Ragged(values, splits - splits[0])
-        each = self._widths[name] if isinstance(column, Strings) else 1
-        part: Column = _between(column, first * each, (first + rows) * each)
-        return part
 
 
 class _Rows:
@@ -176,8 +161,3 @@ class _Rows:
             whole = np.array([[0, end - begin]], np.int64)
             pool.run(tables, self._plan, self._scaling, own, whole, epoch, found, counts)
         return np.tile(found, (rows, 1)) if count == 1 < rows else found
-
-
-def _between(column: Any, first: int, last: int) -> Any:
-    """Return values [first, last) of an array or of strings."""
-    return Strings(column.data, column.offsets[first : last + 1]) if isinstance(column, Strings) else column[first:last]

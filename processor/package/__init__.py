@@ -11,6 +11,7 @@ record_texts  the strings of a record as they were given
 replies     what the replies of each signature hold, and labels of outputs of strings
 item_ranking  versions that rank all items of a table for a user
 sequences     a user's events as one input of the dense graph
+stage_growth   how much an imported model's stage computes for a request
 stage_lookups  rows of tables that an imported model's stage reads
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
@@ -103,6 +104,7 @@ from freshet_serving.processor.package.sequences import (
     SequenceEntry,
 )
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, PublicKey, Signer, new_key
+from freshet_serving.processor.package.stage_growth import GrowthTerm, StageGrowth
 from freshet_serving.processor.package.stage_lookups import StageLookup
 from freshet_serving.processor.package.subgraphs import (
     FEATURES,
@@ -216,6 +218,7 @@ __all__ = [
     "Feature",
     "File",
     "GraphInput",
+    "GrowthTerm",
     "Input",
     "ItemRanking",
     "Manifest",
@@ -227,6 +230,7 @@ __all__ = [
     "ServingSignature",
     "Signer",
     "StageEntry",
+    "StageGrowth",
     "StageLookup",
     "Subgraph",
     "TableDelta",

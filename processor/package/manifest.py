@@ -57,6 +57,7 @@ from freshet_serving.processor.package.replies import (
 )
 from freshet_serving.processor.package.sequences import SEQUENCE, UNSCALED, SequenceEntry, validate_sequences
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
+from freshet_serving.processor.package.stage_growth import validate_growth
 from freshet_serving.processor.package.stage_lookups import StageLookup, validate_stage_lookups
 from freshet_serving.processor.package.subgraphs import (
     FEATURES,
@@ -219,8 +220,9 @@ class Manifest:
         ):
             if entry[key] == default:
                 del entry[key]
-        if document["stage"] and not document["stage"]["lookups"]:
-            del document["stage"]["lookups"]
+        for key in ("lookups", "growth"):
+            if document["stage"] and not document["stage"][key]:
+                del document["stage"][key]
         if not self.key:
             for name in SIGNED:
                 del document[name]
@@ -386,6 +388,8 @@ def validate(manifest: Manifest) -> None:
         _want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: expected a plain name")
         _want(m.stage.file in m.files, "manifest.stage.file: not among manifest.files")
         validate_stage_lookups(m.stage.lookups, m.stage.outputs, m.shapes, {t.name for t in m.tables})
+        if m.stage.growth is not None:
+            validate_growth(m.stage.growth, {i.name for i in m.inputs})
     for i in sources:
         where = f"manifest.inputs[{i.name}]"
         _want(i.dtype in DTYPES, f"{where}.dtype: expected one of {', '.join(DTYPES)}, got {i.dtype[:40]!r}")

@@ -10,6 +10,7 @@ import numpy as np
 from freshet_serving.processor.package.replies import (
     STRING,
 )
+from freshet_serving.processor.package.stage_growth import StageGrowth
 from freshet_serving.processor.package.stage_lookups import StageLookup
 from freshet_serving.processor.package.subgraphs import (
     SCORE,
@@ -144,12 +145,14 @@ class StageEntry:
         outputs: What it computes from a request's inputs; inputs of features like any other.
         lookups: Rows that it reads. With any, it is run under the state of each batch (processor.features.stage_rows),
             and its outputs are floats: rows never decide which rows are read.
+        growth: How much it computes for a request; None in packages that were written before it was measured.
     """
 
     runtime: str
     file: str
     outputs: list[Input]
     lookups: list[StageLookup] = field(default_factory=list)
+    growth: StageGrowth | None = None
 
 
 @dataclass(frozen=True, slots=True)

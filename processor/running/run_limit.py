@@ -1,13 +1,14 @@
 """End runs that take longer than their requests can wait.
 
 The values of a request may decide how many trips a loop of an imported graph makes, so one request could occupy a
-session for minutes. Runs of such graphs can be ended (EndableRun); all others are never touched.
+session for minutes. Runs of such graphs can be ended (EndableRun), and so can runs of a stage; all others are never
+touched.
 
-Invariants. Each session has one limit, and one run at a time.
-1. An end never reaches a later run. It is given under the lock, to the run that is set as running; a run is set under
-   the lock, after an end that came too late for the previous run has been taken back.
-2. A run that is still in progress at its limit is ended then: the thread that ends runs wakes no later than that. A run
-   wakes the thread only if its limit is earlier than the time at which it wakes anyway, so a run costs one lock.
+Invariants. One thread ends the runs of all sessions.
+1. An end never reaches a later run. It is given under the lock, to a run that is in progress; the run takes it back
+   under the lock when it returns, before its call can run again.
+2. A run that is still in progress at its limit is ended then: the thread wakes no later than that. A run wakes the
+   thread only if its limit is earlier than the time at which it wakes anyway.
 3. The thread ends after IDLE_S without a run, and the next run starts another.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from freshet_serving.processor.backends import EndableRun, Executable
 from freshet_serving.processor.clock import Clock
@@ -33,49 +35,51 @@ def endable(executables: Mapping[str, Mapping[int, Executable]]) -> bool:
     return any(getattr(each, "endable", False) for part in executables.values() for each in part.values())
 
 
-class RunLimit:
-    """Runs calls of one session, and ends those that last too long.
+class RunEnds:
+    """Runs calls, and ends those that last too long. Shared by all threads.
 
     Attributes:
-        until_s: Time on the clock at which the next runs are ended; written by the session's thread alone.
+        clock: The clock of all limits.
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Create a limit without a thread.
+        """Create it without a thread.
 
         Args:
-            clock: The clock of until_s.
+            clock: The clock of all limits.
         """
-        self.until_s = math.inf
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._running: EndableRun | None = None
-        self._told: EndableRun | None = None
-        self._ends_s = self._wakes_s = math.inf
+        self._running: dict[int, tuple[float, EndableRun]] = {}
+        self._count = 0
+        self._wakes_s = math.inf
         self._alive = False
 
-    def run(self, call: EndableRun) -> None:
+    def run(self, call: EndableRun, until_s: float) -> None:
         """Run a call, which raises EndedRun if it is still in progress at until_s.
 
         Args:
-            call: A bound run.
+            call: A bound run; no other thread runs it meanwhile.
+            until_s: Time on the clock.
         """
-        until_s = self.until_s
+        if until_s == math.inf:
+            call()
+            return
         with self._lock:
-            if self._told is not None:
-                self._told.end(False)
-                self._told = None
-            self._running, self._ends_s = call, until_s
+            number = self._count = self._count + 1
+            self._running[number] = until_s, call
             if until_s < self._wakes_s:
                 self._wake()
         try:
             call()
         finally:
-            self._running = None
+            with self._lock:
+                if self._running.pop(number, None) is None:
+                    call.end(False)
 
     def _wake(self) -> None:
-        """Have the thread look at the run's time; the lock is held."""
+        """Have the thread look at the runs' times; the lock is held."""
         if self._alive:
             self._changed.notify()
         else:
@@ -86,12 +90,49 @@ class RunLimit:
         """End runs at their times until none has come for a while."""
         with self._lock:
             while True:
-                now_s, running = self._clock.now_s(), self._running
-                if running is not None and self._ends_s <= now_s:
-                    running.end(True)
-                    self._told, running = running, None
-                wait_s = IDLE_S if running is None else min(self._ends_s - now_s, threading.TIMEOUT_MAX)
+                now_s = self.clock.now_s()
+                for number in [n for n, (until_s, _) in self._running.items() if until_s <= now_s]:
+                    self._running.pop(number)[1].end(True)
+                idle = not self._running
+                wait_s = IDLE_S if idle else min(until_s for until_s, _ in self._running.values()) - now_s
                 self._wakes_s = now_s + wait_s
-                if not self._changed.wait(wait_s) and running is None and self._running is None:
+                if not self._changed.wait(min(wait_s, threading.TIMEOUT_MAX)) and idle and not self._running:
                     self._alive, self._wakes_s = False, math.inf
                     return
+
+
+class TimeLimit(NamedTuple):
+    """The limit of one request: its runs are ended at `until_s`."""
+
+    ends: RunEnds
+    until_s: float
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the limit."""
+        return self.until_s - self.ends.clock.now_s()
+
+    def run(self, call: EndableRun) -> None:
+        """Run a call, which raises EndedRun if it is still in progress at the limit."""
+        self.ends.run(call, self.until_s)
+
+
+class RunLimit:
+    """The limit of one session.
+
+    Attributes:
+        until_s: Time on the clock at which the next runs are ended; written by the session's thread alone.
+    """
+
+    def __init__(self, ends: RunEnds) -> None:
+        """Create a limit that ends nothing yet.
+
+        Args:
+            ends: What ends runs.
+        """
+        self.until_s = math.inf
+        self._ends = ends
+
+    def run(self, call: EndableRun) -> None:
+        """Run a call, which raises EndedRun if it is still in progress at until_s."""
+        self._ends.run(call, self.until_s)

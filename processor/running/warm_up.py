@@ -10,10 +10,10 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Executable
+from freshet_serving.processor.backends import EndedRun, Executable
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
-from freshet_serving.processor.features.stage import StageRefusal
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.running.buffers import Buffers, Executables
 from freshet_serving.processor.running.graph_run import SubgraphRun
 from freshet_serving.processor.tables.remote.reader import RemoteReader
@@ -89,7 +89,7 @@ def warm_up(
                 # The arrays that hold remote rows must outlive the fill.
                 batch_tables = remote.batch_tables(tables, epoch, bound, spans) if remote is not None else None
                 # A request that was recorded earlier, or for another scaling, is not a fault of this version.
-                with suppress(NonFiniteInput, StageRefusal):
+                with suppress(BadInput, EndedRun):
                     used = tables if batch_tables is None else batch_tables.tables
                     run.fill(used, epoch, bound, spans, inputs, buffers.counts)
                 call()

@@ -15,6 +15,10 @@ sessions of an inline group are helpers, with threads: they take only work that 
 core is spare that no process of the server computes on (processor.sessions.occupancy). So a large request, or a queue
 that only this process has, is computed on all cores; and when all processes are busy, none gets in another's way.
 
+A run of a version with a stage may last as long as its request can wait, and the owner's event loop answers nobody
+meanwhile. So inline, such work has a queue and a session with a thread of its own, which start with the first of it
+(`_apart`); it answers through the owner, as helpers do.
+
 Ownership
 - The group's lock guards queues, idle sessions and counts; nothing is computed and no done() is called under it.
 - A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
@@ -206,6 +210,7 @@ class SessionGroup:
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
         self._past_sketches: weakref.WeakKeyDictionary[Replica, Sketch] = weakref.WeakKeyDictionary()
         self._inline: Session | None = None
+        self._apart: Queue | None = None
         self._turn = threading.RLock()
         self._wake: Wake | None = None
         self._post: Post | None = None
@@ -282,10 +287,12 @@ class SessionGroup:
             self._past.predicted_wait_s += (queue.batcher.wait_s + queue.running_s) / queue.sessions
             if not scattered:
                 queue.batcher.put(work, work.replica, now_s)
-                if queue.idle and self._inline is None:
+                if queue.idle and (self._inline is None or queue is self._apart):
                     queue.wake()
             else:
                 self._enqueue_split(work, splits, now_s)
+            if queue is self._apart:
+                return
             if self._wake is not None and not self._run_requested:
                 self._request_run(0.0)
 
@@ -363,7 +370,7 @@ class SessionGroup:
                     # It may have been woken for work that another session must do now.
                     self._wake_session(queue)
                     break
-                if self._inline is None:
+                if self._inline is None or queue is self._apart:
                     free = 1 + queue.waking + len(queue.idle)
                     taken = queue.take(session, now_s, self._closing, free, queue.sessions)
                 elif self._occupancy.spare > 0:
@@ -375,7 +382,7 @@ class SessionGroup:
                     self._occupancy.change(1)
                     self._wake_session(queue)
                 elif not taken.expired:
-                    if self._closing and (self._inline is not None or not queue.batcher):
+                    if self._closing and (self._is_helper(queue) or not queue.batcher):
                         break
                     queue.idle.append(thread)
                     session.started_s = 0.0
@@ -459,7 +466,7 @@ class SessionGroup:
         with self._lock:
             self._closing = True
             self._wake = None
-            for queue in self._queues:
+            for queue in (*self._queues, *([self._apart] if self._apart else [])):
                 queue.waking += len(queue.idle)
                 for thread in queue.idle:
                     thread.gate.release()
@@ -537,7 +544,7 @@ class SessionGroup:
         As many as there are, if the extra cost is worth the shorter latency, or if splitting is free when no session is
         idle.
         """
-        sessions = self._count
+        sessions = 1 if self._runs_apart(work) else self._count
         if sessions == 1 or work.rows == 1 or not self._free_readers:
             return 1
         if self._device is not None:
@@ -576,11 +583,16 @@ class SessionGroup:
             queue = self._route(sub_request)
             queue.batcher.put(sub_request, work.replica, now_s)
             # Inline, the owner is one of the sessions that compute it.
-            for _ in range(splits // len(tickets) - (self._inline is not None)):
+            for _ in range(splits // len(tickets) - self._is_helper(queue)):
                 self._wake_session(queue)
 
     def _route(self, work: Work) -> Queue:
         """Return the queue that a request joins."""
+        if self._runs_apart(work):
+            if self._apart is None:
+                self._start_apart()
+            assert self._apart is not None, "it was started"
+            return self._apart
         queues, policy = self._queues, self.options.policy
         if len(queues) == 1:
             return queues[0]
@@ -589,6 +601,25 @@ class SessionGroup:
         if policy == "mod" and work.caller is not None and not isinstance(work, SubRequest):
             return queues[work.caller % len(queues)]
         return queues[next(self._turns) % len(queues)]
+
+    def _runs_apart(self, work: Work) -> bool:
+        """Report whether a request has a stage that the owner's event loop would wait for."""
+        return self._inline is not None and work.replica.plan.stage is not None
+
+    def _is_helper(self, queue: Queue) -> bool:
+        """Report whether the threads of a queue only help the inline session."""
+        return self._inline is not None and queue is not self._apart
+
+    def _start_apart(self) -> None:
+        """Start the queue and the session of requests whose stage the owner's event loop would wait for."""
+        if not self._free_readers:
+            raise Overloaded("queue: too many requests larger than the largest batch are in progress")
+        self._apart = Queue(self.options)
+        self._apart.sessions = 1
+        session = Session(self._free_readers.pop(), self._clock, self._occupancy)
+        thread = SessionThread(session, self, self._apart, self.options.all_cpus)
+        self._threads.append(thread)
+        thread.start()
 
     def _helpers(self, queue: Queue) -> int:
         """Return the number of helpers that could take a batch now, besides the calling session.
@@ -602,7 +633,7 @@ class SessionGroup:
 
     def _wake_session(self, queue: Queue) -> None:
         """Wake a session for queued work; inline, a helper if a core is spare for it."""
-        if self._inline is None or (queue.batcher.work_s >= HANDOVER_S and self._occupancy.spare > queue.waking):
+        if not self._is_helper(queue) or (queue.batcher.work_s >= HANDOVER_S and self._occupancy.spare > queue.waking):
             queue.wake()
 
     def _deliver_to_owner(self, batch: Sequence[Work]) -> None:

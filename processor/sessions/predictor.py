@@ -18,6 +18,7 @@ from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.running.run_limit import RunEnds, TimeLimit
 from freshet_serving.processor.sessions.canary_trial import CanaryTrials, Pair
 from freshet_serving.processor.sessions.group import Post, Wake
 from freshet_serving.processor.sessions.item_ranker import ItemRanker, check_top_items, ranking_of
@@ -30,6 +31,8 @@ from freshet_serving.processor.watching import CanaryEvidence, ShadowComparison
 
 # How often a thread that waits for an inline reply checks that the owner is still there to compute it.
 OWNER_GONE_S = 0.05
+LONGEST_STAGE_S = 10.0
+"""Seconds that the stage of an imported model may take for a request without a deadline."""
 MAX_SHOWN_NBYTES = 1 << 20
 """Most bytes of entity records that are kept for a client that asks for values: more than a reply's header holds."""
 
@@ -57,6 +60,7 @@ class Predictor(ABC):
         self._shadow: Shadow | None = None
         self._trials: CanaryTrials | None = None
         self._item_ranker = ItemRanker(groups, clock)
+        self._ends = RunEnds(clock)
 
     def intercept(self, intercept: Interceptor) -> None:
         """Add an interceptor for all requests from now on."""
@@ -224,7 +228,13 @@ class Predictor(ABC):
         if request.top_items:
             self._item_ranker.submit(request, replica, deadline_s, self.limits(request.model), done)
             return
-        bound = replica.plan.bind_inputs(request.inputs, self._own_limits.get(request.model, self._limits))
+        limits = self._own_limits.get(request.model, self._limits)
+        if replica.plan.stage is None:
+            bound = replica.plan.bind_inputs(request.inputs, limits)
+        else:
+            last_s = self._clock.now_s() + LONGEST_STAGE_S
+            limit = TimeLimit(self._ends, last_s if deadline_s is None else min(deadline_s, last_s))
+            bound = replica.plan.bind_inputs(request.inputs, limits, limit)
         if replica.sample.wanted:
             # A preview reads records of a state that is not served: it must not write the flags of this reply.
             replica.sample.take(bound.without_flags(), request.inputs)

@@ -30,7 +30,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.bound_request import NonFiniteInput, address
 from freshet_serving.processor.running.buffers import Buffers
-from freshet_serving.processor.running.run_limit import RunLimit
+from freshet_serving.processor.running.run_limit import RunEnds, RunLimit
 from freshet_serving.processor.running.runner import Runner, RunningBatch
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
@@ -98,7 +98,7 @@ class Session:
         self.stats = SessionStats()
         # The batch in progress, written by its group; 0 if there is none. wait_s is the mean wait of its requests.
         self.predicted_s = self.started_s = self.wait_s = 0.0
-        self._runner, self._limit = Runner(clock, self._occupancy, self.stats), RunLimit(clock)
+        self._runner, self._limit = Runner(clock, self._occupancy, self.stats), RunLimit(RunEnds(clock))
 
     def run(self, batch: Sequence[Work]) -> None:
         """Compute a batch of one target and answer every request in it."""

@@ -11,7 +11,8 @@ file until it is unset.
     shadow         label that receives a copy of requests; shadow_share: of this share of them
     guard          bounds of a canary: processor.watching.canary_judge.CanaryBounds
     delta_guard    bounds of a delta: processor.watching.delta_guard.DeltaBounds
-    max_rows       rows of a request, instead of the server's limit; max_ids: likewise (processor.features.limits)
+    max_rows       rows of a request, instead of the server's limit; max_ids, max_cells: likewise
+                   (processor.features.limits)
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class ModelPolicy:
         delta_guard: Bounds of a delta.
         max_rows: Rows of a request; 0 for the server's limit.
         max_ids: Ids of a request; 0 for the server's limit.
+        max_cells: Values that an imported model's own graph computes for a request; 0 for the server's limit.
         given: The keys that were set explicitly.
     """
 
@@ -94,6 +96,7 @@ class ModelPolicy:
     delta_guard: DeltaBounds = field(default_factory=DeltaBounds)
     max_rows: int = 0
     max_ids: int = 0
+    max_cells: int = 0
     given: frozenset[str] = frozenset()
 
     @classmethod
@@ -115,7 +118,7 @@ class ModelPolicy:
     @property
     def limits(self) -> dict[str, int]:
         """The model's own request limits, by name."""
-        own = {"max_rows": self.max_rows, "max_ids": self.max_ids}
+        own = {"max_rows": self.max_rows, "max_ids": self.max_ids, "max_cells": self.max_cells}
         return {name: most for name, most in own.items() if most}
 
     def to_json(self) -> dict[str, Any]:
@@ -203,5 +206,6 @@ _PARSERS: dict[str, Any] = {
     "delta_guard": DeltaBounds.parse,
     "max_rows": _most,
     "max_ids": _most,
+    "max_cells": _most,
 }
 KEYS = tuple(f.name for f in fields(ModelPolicy) if f.name != "given")

@@ -29,11 +29,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Executable
+from freshet_serving.processor.backends import EndedRun, Executable
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
-from freshet_serving.processor.features.stage import StageRefusal
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.given_rows import run_rows
 from freshet_serving.processor.running.graph_run import SubgraphRun
@@ -208,7 +208,7 @@ class Preview:
         for bound, spans in runs(self._sample, rows, most):
             stop = min(at + most, rows)
             # A row whose floats are rejected still counts as a row, under both states alike.
-            with suppress(NonFiniteInput, StageRefusal):
+            with suppress(BadInput, EndedRun):
                 run.fill(state.tables, state.epoch, bound, spans, filled, self._buffers.counts)
             for name, array in filled.items():
                 every[name][at:stop] = array[: stop - at]

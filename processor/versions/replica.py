@@ -39,6 +39,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
 from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
+from freshet_serving.processor.features.growth_meter import growth_of
 from freshet_serving.processor.features.input_reader import blank_inputs
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.stage import load_stage
@@ -199,7 +200,12 @@ class Replica:
         """
         self.manifest: Manifest = files.manifest
         spec = self.manifest.stage
-        self.plan = SparsePlan(self.manifest, load_stage(self.manifest, files.file(spec.file)) if spec else None)
+        stage = growth = None
+        if spec is not None:
+            data = files.file(spec.file)
+            stage = load_stage(self.manifest, data)
+            growth = growth_of(self.manifest, stage, data)
+        self.plan = SparsePlan(self.manifest, stage, growth)
         self.remote = remote.open_reader(self.manifest, self.plan) if remote else None
         looked_up = self.manifest.online_features
         self.lookup = FeatureLookup(self.manifest, stores or {}, clock) if looked_up else None

@@ -117,6 +117,7 @@ class Policy(StrictModel):
     delta_guard: dict[str, int | float | str] | None = None
     max_rows: int | None = None
     max_ids: int | None = None
+    max_cells: int | None = None
 
 
 def create_admin(

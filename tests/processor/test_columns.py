@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings, take_rows
+from freshet_serving.processor.columns import (
+    BufferLayout,
+    ColumnLayout,
+    PackedColumns,
+    Ragged,
+    Strings,
+    join_columns,
+    slice_column,
+    take_rows,
+)
 
 texts = st.lists(st.text(max_size=8) | st.binary(max_size=8), max_size=10)
 
@@ -80,6 +89,19 @@ def test_rows_are_taken_in_any_order_and_repeatedly(rows, data):
     assert flat.tolist() == [b",".join(strings[i]) for i in picks]
     assert lists.values.tolist() == [one for i in picks for one in strings[i]]
     assert np.diff(lists.row_splits).tolist() == [len(strings[i]) for i in picks]
+
+
+@given(rows=st.lists(st.lists(st.binary(max_size=4), max_size=4), max_size=8), data=st.data())
+def test_joined_slices_are_the_column(rows, data):
+    cut = data.draw(st.integers(0, len(rows)))
+    strings = Strings.of([b"".join(row) for row in rows])
+    lists = Ragged(Strings.of([one for row in rows for one in row]), np.cumsum([0, *map(len, rows)]))
+    for column in (strings, lists, np.arange(len(rows))):
+        joined = join_columns([slice_column(column, 0, cut), slice_column(column, cut, len(rows))])
+        flat, whole = (c.values if isinstance(c, Ragged) else c for c in (joined, column))
+        assert flat.tolist() == whole.tolist()
+        if isinstance(column, Ragged):
+            assert joined.row_splits.tolist() == column.row_splits.tolist()
 
 
 def test_id_beyond_64_bits_is_refused():

@@ -42,6 +42,7 @@ from freshet_serving.compiler.imports.onnx_native.staged_lookups import (
 )
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.growth_meter import with_growth
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
     FLOATS,
@@ -159,7 +160,7 @@ class NativeImporter:
             buckets: Batch sizes.
         """
         draft = self.draft(writer.model, writer.version)
-        manifest, graph = draft.manifest, draft.graph
+        manifest, graph = with_growth(draft.manifest, draft.stage), draft.graph
         graph = replace(graph, examples=self._prove(draft))
         executables = compiled(graph, writer.folder, buckets)
         for name, arrays in draft.tables.items():
@@ -400,9 +401,8 @@ class NativeImporter:
         """
         manifest, tables, graph = draft.manifest, draft.tables, draft.graph
         spec = manifest.stage
-        plan = SparsePlan(
-            manifest, OnnxStage(draft.stage, manifest.inputs, spec.outputs, spec.lookups) if spec else None
-        )
+        loaded = OnnxStage(draft.stage, manifest.inputs, spec.outputs, spec.lookups) if spec else None
+        plan = SparsePlan(manifest, loaded)
         served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
         matrix = descriptors([table.descriptor() for table in served])
         counts = np.zeros((max(1, len(served)), 2), np.int64)

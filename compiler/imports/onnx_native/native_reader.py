@@ -35,6 +35,7 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     read_graph,
     taken,
 )
+from freshet_serving.compiler.imports.onnx_native.loop_growth import check_loops
 from freshet_serving.compiler.imports.onnx_native.native_bags import without_loops
 from freshet_serving.compiler.imports.onnx_native.string_outputs import number_strings
 from freshet_serving.compiler.imports.onnx_native.trial import trial_options
@@ -111,6 +112,7 @@ def read_native(path: Path) -> NativeModel:
         del proto.graph.node[:], proto.graph.value_info[:]
         proto.graph.node.extend(nodes)
     check_sizes(proto)
+    check_loops(proto)
     if not nodes:
         session = open_session(proto, body.weights)
     outputs = {}

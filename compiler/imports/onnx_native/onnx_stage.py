@@ -8,11 +8,19 @@ A stage is one ONNX model whose inputs are "input/<name>" and whose outputs "out
 engine looks up (processor.package.stage_lookups) are inputs "rows/<name>", and the model picks the rows that its own
 tensors have by the number of each value (staged_lookups). It reads no other file: one that names external data is
 refused before ONNX Runtime sees it. Thread-safe: a session is, and there is no other state.
+
+All stages of a process share an arena of ARENA_NBYTES: a run that needs more is refused, and what a run took is given
+back when it ends.
 """
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +28,16 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of
+from freshet_serving.processor.backends import EndableRun, EndedRun
 from freshet_serving.processor.backends.onnxfile import external_weights
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.features.stage import NONE
+from freshet_serving.processor.errors import BadInput, Corrupt, TooLarge
+from freshet_serving.processor.features.stage import NONE, Limit
 from freshet_serving.processor.package import Input, StageLookup
 
 RUNTIME, STAGE_FILE = "onnxruntime", "stage/graph.onnx"
 FATAL = 4
+ARENA_NBYTES = 192 << 20
 ROWS = "rows/"
 RECURRENT_KEY = "freshet.recurrent"
 """Metadata of a graph with recurrent layers: ONNX Runtime ends the process if one of them has no steps."""
@@ -49,20 +59,20 @@ def load(
 
 
 class OnnxStage:
-    """A processor.features.stage.Stage in a session of ONNX Runtime."""
+    """A processor.features.stage.EndableStage in a session of ONNX Runtime.
+
+    Attributes:
+        bounded: Its memory is the arena's.
+    """
+
+    bounded = True
 
     def __init__(
         self, data: bytes, inputs: Sequence[Input], outputs: Sequence[Input], lookups: Sequence[StageLookup] = ()
     ) -> None:
         if external_weights(data):
             raise Corrupt("stage: expected all values inside the ONNX model, got external data")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = FATAL
-        try:
-            self._session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception:
-            raise Corrupt("stage: refused by ONNX Runtime") from None
+        self._session = _session(data, _options())
         given = {node.name: node for node in self._session.get_inputs()}
         self._recurrent = RECURRENT_KEY in self._session.get_modelmeta().custom_metadata_map
         self._fed = {i.name: _fed(i, given[f"input/{i.name}"]) for i in inputs if f"input/{i.name}" in given}
@@ -81,20 +91,27 @@ class OnnxStage:
             fed.check(inputs[name])
 
     def run(
-        self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE
+        self,
+        inputs: Mapping[str, Column],
+        rows: int,
+        found: Mapping[str, NDArray[np.float32]] = NONE,
+        limit: Limit | None = None,
     ) -> dict[str, Column]:
         feeds = {name: text_of(array) for name, array in feeds_of(self._fed, inputs, rows).items()}
         empty = [name for name, fed in self._fed.items() if fed.kind == PADDED and not feeds[f"input/{name}"].size]
         if self._recurrent and empty:
             raise BadInput(f"input {empty[0]!r}: expected at least one value a row: the model has recurrent layers")
         feeds |= {ROWS + name: found[name] for name in self._rows}
-        options = onnxruntime.RunOptions()
-        options.log_severity_level = FATAL
-        try:
-            made = self._session.run([f"output/{o.name}" for o in self._outputs], feeds, options)
-        except Exception:
-            raise BadInput("the model refuses these inputs: ONNX Runtime computes nothing for them") from None
-        return {o.name: self._column(o, values, rows) for o, values in zip(self._outputs, made)}
+        call = _StageRun(self._session, [f"output/{o.name}" for o in self._outputs], feeds)
+        if limit is None:
+            call()
+        else:
+            limit.run(call)
+        return {o.name: self._column(o, values, rows) for o, values in zip(self._outputs, call.made)}
+
+    def traced(self, data: bytes) -> TracedOnnxStage:
+        """Return a twin that counts; see EndableStage."""
+        return TracedOnnxStage(data, self)
 
     def _column(self, output: Input, values: Any, rows: int) -> Column:
         column = np.ascontiguousarray(values, np.float32)
@@ -104,6 +121,107 @@ class OnnxStage:
                 f"{rows * (output.columns or 1)}"
             )
         return column.reshape((rows, output.columns) if output.columns else rows)
+
+
+class TracedOnnxStage:
+    """A stage whose runs are written down by ONNX Runtime's profiler."""
+
+    def __init__(self, data: bytes, stage: OnnxStage) -> None:
+        """Open the stage once more.
+
+        Args:
+            data: The ONNX model.
+            stage: The loaded stage.
+
+        Raises:
+            OSError: There is no temporary folder.
+        """
+        self._folder = tempfile.TemporaryDirectory(prefix="freshet-trace-")
+        options = _options()
+        options.enable_profiling, options.profile_file_prefix = True, str(Path(self._folder.name) / "runs")
+        self._stage = copy(stage)
+        self._stage._session = self._session = _session(data, options)
+        self._strings = [name for name, fed in stage._fed.items() if fed.dtype.hasobject]
+        # ONNX Runtime names an operator's domain nowhere in a session, and only StringSplit makes lists of strings.
+        self.sized_by = frozenset(self._strings if b"StringSplit" in data else ())
+
+    def run(
+        self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE
+    ) -> dict[str, Column]:
+        return self._stage.run(inputs, rows, found)
+
+    def made(self) -> list[int]:
+        """Return the bytes that operators wrote in each run."""
+        with self._folder:
+            events = json.loads(Path(self._session.end_profiling()).read_bytes())
+        runs, nbytes = [], 0
+        for event in events:
+            if event.get("cat") == "Node":
+                nbytes += int(event.get("args", {}).get("output_size", 0))
+            elif event.get("name") == "model_run":
+                runs.append(nbytes)
+                nbytes = 0
+        return runs
+
+
+class _StageRun(EndableRun):
+    """One run of a session.
+
+    Attributes:
+        made: The outputs.
+    """
+
+    __slots__ = ("_feeds", "_names", "_options", "_session", "made")
+
+    def __init__(self, session: Any, names: Sequence[str], feeds: Mapping[str, Any]) -> None:
+        self._session, self._names, self._feeds = session, names, feeds
+        self._options = onnxruntime.RunOptions()
+        self._options.log_severity_level = FATAL
+        self._options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        self.made: Sequence[Any] = ()
+
+    def __call__(self) -> None:
+        try:
+            self.made = self._session.run(self._names, self._feeds, self._options)
+        except Exception as error:
+            if self._options.terminate:
+                raise EndedRun("the model did not finish in time for these inputs") from None
+            if "bfc_arena" in str(error):
+                raise TooLarge(
+                    f"max_cells: the model needs more than {ARENA_NBYTES >> 20} MB at once for these inputs; send "
+                    "shorter lists"
+                ) from None
+            raise BadInput("the model refuses these inputs: ONNX Runtime computes nothing for them") from None
+
+    def end(self, now: bool) -> None:
+        self._options.terminate = now
+
+
+@cache
+def _bound_memory() -> None:
+    """Bound the memory of all sessions of this process that use the process's arena."""
+    # Bytes and strategy; -1 is ONNX Runtime's own default.
+    arena = onnxruntime.OrtArenaCfg(ARENA_NBYTES, 1, -1, -1)
+    memory = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    onnxruntime.create_and_register_allocator(memory, arena)
+
+
+def _options() -> Any:
+    _bound_memory()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = FATAL
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return options
+
+
+def _session(data: bytes, options: Any) -> Any:
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception:
+        raise Corrupt("stage: refused by ONNX Runtime") from None
 
 
 def _fed(spec: Input, node: Any) -> FeedSpec:

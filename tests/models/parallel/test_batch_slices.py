@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.models.data.source import slice_column
 from freshet_serving.models.parallel.batch_slices import decoded, encoded, slice_of
-from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.columns import Ragged, Strings, slice_column
 from tests.models.training.streams import make_batch
 
 

@@ -48,6 +48,8 @@ def outputs():
 class Lengths:
     """The length of a word, as a float, an id and a list of one."""
 
+    reads = ("word",)
+
     def __init__(self):
         self.calls = 0
 
@@ -87,6 +89,8 @@ def test_features_read_stage_outputs_and_blocks_are_copied_unchanged(table):
 
 def test_infinite_inputs_are_refused_but_a_stage_may_produce_them(table):
     class Endless(Lengths):
+        reads = ("word",)
+
         def run(self, inputs, rows):
             return {**super().run(inputs, rows), "columns": np.full(rows, -np.inf, np.float32)}
 

@@ -9,7 +9,6 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.features.stage import StageRefusal
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
     Feature,
@@ -169,7 +168,7 @@ def test_refused_request_leaves_the_others_filled(tables):
     refused, sound = plan.bind_inputs(request([[9]], [[0, 0]], ["a"])), plan.bind_inputs(request(*ONE))
     out = np.zeros((2, plan.width), np.float32)
     spans = np.array([[0, 1], [0, 1]], np.int64)
-    with pytest.raises(StageRefusal, match="the model refuses these inputs"):
+    with pytest.raises(BadInput, match="the model refuses these inputs"):
         plan.fill(
             descriptors([t.descriptor() for t in tables]), 0, [refused, sound], spans, out, np.zeros((2, 2), np.int64)
         )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.running.cost import CostTable
-from freshet_serving.processor.running.run_limit import RunLimit
+from freshet_serving.processor.running.run_limit import RunEnds, RunLimit
 from freshet_serving.processor.running.runner import EXPLORE_EVERY, Runner
 from freshet_serving.processor.watching import SessionStats
 from tests.processor.running.graphs import Version, crowding
@@ -63,7 +63,7 @@ def test_run_that_may_be_ended_reads_no_rows_of_an_earlier_batch():
         version.graphs.worth_dividing = lambda rows, divided=divided: divided
         work = version.request(7, [50] * rows)
         batch = version.batch(rows)
-        batch.limit = RunLimit(FakeClock())
+        batch.limit = RunLimit(RunEnds(FakeClock()))
         one.score(batch, [work], rows)
     inputs = {name: version.buffers.inputs(name, 0, 4)["x"] for name in ("whole", "score")}
     assert inputs["whole"][:, 1].tolist() == [50, 50, 50, 0]

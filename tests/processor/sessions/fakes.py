@@ -40,7 +40,7 @@ class FakeReplica:
         self.graphs = SimpleNamespace(
             undivided=self.run, user=None, score=None, in_thread=False, endable=False, divided=lambda bound, rows: None
         )
-        self.plan = SimpleNamespace(width=1, fill=self.fill, row_invariants=lambda bound, max_ids: None)
+        self.plan = SimpleNamespace(stage=None, width=1, fill=self.fill, row_invariants=lambda bound, max_ids: None)
         self.manifest = SimpleNamespace(model="m", tables=["t"])
         self.remote = None
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold

@@ -120,6 +120,37 @@ def test_inline_batch_runs_in_the_calling_thread():
     assert set(threads) == {threading.get_ident()}
 
 
+def test_stage_is_computed_apart_from_the_owner_s_thread_and_answered_on_it():
+    replica, plain, answers = FakeReplica(), FakeReplica(), Answers()
+    replica.plan.stage, replica.hold = object(), threading.Event()
+    posted = queue.SimpleQueue()
+    with group(compute="inline") as sessions:
+        assert sessions.set_owner(lambda delay_s: None, lambda done, reply: posted.put((done, reply)))
+        sessions.enqueue(answers.work(replica, 0, [3]))
+        assert replica.entered.acquire(timeout=TIMEOUT_S)
+        sessions.enqueue(answers.work(plain, 1, [1]))
+        assert sessions.run_once()
+        assert_answers(answers.wait(1)[1], [1])
+        replica.hold.set()
+        done, reply = posted.get(timeout=TIMEOUT_S)
+        done(reply)
+        assert_answers(answers.wait(1)[0], [3])
+        assert len(sessions) == 1
+
+
+def test_close_answers_what_waits_for_a_stage():
+    replica, answers = FakeReplica(), Answers()
+    replica.plan.stage, replica.hold = object(), threading.Event()
+    with group(compute="inline") as sessions:
+        for number in range(3):
+            sessions.enqueue(answers.work(replica, number, [number]))
+        assert replica.entered.acquire(timeout=TIMEOUT_S)
+        replica.hold.set()
+    got = answers.wait(3)
+    for number in range(3):
+        assert_answers(got[number], [number])
+
+
 def test_inline_owner_is_called_once_a_turn_while_work_waits():
     replica, answers, asked = FakeReplica(), Answers(), []
     with group(compute="inline", max_batch_rows=2) as sessions:

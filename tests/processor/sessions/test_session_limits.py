@@ -94,4 +94,4 @@ def test_graphs_that_cannot_be_ended_have_no_limit():
     with group() as sessions:
         sessions.enqueue(answers.work(replica, 0, np.arange(5)))
         assert_answers(answers.wait(1)[0], np.arange(5))
-        assert not any(thread.session._limit._alive for thread in sessions._threads)
+        assert not any(thread.session._limit._ends._alive for thread in sessions._threads)

@@ -11,7 +11,7 @@ from freshet_serving.processor.backends.registry import load_backend
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import Expired
-from freshet_serving.processor.running.run_limit import RunLimit
+from freshet_serving.processor.running.run_limit import RunEnds, RunLimit
 from tests.compiler.imports.onnx_native.native_models import spelled
 
 SIZE = 512
@@ -43,11 +43,11 @@ def test_bound_run_ends_within_a_loop_and_runs_again(tmp_path):
     x, y = np.full((64, SIZE), 1e9, np.float32), np.zeros((64, SIZE), np.float32)
     run = program.with_weights({})[64].bind_buffers({"x": x}, {"y": y})
     assert isinstance(run, EndableRun)
-    limit = RunLimit(SystemClock())
-    limit.until_s = limit._clock.now_s() + 0.05
+    limit = RunLimit(RunEnds(SystemClock()))
+    limit.until_s = limit._ends.clock.now_s() + 0.05
     with pytest.raises(EndedRun):
         limit.run(run)
-    x[:], limit.until_s = 2, limit._clock.now_s() + 60
+    x[:], limit.until_s = 2, limit._ends.clock.now_s() + 60
     limit.run(run)
     np.testing.assert_array_equal(y, x)
 

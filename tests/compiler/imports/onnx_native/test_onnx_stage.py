@@ -7,12 +7,16 @@ from onnx import helper, numpy_helper
 
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import OnnxStage
+from freshet_serving.processor.backends import EndedRun
+from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.errors import BadInput, Corrupt, TooLarge
+from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.running.cost import CostTable
+from freshet_serving.processor.running.run_limit import RunEnds, TimeLimit
 from tests.compiler.imports.onnx_native.native_models import ML, normal, own_scores, spelled
 
 WORDS = ["red", "green", "blue"]
@@ -88,6 +92,86 @@ def test_rows_of_any_length_are_served_by_a_stage(models):
     ragged = Ragged(ids.ravel(), np.arange(ROWS + 1) * 9)
     got = scores(repository, "pooled", {"history": ragged})["score"]
     np.testing.assert_allclose(got, own_scores(files["pooled"], {"history": ids})["score"], rtol=1e-5, atol=1e-5)
+
+
+ATTENTION = """g (float[n, any] past) => (float[n, any] score) {
+    row = Unsqueeze (past, two)
+    column = Unsqueeze (past, one)
+    pairs = Mul (row, column)
+    score = ReduceSum <keepdims: int = 0> (pairs, two)
+}"""
+"""Every value of a list times all of it: as large as the square of its length."""
+
+
+def attention_stage():
+    two, one = np.array([2], np.int64), np.array([1], np.int64)
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>{ATTENTION}')
+    model.graph.initializer.extend([numpy_helper.from_array(two, "two"), numpy_helper.from_array(one, "one")])
+    names = {"past": "input/past", "score": "output/score"}
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for info in (*model.graph.input, *model.graph.output):
+        info.name = names[info.name]
+    return model.SerializeToString()
+
+
+def lists_of(rows, length):
+    return {"past": Ragged(np.ones(rows * length, np.float32), np.arange(rows + 1, dtype=np.int64) * length)}
+
+
+@pytest.fixture(scope="module")
+def attention():
+    data = attention_stage()
+    spec = [Input("past", "float32", ragged=True)]
+    return data, OnnxStage(data, spec, [Input("score", "float32", columns=4)])
+
+
+def test_run_beyond_the_arena_is_refused_and_the_next_one_answered(attention):
+    _, stage = attention
+    with pytest.raises(TooLarge, match="max_cells: the model needs more than 192 MB at once"):
+        stage.run(lists_of(1, 8_000), 1)
+    np.testing.assert_array_equal(stage.run(lists_of(2, 4), 2)["score"], np.full((2, 4), 4.0))
+
+
+def test_run_ends_at_its_limit(attention):
+    _, stage = attention
+    ends = RunEnds(FakeClock(now_s=10.0))
+    with pytest.raises(EndedRun, match="did not finish in time"):
+        # Ended before it begins to compute, as a limit that has passed ends it.
+        stage.run(lists_of(1, 4), 1, limit=Passed())
+    np.testing.assert_array_equal(stage.run(lists_of(1, 4), 1, limit=TimeLimit(ends, 1e9))["score"], [[4.0] * 4])
+
+
+class Passed:
+    """A limit that a run has reached as it begins."""
+
+    def run(self, call):
+        call.end(True)
+        call()
+
+
+def test_traced_runs_tell_what_operators_write(attention):
+    data, stage = attention
+    traced = stage.traced(data)
+    for rows, length in ((1, 4), (3, 4)):
+        traced.run(lists_of(rows, length), rows)
+    # Two views of the list, all pairs, and their sums, of four bytes each.
+    assert traced.made() == [4 * (4 + 4 + 16 + 4), 3 * 4 * (4 + 4 + 16 + 4)]
+
+
+def test_package_says_how_much_its_stage_computes(models):
+    growth = VersionReader(models[0] / "pooled" / "1").manifest.stage.growth
+    # The rows looked up of each id, and the mean of them.
+    assert growth.cells(100, 50) == pytest.approx(100 * (50 * 13 + 9), rel=0.01)
+    with Processor.initialize(
+        ProcessorConfig(repository=str(models[0]), sessions=1, limits=RequestLimits(max_cells=growth.cells(10, 50)))
+    ) as processor:
+        inputs = {"history": Ragged(np.zeros(500, np.int64), np.arange(11) * 50)}
+        processor.process(PredictRequest("pooled", inputs))
+        inputs = {"history": Ragged(np.zeros(550, np.int64), np.arange(12) * 50)}
+        with pytest.raises(TooLarge, match=r"max_cells: expected at most \d+ values .* for 11 rows with up to 50"):
+            processor.process(PredictRequest("pooled", inputs))
 
 
 def test_ids_without_a_row_have_zeros(models):

@@ -1,0 +1,189 @@
+"""Measure how much a stage computes, by rows and by the longest list (processor.package.stage_growth).
+
+A traced run counts the bytes that operators write, so the result does not depend on the machine. Runs of few rows with
+short lists are enough: tensors' sizes are products of sizes, so their sum is a polynomial, which a few points fix. Two
+larger points check it: what grows faster than any polynomial of these powers (a loop that doubles what it carries) is
+refused, because a small request could ask for any memory.
+
+Rejected: measuring memory or time. Both depend on the machine, the allocator and what else runs, and a bound that
+differs between two replicas makes a request that one of them refuses.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.stage import Stage, TracedStage, load_stage
+from freshet_serving.processor.package import GrowthTerm, Input, Manifest, StageGrowth
+
+log = logging.getLogger("freshet.stage")
+
+CELL_NBYTES = 4
+ROWS, LENGTHS = (1, 2, 4), (4, 8, 16, 24)
+CHECKS = ((2, 40), (8, 8))
+"""Rows and lengths of the runs that check the polynomial."""
+POWERS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (2, 3))
+"""Highest powers of rows and of the length, the simplest polynomial first."""
+CLOSE, CHECKED, FASTER = 1.25, 1.02, 1.5
+MAX_CELLS = 1 << 26
+"""A run that makes more for so few values tells enough."""
+UNKNOWN_FACTOR = 64
+"""Cells for each that is fed to a graph that was not measured."""
+
+
+def growth_of(manifest: Manifest, stage: Stage, data: bytes) -> StageGrowth:
+    """Return a loaded stage's growth: the manifest's, else measured, else assumed.
+
+    Args:
+        manifest: The version's manifest.
+        stage: The loaded stage.
+        data: The stage's bytes.
+
+    Raises:
+        TooLarge: It grows faster than a product of small powers of rows and length.
+    """
+    assert manifest.stage is not None, "the manifest has a stage"
+    return manifest.stage.growth or _measured(manifest, stage, data) or assumed(manifest)
+
+
+def with_growth(manifest: Manifest, data: bytes) -> Manifest:
+    """Return a manifest whose stage, if it has one, says how much it computes.
+
+    Args:
+        manifest: The manifest of a version that is being written.
+        data: The stage's bytes.
+
+    Raises:
+        TooLarge: It grows faster than a product of small powers of rows and length.
+    """
+    if manifest.stage is None:
+        return manifest
+    growth = _measured(manifest, load_stage(manifest, data), data)
+    return replace(manifest, stage=replace(manifest.stage, growth=growth))
+
+
+def _measured(manifest: Manifest, stage: Stage, data: bytes) -> StageGrowth | None:
+    """Return a loaded stage's growth; None, and a log line, where it cannot be measured."""
+    twin: Callable[[bytes], TracedStage] | None = getattr(stage, "traced", None)
+    if twin is None:
+        return None
+    try:
+        return measured(manifest, twin(data))
+    except BadInput:
+        why = "the model refuses blank inputs"
+    except OSError:
+        why = "no temporary folder to measure it in"
+    log.info("%s version %d: what it computes for a request is assumed: %s", manifest.model, manifest.version, why)
+    return None
+
+
+def measured(manifest: Manifest, traced: TracedStage) -> StageGrowth:
+    """Return a stage's growth.
+
+    Args:
+        manifest: The version's manifest; its stage is the traced one.
+        traced: The stage, which counts; it is used up.
+
+    Raises:
+        BadInput: The model refuses the values that it is measured with.
+        TooLarge: It grows faster than a product of small powers of rows and length.
+    """
+    assert manifest.stage is not None, "the manifest has a stage"
+    points = [(rows, length) for length in LENGTHS for rows in ROWS] + list(CHECKS)
+    fed = []
+    for rows, length in points:
+        columns = {i.name: _column(i, rows, length, i.name in traced.sized_by) for i in manifest.inputs}
+        found = _rows(manifest, rows, length)
+        fed.append(sum(map(_cells, columns.values())) + sum(array.size for array in found.values()))
+        traced.run(columns, rows, found)
+    sized_by = sorted(traced.sized_by)
+    cells = [own + nbytes // CELL_NBYTES for own, nbytes in zip(fed, traced.made())]
+    terms = _polynomial(np.array(points, float), np.array(cells, float))
+    if terms is None:
+        raise TooLarge(
+            "stage: expected a graph whose tensors grow with a small power of the rows and the longest list, got one "
+            f"that makes {cells[-2]} values for lists of {CHECKS[0][1]} after {cells[len(ROWS) * 3 + 1]} for lists of "
+            f"{LENGTHS[-1]}: one request could take any memory"
+        )
+    return StageGrowth(terms, sized_by)
+
+
+def assumed(manifest: Manifest) -> StageGrowth:
+    """Return a growth for a stage that cannot be measured: so many cells for each that is fed, and all pairs of a list.
+
+    Args:
+        manifest: The version's manifest, which has a stage.
+    """
+    lists = [i for i in manifest.inputs if i.ragged]
+    width = sum(i.columns or 1 for i in manifest.inputs if not i.ragged)
+    terms = [GrowthTerm(1, 0, float(UNKNOWN_FACTOR * max(1, width)))]
+    if lists:
+        dims = sum(manifest.table(one.table).dim for one in manifest.stage_lookups)
+        terms += [GrowthTerm(1, 1, float(UNKNOWN_FACTOR * (len(lists) + dims))), GrowthTerm(1, 2, 4.0)]
+    return StageGrowth(terms)
+
+
+def _column(spec: Input, rows: int, length: int, sizing: bool) -> Column:
+    """Return a column of zeros and short words; of values that stand for the length if these say a size."""
+    each = length if spec.ragged else spec.columns or 1
+    count = rows * each
+    values: Any
+    if spec.dtype == "string":
+        values = Strings.of([b"a " * (length // 2) if sizing else b"a"] * count)
+    else:
+        dtype = np.float32 if spec.dtype == "float32" else np.int64
+        values = np.full(count, length if sizing else 0, dtype)
+    if spec.ragged:
+        return Ragged(values, np.arange(rows + 1, dtype=np.int64) * length)
+    column: Column = values.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else values
+    return column
+
+
+def _rows(manifest: Manifest, rows: int, length: int) -> dict[str, NDArray[np.float32]]:
+    """Return rows of zeros for all that the stage looks up."""
+    found = {}
+    for one in manifest.stage_lookups:
+        shape = manifest.shapes[one.input]
+        each = length if shape.ragged else max(1, len(one.columns))
+        found[one.name] = np.zeros((rows * each, manifest.table(one.table).dim), np.float32)
+    return found
+
+
+def _cells(column: Column) -> int:
+    if isinstance(column, Ragged):
+        return _cells(column.values) + len(column)
+    return len(column) if isinstance(column, Strings) else int(column.size)
+
+
+def _polynomial(points: NDArray[np.float64], cells: NDArray[np.float64]) -> list[GrowthTerm] | None:
+    """Return the terms of the simplest polynomial that no point exceeds by much; None if none is near the last ones."""
+    fitted = len(points) - len(CHECKS)
+    for highest in POWERS:
+        powers = [(a, b) for a in range(highest[0] + 1) for b in range(highest[1] + 1)]
+        design = np.stack([points[:, 0] ** a * points[:, 1] ** b for a, b in powers], 1)
+        scale = design[:fitted].max(axis=0)
+        factors = np.linalg.lstsq(design[:fitted] / scale, cells[:fitted], rcond=None)[0] / scale
+        # Sizes such as (n - 1) * n have negative terms: without them the polynomial is above, which is allowed.
+        factors = np.where(factors * scale > 0.5, factors, 0.0)
+        expected = design @ factors
+        if not factors.any() or (expected <= 0).any():
+            continue
+        factors = factors * max(1.0, float((cells[:fitted] / expected[:fitted]).max()))
+        expected = design @ factors
+        near = (expected[:fitted] <= CLOSE * cells[:fitted] + len(powers)).all()
+        last = highest == POWERS[-1]
+        above = float((cells[fitted:] / expected[fitted:]).max())
+        if (near or last) and above <= (FASTER if last else CHECKED):
+            # Rounded up, and never below what was measured.
+            rounded = [math.ceil(factor * max(1.0, above) * 1e3 - 1e-3) / 1e3 for factor in factors.tolist()]
+            return [GrowthTerm(a, b, factor) for (a, b), factor in zip(powers, rounded) if factor > 0]
+    return None
