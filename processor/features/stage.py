@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,18 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.package import Input, Manifest, StageLookup
 
-if TYPE_CHECKING:
-    from freshet_serving.processor.backends import EndableRun
-
 GROUP = "freshet.stages"
 NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class EndableCall(Protocol):
+    """A run that can be ended (processor.backends.EndableRun)."""
+
+    def __call__(self) -> None:
+        """Compute; raise EndedRun once end(True) is called."""
+
+    def end(self, now: bool) -> None:
+        """End the run in progress, or take that back; safe from any thread."""
 
 
 class Limit(Protocol):
@@ -34,7 +41,7 @@ class Limit(Protocol):
     def left_s(self) -> float:
         """Seconds until the limit."""
 
-    def run(self, call: EndableRun) -> None:
+    def run(self, call: EndableCall) -> None:
         """Run a call, which raises EndedRun if it is still in progress at the limit."""
 
 

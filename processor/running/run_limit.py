@@ -19,8 +19,9 @@ import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from freshet_serving.processor.backends import EndableRun, Executable
+from freshet_serving.processor.backends import Executable
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.features.stage import EndableCall
 
 IDLE_S = 5.0
 """Seconds without a run after which the thread ends."""
@@ -51,12 +52,12 @@ class RunEnds:
         self.clock = clock
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._running: dict[int, tuple[float, EndableRun]] = {}
+        self._running: dict[int, tuple[float, EndableCall]] = {}
         self._count = 0
         self._wakes_s = math.inf
         self._alive = False
 
-    def run(self, call: EndableRun, until_s: float) -> None:
+    def run(self, call: EndableCall, until_s: float) -> None:
         """Run a call, which raises EndedRun if it is still in progress at until_s.
 
         Args:
@@ -112,7 +113,7 @@ class TimeLimit(NamedTuple):
         """Seconds until the limit."""
         return self.until_s - self.ends.clock.now_s()
 
-    def run(self, call: EndableRun) -> None:
+    def run(self, call: EndableCall) -> None:
         """Run a call, which raises EndedRun if it is still in progress at the limit."""
         self.ends.run(call, self.until_s)
 
@@ -133,6 +134,6 @@ class RunLimit:
         self.until_s = math.inf
         self._ends = ends
 
-    def run(self, call: EndableRun) -> None:
+    def run(self, call: EndableCall) -> None:
         """Run a call, which raises EndedRun if it is still in progress at until_s."""
         self._ends.run(call, self.until_s)
