@@ -33,7 +33,7 @@ OPTIONS: dict[str, tuple[type, ...]] = {
     "threads": (int,),
     "poll_interval_s": (int, float),
 }
-LIMITS = ("max_rows", "max_ids", "max_nodes", "max_body_bytes")
+LIMITS = ("max_rows", "max_ids", "max_cells", "max_nodes", "max_body_bytes")
 OPTIONS |= dict.fromkeys(LIMITS, (int,))
 INTERNAL = 500, b"internal error; see the log"
 

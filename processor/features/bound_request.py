@@ -33,6 +33,7 @@ class BoundRequest(NamedTuple):
         columns: The inputs by name, for a stage that is run with each batch (stage_rows).
         used: The records of the inputs that it leaves out; None if it leaves none out.
         limit: The time that a stage may take for it; None for any.
+        cells: What a stage computes for it (package.stage_growth).
     """
 
     rows: int
@@ -44,6 +45,7 @@ class BoundRequest(NamedTuple):
     columns: Mapping[str, Column] | None = None
     used: UsedRecords | None = None
     limit: Limit | None = None
+    cells: int = 0
 
     def without_flags(self) -> BoundRequest:
         """Return the request for readers whose records are not those of its reply."""

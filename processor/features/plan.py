@@ -186,11 +186,6 @@ class SparsePlan:
         firsts = self.lookups[[self._features[s.columns[0].name] for s in manifest.sequences]]
         self._histories: list[tuple[int, int]] = firsts[:, [pool.SOURCE, pool.CODES]].tolist()
 
-    @property
-    def computes_when_bound(self) -> bool:
-        """True if binding a request may take as long as computing it: a stage runs then."""
-        return self.stage is not None and self._rows_read is None
-
     def bind_inputs(
         self, inputs: Mapping[str, Column], limits: RequestLimits | None = None, limit: Limit | None = None
     ) -> BoundRequest:
@@ -229,9 +224,9 @@ class SparsePlan:
         more = rows * sum(share.ids for share in left.entities) if left is not None else 0
         if limits is not None and plain and self._may_exceed(limits, rows, ids + more):
             self._measure(inputs, limits, left)
-        later = self._rows_read
+        later, cells = self._rows_read, 0
         if self.stage is not None:
-            self.stage.check(inputs, rows, limits)
+            cells = self.stage.check(inputs, rows, limits)
         if later is not None:
             for stride in later.strides.values():
                 words += (address(NOTHING.values), 0, min(LEFT_OUT, -stride), 0)
@@ -249,7 +244,9 @@ class SparsePlan:
         if left is None:
             self._check_histories(limits, rows, user_split)
             columns = inputs if later is not None else None
-            return BoundRequest(rows, ids, self._pack(*words), keep, user_split, columns=columns, limit=limit)
+            return BoundRequest(
+                rows, ids, self._pack(*words), keep, user_split, columns=columns, limit=limit, cells=cells
+            )
         whole, sources = left.words.copy(), [NOTHING] * len(left.words)
         whole[left.sent] = np.array(words, np.int64).reshape(-1, pool.INPUT_FIELDS)
         for number, source in zip(left.sent, keep):

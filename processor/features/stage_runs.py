@@ -56,8 +56,8 @@ class StageRuns:
         self._endable = hasattr(stage, "traced")
         self._bounded = getattr(stage, "bounded", False)
 
-    def check(self, inputs: Mapping[str, Column], rows: int, limits: RequestLimits | None) -> None:
-        """Refuse a request by its shape, and by values that the model refuses in any row.
+    def check(self, inputs: Mapping[str, Column], rows: int, limits: RequestLimits | None) -> int:
+        """Refuse a request by its shape, and by values that the model refuses in any row; return its cells.
 
         Args:
             inputs: The request's columns.
@@ -68,10 +68,10 @@ class StageRuns:
             BadInput: The model cannot accept the values.
             TooLarge: It would compute too much.
         """
+        own = 1 if self.shared(inputs) else rows
+        length = self._length(inputs)
+        cells = self._growth.cells(own, length)
         if limits is not None:
-            own = 1 if self.shared(inputs) else rows
-            length = self._length(inputs)
-            cells = self._growth.cells(own, length)
             if cells > limits.max_cells:
                 raise TooLarge(
                     f"max_cells: expected at most {limits.max_cells} values to be computed for a request, got about "
@@ -84,6 +84,7 @@ class StageRuns:
                     f"for lists with up to {length} values; send shorter lists"
                 )
         self._check({name: inputs[name] for name in self.reads})
+        return cells
 
     def run(self, inputs: Mapping[str, Column], rows: int, limit: Limit | None) -> Mapping[str, Column]:
         """Return the stage's outputs for a request, computed in pieces; of one row if all that it reads has one.

@@ -15,9 +15,10 @@ sessions of an inline group are helpers, with threads: they take only work that 
 core is spare that no process of the server computes on (processor.sessions.occupancy). So a large request, or a queue
 that only this process has, is computed on all cores; and when all processes are busy, none gets in another's way.
 
-A run of a version with a stage may last as long as its request can wait, and the owner's event loop answers nobody
-meanwhile. So inline, such work has a queue and a session with a thread of its own, which start with the first of it
-(`_apart`); it answers through the owner, as helpers do.
+A run of a version with a stage may last as long as its request can wait. So work whose stage computes much has a queue
+and a session with a thread of its own, which start with the first of it (`_apart`): however many such requests come,
+the other sessions answer everyone else. Inline, all work with a stage goes there, because the owner's event loop
+answers nobody while it computes; the replies pass through the owner, as those of helpers do.
 
 Ownership
 - The group's lock guards queues, idle sessions and counts; nothing is computed and no done() is called under it.
@@ -50,6 +51,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
+from freshet_serving.processor.features.stage_runs import LARGE
 from freshet_serving.processor.running.cost import FREE, WORTH
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
 from freshet_serving.processor.sessions.device import DeviceStages, StagedSession, staging_count
@@ -287,7 +289,7 @@ class SessionGroup:
             self._past.predicted_wait_s += (queue.batcher.wait_s + queue.running_s) / queue.sessions
             if not scattered:
                 queue.batcher.put(work, work.replica, now_s)
-                if queue.idle and (self._inline is None or queue is self._apart):
+                if queue.idle and not self._is_helper(queue):
                     queue.wake()
             else:
                 self._enqueue_split(work, splits, now_s)
@@ -370,7 +372,7 @@ class SessionGroup:
                     # It may have been woken for work that another session must do now.
                     self._wake_session(queue)
                     break
-                if self._inline is None or queue is self._apart:
+                if not self._is_helper(queue):
                     free = 1 + queue.waking + len(queue.idle)
                     taken = queue.take(session, now_s, self._closing, free, queue.sessions)
                 elif self._occupancy.spare > 0:
@@ -603,15 +605,15 @@ class SessionGroup:
         return queues[next(self._turns) % len(queues)]
 
     def _runs_apart(self, work: Work) -> bool:
-        """Report whether a request has a stage that the owner's event loop would wait for."""
-        return self._inline is not None and work.replica.plan.stage is not None
+        """Report whether a request has a stage that others would wait for."""
+        return work.replica.plan.stage is not None and (self._inline is not None or work.bound.cells > LARGE)
 
     def _is_helper(self, queue: Queue) -> bool:
         """Report whether the threads of a queue only help the inline session."""
         return self._inline is not None and queue is not self._apart
 
     def _start_apart(self) -> None:
-        """Start the queue and the session of requests whose stage the owner's event loop would wait for."""
+        """Start the queue and the session of requests with a stage that others would wait for."""
         if not self._free_readers:
             raise Overloaded("queue: too many requests larger than the largest batch are in progress")
         self._apart = Queue(self.options)

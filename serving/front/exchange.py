@@ -264,24 +264,21 @@ class Exchange(ABC):
         self._submit_filled(request, deliver, done)
 
     def _submit_filled(self, request: PredictRequest, deliver: Done, done: Finish) -> None:
-        """Submit a request: at once, or on a thread that may wait if a store has to be asked or a stage has to run."""
+        """Submit a request: at once, or on a thread that may wait for an online store if one has to be asked."""
         if self._replica.manifest.fillers:
             # The reply tells what was looked up.
             self.request = request
             if not self._processor.fill_from_memory(request, self._replica):
-                self.shared.dispatcher.look_up(partial(self._submit_apart, request, deliver), done)
+                self.shared.dispatcher.look_up(partial(self._look_up, request, deliver), done)
                 return
-        if self._replica.plan.computes_when_bound:
-            self.shared.dispatcher.look_up(partial(self._submit_apart, request, deliver), done)
-            return
         self._processor.submit(request, deliver, self._replica)
 
-    def _submit_apart(self, request: PredictRequest, deliver: Done, waited_s: float) -> None:
-        """Submit a request on a thread that may wait: for an online store, or while a stage computes."""
+    def _look_up(self, request: PredictRequest, deliver: Done, waited_s: float) -> None:
+        """Submit a request whose features have to be read from an online store, on a thread that may wait for it."""
         if request.timeout_s is not None:
             request.timeout_s -= waited_s
             if request.timeout_s <= 0:
-                raise Expired("deadline: passed while the request waited for a thread")
+                raise Expired("deadline: passed while the request waited for online features")
         self._processor.submit(request, deliver, self._replica)
 
     def _decode(self, source: Any, waited_s: float = 0.0) -> PredictRequest:

@@ -10,6 +10,7 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overloaded
+from freshet_serving.processor.features.stage_runs import LARGE
 from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.watching.stats import total
@@ -136,6 +137,34 @@ def test_stage_is_computed_apart_from_the_owner_s_thread_and_answered_on_it():
         done(reply)
         assert_answers(answers.wait(1)[0], [3])
         assert len(sessions) == 1
+
+
+def test_work_of_a_large_stage_leaves_the_sessions_to_others():
+    replica, plain, answers = FakeReplica(), FakeReplica(), Answers()
+    replica.plan.stage, replica.hold = object(), threading.Event()
+    with group() as sessions:
+        for number, cells in ((0, LARGE + 1), (1, LARGE + 1)):
+            work = answers.work(replica, number, [number])
+            work.bound.cells = cells
+            sessions.enqueue(work)
+        assert replica.entered.acquire(timeout=TIMEOUT_S)
+        sessions.enqueue(answers.work(plain, 2, [2]))
+        assert_answers(answers.wait(1)[2], [2])
+        replica.hold.set()
+        got = answers.wait(2)
+        assert_answers(got[0], [0])
+        assert_answers(got[1], [1])
+
+
+def test_work_of_a_small_stage_is_computed_as_any():
+    replica, answers = FakeReplica(), Answers()
+    replica.plan.stage = object()
+    with group() as sessions:
+        work = answers.work(replica, 0, [7])
+        work.bound.cells = LARGE
+        sessions.enqueue(work)
+        assert_answers(answers.wait(1)[0], [7])
+        assert len(sessions._threads) == 1
 
 
 def test_close_answers_what_waits_for_a_stage():
