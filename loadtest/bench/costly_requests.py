@@ -44,6 +44,7 @@ BODY = "(int64 i, bool c, float[r, q] v) => (bool again, float[r, q] w)"
 HEAD = """
     two = Constant <value: tensor = int64[1] {2}> ()
     one = Constant <value: tensor = int64[1] {1}> ()
+    second = Constant <value: tensor = int64 {1}> ()
     go = Constant <value: tensor = bool {1}> ()
     rows = Gather (t, past)
 """
@@ -69,13 +70,15 @@ GRAPHS = {
         for n, (x, y) in enumerate([("rows", "a"), ("a", "b"), ("b", "c"), ("c", "mixed")])
     ),
     "loop over events": f"""
-        s = Size (past)
+        sizes = Shape (past)
+        s = Gather (sizes, second)
         first = ReduceMax <axes = [1], keepdims: int = 0> (rows)
         last = Loop <body = b {BODY} {{ again = Identity (c) h = Sin (v) w = Cos (h) }}> (s, go, first)
         mixed = Unsqueeze (last, one)
     """,
     "loop that doubles": f"""
-        s = Size (past)
+        sizes = Shape (past)
+        s = Gather (sizes, second)
         first = ReduceMax <axes = [1], keepdims: int = 0> (rows)
         last = Loop <body = b {BODY} {{ again = Identity (c) w = Concat <axis = 0> (v, v) }}> (s, go, first)
         mixed = Unsqueeze (last, one)
