@@ -71,14 +71,18 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[float]] | Sequence[Sequence[str | bytes]]) -> Ragged:
-        """Build from Python lists of ints, floats or strings; all-empty rows count as ints, mixed ones as floats."""
+        """Build from Python lists of ints, floats or strings; all-empty rows count as ints, mixed ones as floats.
+
+        Ints become int64, or uint64 if one is 2**63 or more.
+        """
         splits = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(r) for r in rows], out=splits[1:])
         flat = [v for row in rows for v in row]
         if flat and isinstance(flat[0], (str, bytes)):
             return cls(Strings.of(flat), splits)  # type: ignore[arg-type]
         floats = any(isinstance(v, (float, np.floating)) for v in flat)
-        numbers: NDArray[Any] = np.asarray(flat, np.float32 if floats else np.int64)
+        whole = np.uint64 if not floats and max(flat, default=0) >= 2**63 else np.int64
+        numbers: NDArray[Any] = np.asarray(flat, np.float32 if floats else whole)
         return cls(numbers, splits)
 
     def __len__(self) -> int:
@@ -87,6 +91,23 @@ class Ragged:
 
 Column = NDArray[np.int64] | NDArray[np.float32] | Strings | Ragged
 """One feature's values for n rows."""
+
+
+def exact_array(values: Any) -> NDArray[Any]:
+    """Return numpy's array of values, with integers to the bit: numpy itself makes floats of 1 and 2**63.
+
+    Raises:
+        ValueError: The values are rows of different lengths.
+        OverflowError: Integers fit neither int64 nor uint64.
+    """
+    array = np.asarray(values)
+    if isinstance(values, np.ndarray) or array.dtype.kind not in "fO" or not array.size:
+        return array
+    if array.dtype.kind == "f" and not array.max() >= 2**63:
+        return array
+    objects = np.array(values, object)
+    whole = all(isinstance(value, (int, np.integer)) for value in objects.flat)
+    return objects.astype(np.uint64) if whole else array
 
 
 def first_value(column: Column | None) -> bytes | None:

@@ -123,7 +123,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/models/publishing/test_publisher.py",
         "tests/models/publishing/test_publisher_chain.py",
     ),
-    "models/publishing/key_ids.py": ("tests/models/publishing/test_publisher.py",),
     "models/publishing/rollback_patch.py": (
         "tests/models/publishing/test_publisher.py",
         "tests/models/publishing/test_publisher_chain.py",

@@ -119,7 +119,8 @@ class FeedSpec:
         return np.asarray(column).astype(self.dtype, copy=False)
 
     def _check_range(self, column: NDArray[Any]) -> None:
-        if self.dtype.kind in "iu" and column.dtype != self.dtype:
+        # The int64 of a uint64 carries its bits, so every one of them fits.
+        if self.dtype.kind in "iu" and self.dtype != np.uint64 and column.dtype != self.dtype:
             limits = np.iinfo(self.dtype)
             if column.size and (column.min() < limits.min or column.max() > limits.max):
                 raise BadInput(f"input {self.name!r}: expected values of {self.dtype.name}, got one that does not fit")
@@ -157,11 +158,21 @@ def repeated_rows(fed: FeedSpec, values: Any, rows: int) -> Column:
     chosen = [values[i % len(values)] for i in range(rows)]
     try:
         if fed.kind != DENSE:
-            return Ragged.of(chosen)
+            return Ragged.of(chosen) if fed.dtype != np.uint64 else _unsigned_rows(chosen)
         if fed.dtype.kind == "O":
             return Strings.of(np.array(chosen, object).ravel().tolist())
-        dtype: np.dtype[Any] = np.dtype(np.float32 if fed.dtype.kind == "f" else np.int64)
         columns = fed.input.columns
-        return np.array(chosen, dtype).reshape((rows, columns) if columns else (rows,))
+        shape = (rows, columns) if columns else (rows,)
+        if fed.dtype == np.uint64:
+            return np.array(chosen, np.uint64).view(np.int64).reshape(shape)
+        dtype: np.dtype[Any] = np.dtype(np.float32 if fed.dtype.kind == "f" else np.int64)
+        return np.array(chosen, dtype).reshape(shape)
     except (ValueError, TypeError, AttributeError, OverflowError):
-        raise BadInput(f"samples: expected {fed.input.dtype} values for input {fed.name!r}") from None
+        raise BadInput(
+            f"samples: expected {fed.input.declared or fed.input.dtype} values for input {fed.name!r}"
+        ) from None
+
+
+def _unsigned_rows(rows: list[Any]) -> Ragged:
+    splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return Ragged(np.array([value for row in rows for value in row], np.uint64).view(np.int64), splits)

@@ -231,6 +231,9 @@ class SampleGenerator:
         if fed.dtype.kind in "iu":
             below = np.iinfo(fed.dtype).max if hints.below is None else hints.below - 1
             least = np.iinfo(fed.dtype).min if hints.below is None else 0
+            if fed.dtype == np.uint64 and hints.below is None:
+                # As int64 carries their bits.
+                least, below = -(2**63), 2**63 - 1
             edges = [edge for edge in WHOLE_EDGES if least <= edge <= below]
         chosen = self._random.random(len(values)) < 1 / 3
         for i in np.flatnonzero(chosen).tolist() if edges else ():

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from freshet_serving.models.publishing.key_ids import Int64s, hashed
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.models.publishing.key_ids import Int64s, carried, hashed
+from freshet_serving.processor.columns import Column, Ragged, Strings, exact_array
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.package import EntityEntry, Input, Manifest, Records, derived, pack_records
 
@@ -67,12 +67,16 @@ def as_column(spec: Input, values: Any, where: str) -> Column:
     Raises:
         BadInput: The values are of another type.
     """
+    if isinstance(values, Ragged) and spec.dtype == "int64" and isinstance(values.values, np.ndarray):
+        return Ragged(
+            carried(values.values, spec.declared == "uint64", f"{where}: expected numbers"), values.row_splits
+        )
     if isinstance(values, (Strings, Ragged)):
         return values
     if spec.ragged:
         lists = [list(row) for row in values]
         splits = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-        flat = as_column(Input(spec.name, spec.dtype), [v for row in lists for v in row], where)
+        flat = as_column(Input(spec.name, spec.dtype, declared=spec.declared), [v for row in lists for v in row], where)
         assert not isinstance(flat, Ragged)
         return Ragged(flat, splits)
     if spec.dtype == "string":
@@ -82,10 +86,15 @@ def as_column(spec: Input, values: Any, where: str) -> Column:
         return Strings.of(words)
     if spec.dtype == "float32" and isinstance(values, (list, tuple)):
         values = [np.nan if value is None else value for value in values]
-    array = np.asarray(values)
+    try:
+        array = exact_array(values)
+    except OverflowError:
+        raise BadInput(f"{where}: expected {spec.declared or spec.dtype}, got numbers beyond it") from None
     kinds = "fiub" if spec.dtype == "float32" else "iu"
     if array.size and array.dtype.kind not in kinds:
-        raise BadInput(f"{where}: expected {spec.dtype}, got {array.dtype}")
+        raise BadInput(f"{where}: expected {spec.declared or spec.dtype}, got {array.dtype}")
+    if spec.dtype == "int64" and array.size:
+        return carried(array, spec.declared == "uint64", f"{where}: expected numbers")
     with np.errstate(over="ignore"):
         return array.astype(spec.dtype)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.columns import Strings, exact_array
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.package import Manifest
 
@@ -48,6 +48,13 @@ def _entity_key(manifest: Manifest, table: str) -> str | None:
     return next((manifest.input(e.key).dtype for e in manifest.entities if e.table == table), None)
 
 
+def _unsigned(manifest: Manifest, table: str) -> bool:
+    """Return True if the table is keyed by an input that declares uint64."""
+    inputs = {f.input for f in manifest.lookups if f.table == table}
+    inputs |= {e.key for e in manifest.entities if e.table == table}
+    return any(i.declared == "uint64" for i in manifest.inputs if i.name in inputs)
+
+
 def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:
     """Return the ids of n keys, int64 [n].
 
@@ -69,9 +76,7 @@ def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:
     if array.dtype.kind in "iu":
         if not takes_integers(manifest, table):
             raise BadInput(f"table {table!r}: expected strings as keys, the type of its features, got {array.dtype}")
-        if array.dtype == np.uint64 and bool((array > np.uint64(2**63 - 1)).any()):
-            raise BadInput(f"table {table!r}: expected keys that fit int64, got {int(array.max())}")
-        return np.ascontiguousarray(array, np.int64)
+        return carried(array, _unsigned(manifest, table), f"table {table!r}: expected keys")
     words = array.tolist()
     if array.dtype.kind in "SUO" and all(isinstance(word, (str, bytes)) for word in words):
         if not takes_strings(manifest, table):
@@ -80,6 +85,23 @@ def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:
             )
         return hashed(words, manifest.table(table).hash_seed)
     raise BadInput(f"table {table!r}: expected integers, str or bytes as keys, got {array.dtype}")
+
+
+def carried(numbers: NDArray[Any], unsigned: bool, expected: str) -> Int64s:
+    """Return whole numbers as int64, which carries the bits of a uint64.
+
+    Args:
+        numbers: An array of integers.
+        unsigned: The model declares uint64, else int64.
+        expected: Beginning of the message, before the range.
+
+    Raises:
+        BadInput: A number is beyond the type.
+    """
+    low, high = (0, 2**64 - 1) if unsigned else (-(2**63), 2**63 - 1)
+    if numbers.size and (beyond := [n for n in (int(numbers.min()), int(numbers.max())) if not low <= n <= high]):
+        raise BadInput(f"{expected} from {low} to {high}, got {beyond[0]}")
+    return np.ascontiguousarray(numbers).astype(np.int64, copy=False)
 
 
 def hashed(words: list[str | bytes], seed: int) -> Int64s:
@@ -110,6 +132,6 @@ def _array(keys: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
         array[:] = keys
         return array
     try:
-        return np.asarray(keys)
+        return exact_array(keys)
     except (ValueError, OverflowError):
         return np.empty(len(keys), object)

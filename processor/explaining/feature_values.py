@@ -19,7 +19,7 @@ from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.input_reader import BoundInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels import pool
-from freshet_serving.processor.package import FLOATS, HASHES, Feature, Manifest, codes_a_value
+from freshet_serving.processor.package import FLOATS, HASHES, Feature, Input, Manifest, codes_a_value
 
 VALUE_BY_VALUE = {
     "farm", "murmur", "sip", "text", "lower", "upper", "strip", "bucketize", "int32", "within", "float32", "whole",
@@ -64,11 +64,11 @@ def feature_values(
         bound: The bound request.
         row: Number of the row.
     """
-    roots = {i.name: (i.name, 1) for i in manifest.inputs if i.name in inputs}
+    roots = {i.name: (i, 1) for i in manifest.inputs if i.name in inputs}
     for t in manifest.transforms:
         if t.op in VALUE_BY_VALUE and len(t.inputs) == 1 and t.inputs[0] in roots:
-            name, codes = roots[t.inputs[0]]
-            roots[t.name] = name, codes * codes_a_value(t)
+            spec, codes = roots[t.inputs[0]]
+            roots[t.name] = spec, codes * codes_a_value(t)
     count = len(manifest.features) + sum(len(s.columns) for s in manifest.sequences)
     return [
         _values(feature, planned, bound.keep[planned[pool.SOURCE]], row, roots.get(feature.input), inputs)
@@ -81,11 +81,12 @@ def _values(
     planned: NDArray[np.int64],
     source: BoundInput,
     row: int,
-    root: tuple[str, int] | None,
+    root: tuple[Input, int] | None,
     inputs: Mapping[str, Column],
 ) -> FeatureValues:
     row = 0 if source.rows == 1 else row
-    name, codes = root or (feature.input, 1)
+    spec, codes = root or (None, 1)
+    name = feature.input if spec is None else spec.name
     if source.splits is None:
         start = row * source.stride + max(feature.column, 0)
         stop = start + (feature.width if feature.kind == FLOATS else 1)
@@ -97,19 +98,19 @@ def _values(
     values = source.values.reshape(-1)[start:stop]
     if not feature.table:
         return FeatureValues(feature, name, np.empty(0, np.int64), length=length, numbers=values)
-    if root is None:
+    if spec is None:
         asked = [str(key) for key in values.tolist()]
     else:
-        asked = [_text(inputs[name], at // codes) for at in range(start, stop)]
+        asked = [_text(inputs[name], spec, at // codes) for at in range(start, stop)]
     each = int(planned[pool.CODES])
     return FeatureValues(feature, name, values, asked, length // each, each)
 
 
-def _text(column: Any, at: int) -> str:
+def _text(column: Any, spec: Input, at: int) -> str:
     """Return value number `at` of a column, as text."""
     if isinstance(column, Ragged):
         column = column.values
     if not isinstance(column, Strings):
-        return str(column.reshape(-1)[at])
+        return str(spec.as_sent(column).reshape(-1)[at])
     first, last = column.offsets[at : at + 2].tolist()
     return column.data[first : min(last, first + 4 * MAX_TEXT)].tobytes().decode("utf-8", "backslashreplace")[:MAX_TEXT]

@@ -19,8 +19,8 @@ from freshet_serving.processor.package.tensors import RECORD
 
 NOTE = "item_ranking"
 ITEM_IDS, SCORES = "item_ids", "scores"
-RANKED_OUTPUTS = [Output(ITEM_IDS, dtype="int64"), Output(SCORES)]
-"""Outputs of a request for the best items, [users, k] each."""
+RANKED_OUTPUTS = {dtype: [Output(ITEM_IDS, dtype=dtype), Output(SCORES)] for dtype in ("int64", "uint64")}
+"""Outputs of a request for the best items, [users, k] each, by the type of the items' ids."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class ItemRanking:
         if feature is None or output is None or feature.column != -1:
             return None
         # A request's own ids: what transforms make of them could not be sent as candidates.
-        sent = {i.name for i in manifest.inputs if i.dtype == "int64" and not i.columns and not i.ragged}
+        sent = {i.name: i.declared for i in manifest.inputs if i.dtype == "int64" and not i.columns and not i.ragged}
         number = next(n for n, t in enumerate(manifest.tables) if t.name == feature.table)
         table = manifest.tables[number]
         if feature.input not in sent or table.dtype == RECORD or output.columns != table.dim:
@@ -61,7 +61,8 @@ class ItemRanking:
         if not set(history) <= {i.name for i in manifest.inputs}:
             return None
         inputs = [i for i in manifest.inputs if i.name != feature.input]
-        read = replace(manifest, inputs=inputs, outputs=RANKED_OUTPUTS, signatures=[], notes={})
+        outputs = RANKED_OUTPUTS["uint64" if sent[feature.input] == "uint64" else "int64"]
+        read = replace(manifest, inputs=inputs, outputs=outputs, signatures=[], notes={})
         return cls(feature.input, output.name, number, history, read)
 
 
@@ -77,4 +78,4 @@ def item_ranking_note(output: str, feature: str) -> dict[str, Any]:
 
 def ranks_items(manifest: Manifest) -> bool:
     """Return whether a manifest is that of requests for the best items (ItemRanking.manifest)."""
-    return manifest.outputs is RANKED_OUTPUTS
+    return any(manifest.outputs is outputs for outputs in RANKED_OUTPUTS.values())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from freshet_serving.processor.package.replies import (
     STRING,
@@ -51,6 +53,10 @@ class Input:
     ragged: bool = False
     declared: str = ""
     dims: list[int] | None = None
+
+    def as_sent(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return an array of its dtype as requests have it: int64 carries the bits of a declared uint64."""
+        return values.view(np.uint64) if self.declared == "uint64" else values
 
 
 @dataclass(frozen=True, slots=True)

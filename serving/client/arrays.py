@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.columns import Ragged, Strings, exact_array
 from freshet_serving.processor.errors import BadInput
 
 Values = Any
@@ -36,7 +36,7 @@ class RequestTensor(NamedTuple):
 def tensors(inputs: Mapping[str, Values]) -> list[RequestTensor]:
     """Convert inputs to tensors.
 
-    Integers become INT64, floats FP32 (float16 stays FP16), text and bytes BYTES; Ragged becomes two tensors. Raises
+    Integers become INT64 (UINT64 if one is 2**63 or more), floats FP32 (float16 stays FP16), text and bytes BYTES; Ragged becomes two tensors. Raises
     BadInput for anything else.
     """
     found = []
@@ -66,15 +66,21 @@ def of_user(inputs: Mapping[str, Values]) -> dict[str, Values]:
 
 def _array(name: str, values: Values) -> NDArray[Any]:
     try:
-        return np.asarray(values)
+        return exact_array(values)
     except ValueError:
         raise BadInput(f"inputs[{name}]: expected rows of one length; use Ragged.of(rows) for others") from None
+    except OverflowError:
+        raise BadInput(
+            f"inputs[{name}]: expected integers from {-(2**63)} to {2**63 - 1}, or from 0 to {2**64 - 1}, got others"
+        ) from None
 
 
 def _tensor(name: str, array: NDArray[Any]) -> RequestTensor:
     shape = array.shape or (1,)
+    if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+        return RequestTensor(name, "UINT64", shape, array.astype("<u8").tobytes())
     if array.dtype.kind in "iu":
-        return RequestTensor(name, "INT64", shape, _int64(name, array).tobytes())
+        return RequestTensor(name, "INT64", shape, array.astype("<i8").tobytes())
     if array.dtype == np.float16:
         return RequestTensor(name, "FP16", shape, array.astype("<f2").tobytes())
     if array.dtype.kind == "f":
@@ -82,12 +88,6 @@ def _tensor(name: str, array: NDArray[Any]) -> RequestTensor:
     if array.dtype.kind in "USO":
         return RequestTensor(name, "BYTES", shape, _strings(name, array.reshape(-1).tolist()))
     raise BadInput(f"inputs[{name}]: expected integers, floats or strings, got {array.dtype}")
-
-
-def _int64(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
-    if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
-        raise BadInput(f"inputs[{name}]: expected integers below {2**63}")
-    return array.astype("<i8")
 
 
 def _strings(name: str, values: Sequence[Any]) -> bytes:

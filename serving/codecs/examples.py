@@ -27,6 +27,7 @@ Values = Sequence[Any]
 """int, float or bytes values, all of one type."""
 
 Example = Mapping[str, Values]
+UINT64_MASK = 2**64 - 1
 TYPES: dict[str, tuple[type, ...]] = {"int64": (int,), "float32": (float, int), "string": (bytes,)}
 
 
@@ -205,7 +206,7 @@ def _column(
                         else "is required but could not be found."
                     )
                 )
-            flat += values
+            flat += _carried(spec, values)
     if spec.dtype == "string":
         return Strings.of(flat)
     array = numbers(spec, flat)
@@ -218,9 +219,16 @@ def _ragged(spec: Input, rows: Sequence[Example]) -> Ragged:
     for at, row in enumerate(rows):
         values = row.get(spec.name, ())
         _check(spec, spec.name, values)
-        flat += values
+        flat += _carried(spec, values)
         splits[at + 1] = len(flat)
     return Ragged(Strings.of(flat) if spec.dtype == "string" else numbers(spec, flat), splits)
+
+
+def _carried(spec: Input, values: Values) -> Values:
+    """Return values as an input has them: an Int64List, which has no unsigned form, carries the bits of a uint64."""
+    if spec.declared == "uint64" and type(values) is not list:
+        return [value & UINT64_MASK for value in values]
+    return values
 
 
 def _check(spec: Input, name: str, values: Values) -> None:

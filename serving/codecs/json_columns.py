@@ -30,11 +30,10 @@ from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import RequestSize
 from freshet_serving.processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER, has_boolean_letters
 from freshet_serving.processor.package import Input
-from freshet_serving.serving.codecs.tensor_types import declared, row_of, within
+from freshet_serving.serving.codecs.tensor_types import declared, row_of, span, within
 from freshet_serving.serving.codecs.wire import Body
 
-FORMATS = {"int64": "q", "float32": "f"}
-INT64 = range(-(2**63), 2**63)
+FORMATS = {"int64": "q", "float32": "f", "uint64": "Q"}
 
 
 def column(spec: Input, values: Any, plain: bool = False, extent: RequestSize | None = None) -> Column:
@@ -61,7 +60,7 @@ def column(spec: Input, values: Any, plain: bool = False, extent: RequestSize | 
         values = _unnested(spec, spec.dims, values)
     if plain and spec.columns and spec.dtype != "string":
         try:
-            packed = b"".join(starmap(struct.Struct(f"={spec.columns}{FORMATS[spec.dtype]}").pack, values))
+            packed = b"".join(starmap(struct.Struct(f"={spec.columns}{_format(spec)}").pack, values))
             return within(spec, np.frombuffer(packed, spec.dtype)).reshape(-1, spec.columns)
         except (struct.error, OverflowError, TypeError):
             # The slower path below produces the error message.
@@ -146,7 +145,7 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
     """
     if plain:
         try:
-            packed = struct.pack(f"={len(flat)}{FORMATS[spec.dtype]}", *flat)
+            packed = struct.pack(f"={len(flat)}{_format(spec)}", *flat)
             return within(spec, np.frombuffer(packed, spec.dtype))
         except (struct.error, OverflowError):
             # The slower path below produces the error message.
@@ -156,12 +155,7 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
         wanted = (int, bool) if spec.declared == "bool" else (int,)
         if types.difference(wanted):
             raise _type_error(spec, flat, wanted)
-        try:
-            return within(spec, np.array(flat, np.int64))
-        except OverflowError:
-            value = next(v for v in flat if v not in INT64)
-            dt = declared(spec).dt
-            raise BadInput(f"{spec.name}: expected {dt}, got {_digits(value)} which is out of range") from None
+        return _whole_numbers(spec, flat)
     if type(None) in types:
         flat = [math.nan if value is None else value for value in flat]
         types = types - {type(None)} | {float}
@@ -176,6 +170,25 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
             return wide.astype(np.float32)
     except (OverflowError, FloatingPointError):
         raise BadInput(f"{spec.name}: Cannot convert JSON value to float without loss of precision") from None
+
+
+def _format(spec: Input) -> str:
+    """Return struct's code for a value of an input; the int64 of a uint64 carries its bits."""
+    return FORMATS["uint64" if spec.declared == "uint64" else spec.dtype]
+
+
+def _whole_numbers(spec: Input, flat: list[int]) -> NDArray[np.int64]:
+    wide = np.dtype(np.uint64 if spec.declared == "uint64" else np.int64)
+    low, high = span(wide)
+    if flat and not low <= min(flat) <= max(flat) <= high:
+        value = next(v for v in flat if not low <= v <= high)
+        own = declared(spec)
+        assert own.dtype is not None, "numbers"
+        least, most = span(own.dtype)
+        raise BadInput(
+            f"{spec.name}: expected {own.dt}, got {_digits(value)} which is out of range ({least} to {most})"
+        )
+    return within(spec, np.array(flat, wide).view(np.int64))
 
 
 def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:

@@ -4,7 +4,7 @@ The engine computes on int64, float32 and strings. An imported model may have de
 Output.dtype): metadata name these, replies use them and requests may use them. Besides its declared type an input
 accepts types that convert without loss: any smaller type, or a larger one whose values all fit. Other values are
 refused with an error that names the input. A float64 that the model itself declared is rounded, because the engine
-computes in float32.
+computes in float32. The int64 of an input that declares uint64 carries the bits of the value.
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     """
     ours, own = np.dtype(spec.dtype), declared(spec).dtype
     assert own is not None, "numbers"
+    if values.dtype == own == np.uint64:
+        return values.view(ours)
     if values.dtype != ours and not (values.dtype == own or np.can_cast(values.dtype, ours)):
         with np.errstate(over="ignore", invalid="ignore"):
             made = values.astype(ours)
@@ -119,18 +121,18 @@ def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
 
     Args:
         spec: The input.
-        values: The values.
+        values: The values; for uint64 its bits, which all fit.
 
     Raises:
         BadInput: A value does not fit the declared type.
     """
-    own = BY_NAME[spec.declared].dtype if spec.declared else None
+    own = BY_NAME[spec.declared].dtype if spec.declared not in ("", "uint64") else None
     return values if own is None else _within(spec, values, own)
 
 
 def _within(spec: Input, values: NDArray[Any], own: np.dtype[Any]) -> NDArray[Any]:
-    if spec.dtype == "int64" and own.itemsize < 8 and values.dtype != own and len(values):
-        low, high = (0, 1) if own.kind == "b" else (np.iinfo(own).min, np.iinfo(own).max)
+    if spec.dtype == "int64" and own != np.int64 and values.dtype != own and len(values):
+        low, high = span(own)
         if values.min() < low or values.max() > high:
             _refuse(spec, values, (values >= low) & (values <= high))
     return values
@@ -140,8 +142,15 @@ def _refuse(spec: Input, values: NDArray[Any], fits: NDArray[np.bool_]) -> None:
     flat = np.ravel(fits)
     if not flat.all():
         at = int(np.argmin(flat))
-        value = np.ravel(values)[at]
-        raise BadInput(f"{spec.name}: expected values that {declared(spec).dt} holds, got {value} (value {at})")
+        value, own = np.ravel(values)[at], declared(spec).dtype
+        low, high = span(own) if own is not None and own.kind in "iub" else (0, 0)
+        limits = f"; it holds {low} to {high}" if high else ""
+        raise BadInput(f"{spec.name}: expected values that {declared(spec).dt} holds, got {value} (value {at}){limits}")
+
+
+def span(own: np.dtype[Any]) -> tuple[int, int]:
+    """Return the lowest and the highest number of a whole type; those of bool are 0 and 1."""
+    return (0, 1) if own.kind == "b" else (int(np.iinfo(own).min), int(np.iinfo(own).max))
 
 
 def plain(manifest: Manifest) -> bool:
@@ -187,9 +196,12 @@ def flat_outputs(manifest: Manifest, signature: str) -> frozenset[str]:
     return frozenset(name for name, spec in manifest.replies(signature).items() if spec.flat)
 
 
-def _cast(array: NDArray[np.float32], own: np.dtype[Any]) -> NDArray[Any]:
+def _cast(array: NDArray[Any], own: np.dtype[Any]) -> NDArray[Any]:
     if own.kind == "b":
         return array > 0.5
+    if array.dtype.kind == "i":
+        # Ids, which carry the bits of a uint64.
+        return array.astype(own)
     return np.rint(array).astype(own) if own.kind in "iu" else array.astype(own)
 
 

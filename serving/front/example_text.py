@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.package import Input
@@ -41,13 +42,13 @@ def text_of(column: Column, spec: Input) -> str:
     """
     if isinstance(column, Ragged):
         ends = column.row_splits[: MOST_ROWS + 1].tolist()
-        flat = column.values.tolist()
+        flat = _sent(column.values, spec)
         rows: list[Any] = [_readable(flat[a:b][:MOST_VALUES]) for a, b in zip(ends, ends[1:])]
     elif isinstance(column, Strings):
         width, strings = spec.columns or 1, _readable(column.tolist()[: MOST_ROWS * (spec.columns or 1)])
         rows = strings if not spec.columns else [strings[n : n + width] for n in range(0, len(strings), width)]
     else:
-        rows = np.asarray(column)[:MOST_ROWS].tolist()
+        rows = spec.as_sent(np.asarray(column)[:MOST_ROWS]).tolist()
     if spec.dtype == "float32":
         rows = [[_short(v) for v in row] if isinstance(row, list) else _short(row) for row in rows]
     return orjson.dumps(rows).decode()
@@ -71,18 +72,23 @@ def looked_up_text(columns: Mapping[str, Column | None], specs: Sequence[Input],
             parts.append(f"{json.dumps(spec.name)}: null")
             continue
         if isinstance(column, Ragged):
-            ends, flat = column.row_splits.tolist(), _numbered(column.values.tolist())
+            ends, flat = column.row_splits.tolist(), _numbered(_sent(column.values, spec))
             rows = [_readable(flat[a:b]) for a, b in zip(ends, ends[1:])]
         elif isinstance(column, Strings):
             rows = _readable(column.tolist())
         else:
-            rows = _numbered(column.reshape(-1).tolist())
+            rows = _numbered(_sent(column.reshape(-1), spec))
         if spec.columns:
             rows = [rows[n : n + spec.columns] for n in range(0, len(rows), spec.columns)]
         text = json.dumps(rows)
         most_nbytes -= len(text)
         parts.append(f"{json.dumps(spec.name)}: {text if most_nbytes >= 0 else 'null'}")
     return f"{{{', '.join(parts)}}}"
+
+
+def _sent(values: NDArray[Any] | Strings, spec: Input) -> list[Any]:
+    """Return flat values as a request sends them."""
+    return values.tolist() if isinstance(values, Strings) else spec.as_sent(values).tolist()
 
 
 def _numbered(values: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from freshet_serving.processor.columns import (
     PackedColumns,
     Ragged,
     Strings,
+    exact_array,
     join_columns,
     slice_column,
     take_rows,
@@ -105,8 +106,13 @@ def test_joined_slices_are_the_column(rows, data):
 
 
 def test_id_beyond_64_bits_is_refused():
-    with pytest.raises(OverflowError):
-        Ragged.of([[2**63]])
+    for row in ([2**64], [-1, 2**63]):
+        with pytest.raises(OverflowError):
+            Ragged.of([row])
+
+
+def test_lists_of_large_ids_are_unsigned():
+    assert Ragged.of([[5, 2**63], [2**64 - 1]]).values.tolist() == [5, 2**63, 2**64 - 1]
 
 
 def test_packed_columns_are_views_when_aligned_and_copies_otherwise():
@@ -120,3 +126,18 @@ def test_packed_columns_are_views_when_aligned_and_copies_otherwise():
         assert len(columns) == 1
     with pytest.raises(KeyError):
         columns["floats"]
+
+
+@pytest.mark.parametrize("values", [[5, 2**63], [[2**64 - 1, 1], [0, 3]]])
+def test_large_integers_keep_their_bits(values):
+    assert exact_array(values).tolist() == values
+
+
+def test_floats_stay_floats_however_large():
+    assert exact_array([1.5, 1e30]).dtype == np.float64
+
+
+@pytest.mark.parametrize("values", [[2**64], [-1, 2**63]])
+def test_integers_that_fit_no_type_overflow(values):
+    with pytest.raises(OverflowError):
+        exact_array(values)

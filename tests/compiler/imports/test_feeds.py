@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, SPARSE, FeedSpec, feeds_of
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, SPARSE, FeedSpec, feeds_of, repeated_rows
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import Input
@@ -57,3 +57,23 @@ def test_single_ragged_row_is_repeated():
 def test_number_that_the_model_type_cannot_represent_is_refused():
     with pytest.raises(BadInput, match="input 'a': expected values of int8"):
         feeds_of({"a": FeedSpec("a", DENSE, np.dtype(np.int8))}, {"a": np.array([1, 200])}, 2)
+
+
+def test_bits_of_uint64_are_fed_without_sign():
+    ids = [5, 2**63, 2**64 - 1]
+    carried = np.array(ids, np.uint64).view(np.int64)
+    fed = FeedSpec("a", DENSE, np.dtype(np.uint64))
+    fed.check(carried)
+    assert fed.feeds(carried, 3)["input/a"].tolist() == ids
+    lists = FeedSpec("b", RAGGED, np.dtype(np.uint64))
+    assert lists.feeds(Ragged(carried, np.array([0, 2, 3])), 2)["input/b/values"].tolist() == ids
+
+
+def test_samples_of_uint64_carry_its_bits():
+    fed = FeedSpec("a", DENSE, np.dtype(np.uint64))
+    assert repeated_rows(fed, [2**63, 5], 3).tolist() == [-(2**63), 5, -(2**63)]
+    lists = repeated_rows(FeedSpec("b", RAGGED, np.dtype(np.uint64)), [[2**64 - 1], []], 2)
+    assert (lists.values.tolist(), lists.row_splits.tolist()) == ([-1], [0, 1, 1])
+    for refused in (-1, 2**64):
+        with pytest.raises(BadInput, match="samples: expected uint64 values for input 'a'"):
+            repeated_rows(fed, [refused], 1)

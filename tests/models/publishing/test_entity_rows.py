@@ -153,3 +153,13 @@ def test_features_and_model_go_back_without_each_other(root):
     assert str(publisher.restore("1.5", "model")) == "1.5"
     with pytest.raises(BadInput, match="only: expected model or entities, got 'x'"):
         publisher.restore("1.1", "x")
+
+
+def test_column_of_a_declared_uint64_carries_its_bits():
+    spec = Input("x", "int64", declared="uint64")
+    lists = Input("x", "int64", ragged=True, declared="uint64")
+    assert as_column(spec, [5, 2**63, 2**64 - 1], "x").tolist() == [5, -(2**63), -1]
+    assert as_column(lists, [[2**63], [5]], "x").values.tolist() == [-(2**63), 5]
+    assert as_column(lists, Ragged.of([[2**63], [5]]), "x").values.tolist() == [-(2**63), 5]
+    with pytest.raises(BadInput, match="x: expected numbers from 0 to 18446744073709551615, got -1"):
+        as_column(spec, [-1], "x")

@@ -46,13 +46,22 @@ def test_ragged_values_are_encoded_as_two_tensors():
         ([[1], [2, 3]], "Ragged.of"),
         ([True], "expected integers, floats or strings, got bool"),
         ([{}], "expected strings, got dict"),
-        (np.array([2**63], np.uint64), "integers below"),
+        ([2**64], "expected integers from"),
         (1j, "got complex128"),
     ],
 )
 def test_values_unsupported_by_the_protocol_are_refused(values, message):
     with pytest.raises(BadInput, match=message):
         one(values)
+
+
+def test_ids_beyond_int64_are_sent_as_uint64():
+    ids = [5, 2**63, 2**64 - 1]
+    for values in (ids, np.array(ids, np.uint64)):
+        assert one(values).datatype == "UINT64"
+        assert np.frombuffer(one(values).data, "<u8").tolist() == ids
+    flat, _ = tensors({"x": Ragged.of([ids])})
+    assert flat.datatype == "UINT64"
 
 
 def test_user_values_become_single_row_inputs():

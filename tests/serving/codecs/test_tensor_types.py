@@ -13,7 +13,7 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package import Feature, Input, Manifest, Output, ServingSignature
 from freshet_serving.serving.client import grpc_transport, http_transport
 from freshet_serving.serving.client.prediction import output
-from freshet_serving.serving.codecs import kserve, kserve_rpc, tfs_rest, tfs_rpc
+from freshet_serving.serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.codecs.tensor_types import ALL, BY_NAME, as_declared, converted, declared, takes
@@ -354,3 +354,94 @@ def test_every_type_of_numbers_has_a_field_of_its_own(kind):
     reply = tfs_rpc.encode({"y": np.ones(2, kind.dtype)}, tfs_rpc.PredictParams("ctr"), 1)
     outputs = message("tensorflow.serving.PredictResponse").FromString(reply).outputs
     assert len(getattr(outputs["y"], kind.field)) == 2
+
+
+HASHES = [5, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1]
+CARRIED = np.array(HASHES, np.uint64).view(np.int64).tolist()
+HASHED = make_manifest(
+    [Input("id", "int64", declared="uint64"), Input("seen", "int64", ragged=True, declared="uint64")]
+)
+
+
+def hashed_columns(ids):
+    """Return what each dialect makes of the ids, and of lists with one id each; BadInput where it refuses them."""
+    rows = [[n] for n in ids]
+    yield lambda: tfs_rest.decode(json.dumps({"inputs": {"id": ids, "seen": rows}}).encode(), {}, HASHED)[0]
+    yield lambda: tfs_rest.decode(
+        json.dumps({"instances": [{"id": n, "seen": [n]} for n in ids]}).encode(), {}, HASHED
+    )[0]
+    splits = {
+        "name": "seen.row_splits",
+        "datatype": "INT64",
+        "shape": [len(ids) + 1],
+        "data": list(range(len(ids) + 1)),
+    }
+    tensor = {"datatype": "UINT64", "shape": [len(ids)], "data": ids}
+    tensors = [{"name": name, **tensor} for name in ("id", "seen")]
+    yield lambda: kserve.decode(json.dumps({"inputs": [*tensors, splits]}).encode(), {}, HASHED)[0]
+    signed, dtype = min(ids) < 0, np.int64 if min(ids) < 0 else np.uint64
+    arrays = {"id": np.array(ids, dtype), "seen": np.array(ids, dtype), "seen.row_splits": np.arange(len(ids) + 1)}
+    yield lambda: tfs_rpc.PredictDecoder(rpc(**arrays), Templates()).columns(HASHED)
+    request = message("inference.ModelInferRequest")(model_name="ctr")
+    for name, array in arrays.items():
+        code = BY_NAME[array.dtype.name]
+        into = request.inputs.add(name=name, datatype=code.datatype, shape=array.shape)
+        getattr(into.contents, code.contents).extend(array.tolist())
+    typed = request.SerializeToString()
+    yield lambda: kserve_rpc.InferDecoder(typed, Templates()).columns(HASHED)[0]
+    header, body = [], b""
+    for name, array in arrays.items():
+        size = {"binary_data_size": array.nbytes}
+        datatype = "INT64" if array.dtype == np.int64 else "UINT64"
+        header.append({"name": name, "datatype": datatype, "shape": list(array.shape), "parameters": size})
+        body += array.tobytes()
+    text = json.dumps({"inputs": header}).encode()
+    length = {b"inference-header-content-length": b"%d" % len(text)}
+    yield lambda: kserve.decode(text + body, length, HASHED)[0]
+    if not signed:
+        wrapped = [{"id": n, "seen": [n]} for n in ids]
+        yield lambda: examples.columns(*examples.of_json(wrapped, {}), HASHED)
+
+
+def test_every_dialect_carries_the_bits_of_uint64():
+    for read in hashed_columns(HASHES):
+        found = read()
+        assert found["id"].tolist() == found["seen"].values.tolist() == CARRIED
+        assert found["id"].dtype == np.int64
+
+
+def test_negative_number_for_uint64_is_refused_with_its_range():
+    for read in hashed_columns([7, -1]):
+        with pytest.raises(BadInput, match=r"(id|seen): .*-1.*0 to 18446744073709551615"):
+            read()
+
+
+def test_json_number_beyond_uint64_is_refused():
+    with pytest.raises(BadInput, match="id: .*DT_UINT64"):
+        tfs_rest.decode(b'{"inputs": {"id": [18446744073709551616], "seen": [[1]]}}', {}, HASHED)
+
+
+def test_example_messages_carry_the_bits_of_uint64():
+    wrapped = message("tensorflow.serving.Input")()
+    for carried in CARRIED:
+        features = wrapped.example_list.examples.add().features.feature
+        features["id"].int64_list.value.append(carried)
+        features["seen"].int64_list.value.append(carried)
+    found = examples.columns(*examples.of_message(wrapped), HASHED)
+    assert found["id"].tolist() == found["seen"].values.tolist() == CARRIED
+
+
+def test_deeprec_message_carries_the_bits_of_uint64():
+    request = eas.Request()
+    array = request.inputs["id"]
+    array.dtype = 9
+    array.array_shape.dim.append(len(CARRIED))
+    array.int64_val.extend(CARRIED)
+    found, _ = eas.decode(request.SerializeToString(), make_manifest(HASHED.inputs[:1]))
+    assert found["id"].tolist() == CARRIED
+
+
+def test_ids_of_uint64_are_replied_without_sign():
+    manifest = make_manifest(outputs=[Output("item_ids", dtype="uint64")])
+    replied = as_declared({"item_ids": np.array([CARRIED])}, manifest)
+    assert replied["item_ids"].tolist() == [HASHES]

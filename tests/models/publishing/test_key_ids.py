@@ -1,0 +1,33 @@
+"""Keys of tables in a publisher: integers to the bit."""
+
+import numpy as np
+import pytest
+
+from freshet_serving.models.publishing.key_ids import as_ids
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, TableEntry
+
+UNSIGNED = Manifest(
+    "m",
+    1,
+    "imported",
+    0.0,
+    [Input("id", "int64", declared="uint64")],
+    [Feature("id", "id", "id", table="t", offset=0, width=2)],
+    [TableEntry("t", 2, 0, "float32")],
+    [Output("score")],
+    2,
+    {},
+    {},
+)
+
+
+@pytest.mark.parametrize("keys", [[5, 2**63, 2**64 - 1], np.array([5, 2**63, 2**64 - 1], np.uint64)])
+def test_keys_of_a_declared_uint64_carry_its_bits(keys):
+    assert as_ids(UNSIGNED, "t", keys).tolist() == [5, -(2**63), -1]
+
+
+@pytest.mark.parametrize("keys", [[-1], np.array([3, -1])])
+def test_negative_key_of_a_declared_uint64_is_refused(keys):
+    with pytest.raises(BadInput, match=r"'t': expected keys from 0 to 18446744073709551615, got -1"):
+        as_ids(UNSIGNED, "t", keys)
