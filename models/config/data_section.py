@@ -7,7 +7,10 @@ from typing import Any
 
 from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of
 from freshet_serving.models.data.formats import FORMATS, RATED, STREAMS, TABLES, DataConfig, format_of
+from freshet_serving.models.data.source import LIST_SEPARATOR
 from freshet_serving.processor.errors import BadInput
+
+MAX_SEPARATOR = 8
 
 
 def read_data(raw: dict[str, Any]) -> DataConfig:
@@ -31,6 +34,9 @@ def read_data(raw: dict[str, Any]) -> DataConfig:
             raise BadInput(f"data.{role}: allowed only for {tables}; format {data.format} has its own")
     if table and not (labels and all(labels)):
         raise BadInput("data.label: expected the name of the label column, got nothing")
+    separator = data.list_separator
+    require(0 < len(separator) <= MAX_SEPARATOR, "data.list_separator", f"1 to {MAX_SEPARATOR} characters", separator)
+    require(table or separator == LIST_SEPARATOR, "data.list_separator", "it for tables and streams only", separator)
     require(len(set(labels)) == len(labels), "data.label", "different columns", ", ".join(labels))
     for role in ("time", "weight"):
         column = getattr(data, role)

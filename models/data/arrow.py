@@ -5,24 +5,30 @@ column and the row. `column` views a canonical array as a numpy array, Strings o
 only the n + 1 offsets are rebased.
 
     kind     accepted                                                canonical
-    id       any integer; no null                                    int64
+    id       whole numbers of any type that holds them to the bit    int64
+             (below); no null
     float    any number or bool; null is NaN; no infinity            float32
     string   string or binary of any layout; null is ""              large_binary
-    ids      lists of integers; a null list is empty                 large_list<int64>
-    strings  lists of strings; a null list is empty                  large_list<large_binary>
-    floats   lists of numbers, as float; a null list is empty        large_list<float32>
+    ids      lists of ids, or text; a null list is empty             large_list<int64>
+    strings  lists of strings, or text; a null list is empty         large_list<large_binary>
+    floats   lists of numbers, or text; a null list is empty         large_list<float32>
     label    any number or bool, 0 to 1; no null                     float32
     weight   any number, 0 or more, finite; no null                  float32
     time     timestamp, date or number (Unix seconds below 1e12, so  float64, Unix seconds
              milliseconds of any day since 2001 are refused); no
              null
     seconds  as time                                                 int64, whole Unix seconds, rounded down
-Dictionary-encoded forms of all of these are decoded.
+Dictionary-encoded forms of all of these are decoded, and extension types are read as their storage.
+
+An id is an integer, a bool, a decimal or a float without a fraction. A uint64 from 2**63 on is carried as the int64 of
+the same bits, as in requests. A float that is so large that it may stand for several integers is refused: its id is
+lost already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +55,8 @@ ARROW_TYPES = {
     "time": pa.float64(),
     "seconds": pa.int64(),
 }
+TEXT_ID = pa.decimal128(21, 1)
+"""What ids in text are parsed as: decimal digits only, as many as 64 bits have, and '.0', which exporters write."""
 ROLES = ("label", "weight", "time")
 """Kinds that features cannot have."""
 
@@ -68,8 +76,14 @@ _WANTS = {
 _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def _is_string(t: pa.DataType) -> bool:
-    views = pt.is_string_view(t) or pt.is_binary_view(t)
+EXACT = {2: 2**11, 4: 2**24, 8: 2**53}
+"""The whole numbers below which a float of so many bytes stands for one integer."""
+
+
+def is_text(t: pa.DataType) -> bool:
+    """Return whether a type is strings or bytes, dictionary-encoded ones included."""
+    t = _stored(t)
+    views = pt.is_string_view(t) or pt.is_binary_view(t) or pt.is_fixed_size_binary(t)
     return bool(views or pt.is_string(t) or pt.is_large_string(t) or pt.is_binary(t) or pt.is_large_binary(t))
 
 
@@ -82,20 +96,34 @@ def _is_number(t: pa.DataType) -> bool:
     return bool(pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t))
 
 
-def _fits(t: pa.DataType, kind: str) -> bool:
+def _stored(t: pa.DataType) -> pa.DataType:
+    """Return the type that the values of a dictionary or of an extension type have."""
     if pt.is_dictionary(t):
-        t = t.value_type
+        return _stored(t.value_type)
+    return _stored(t.storage_type) if isinstance(t, pa.BaseExtensionType) else t
+
+
+def _fits(t: pa.DataType, kind: str) -> bool:
+    t = _stored(t)
     if pt.is_null(t):
         return True
     if kind in ONE_OF:
         return _is_list(t) and _fits(t.value_type, ONE_OF[kind])
-    if kind == "id":
-        return bool(pt.is_integer(t))
     if kind == "string":
-        return _is_string(t)
+        return is_text(t)
     if kind in ("time", "seconds"):
         return _is_number(t) or pt.is_timestamp(t) or pt.is_date(t)
     return _is_number(t) or pt.is_boolean(t)
+
+
+def _suggests(t: pa.DataType, kind: str) -> bool:
+    """Return whether a type is read as a kind if nothing else is said: whole numbers as ids, to the bit."""
+    t = _stored(t)
+    if kind in ONE_OF:
+        return _is_list(t) and _suggests(t.value_type, ONE_OF[kind])
+    if kind == "id":
+        return bool(pt.is_integer(t) or (pt.is_decimal(t) and t.scale <= 0))
+    return _fits(t, kind)
 
 
 def check_type(t: pa.DataType, kind: str, name: str) -> None:
@@ -110,7 +138,10 @@ def check_type(t: pa.DataType, kind: str, name: str) -> None:
         return
     if kind in ROLES:
         raise BadInput(f"data.{kind}: expected a column of {_WANTS[kind]}, got {name!r} of type {t}")
-    other = next((k for k in ("id", "string", "float", "ids", "strings") if _fits(t, k)), "")
+    other = next((k for k in ("id", "string", "float", "ids", "strings") if _suggests(t, k)), "")
+    if kind == "ids" and other == "float":
+        # As floats, ids from 2**24 on would merge.
+        other = "id"
     hint = f" (kind = {other!r} fits)" if other else ""
     if kind == "seconds":
         raise BadInput(f"features: expected {_WANTS[kind]} for hour and weekday, got {name!r} of type {t}")
@@ -129,7 +160,7 @@ def infer_kind(t: pa.DataType, name: str) -> str:
     """
     if pt.is_timestamp(t) or pt.is_date(t):
         return "seconds"
-    kind = next((k for k in ("id", "string", "float", *ONE_OF) if _fits(t, k)), "")
+    kind = next((k for k in ("id", "string", "float", *ONE_OF) if _suggests(t, k)), "")
     if not kind or pt.is_null(t):
         raise BadInput(f"column {name!r}: expected numbers, strings or lists of them, got a column of type {t}")
     return kind
@@ -148,8 +179,7 @@ def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
         BadInput: The type or a value does not fit.
     """
     check_type(array.type, kind, name)
-    if pt.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = _plain(array)
     if kind in ONE_OF:
         return _lists(array, ONE_OF[kind], name, where)
     if kind == "string":
@@ -183,9 +213,35 @@ def _numpy(array: pa.Array) -> np.ndarray:
 
 def _ids(array: pa.Array, name: str, where: Where) -> pa.Array:
     _refuse_nulls(array, "an id", name, where)
+    if pt.is_floating(array.type):
+        values = _numpy(array)
+        most = EXACT[array.type.bit_width // 8]
+        _refuse(values != np.floor(values), array, "an id, a whole number (kind = 'float' reads others)", name, where)
+        _refuse(~(np.abs(values) < most), array, f"an id that floats hold, below {most}", name, where)
+        return array.cast(pa.int64())
     if pt.is_uint64(array.type):
-        _refuse(_numpy(array) > np.uint64(2**63 - 1), array, "an id below 2**63", name, where)
-    return array.cast(pa.int64())
+        return array.view(pa.int64())
+    return _decimals(array, name, where) if pt.is_decimal(array.type) else array.cast(pa.int64())
+
+
+def _decimals(array: pa.Array, name: str, where: Where) -> pa.Array:
+    """Return decimals as ids of 64 bits, all of them signed or all unsigned."""
+    for whole in (pa.int64(), pa.uint64()):
+        with suppress(pa.ArrowInvalid):
+            return array.cast(whole).view(pa.int64())
+    values = array.to_pylist()
+    bad = [value != int(value) or not -(2**63) <= value < 2**64 for value in values]
+    _refuse(np.array(bad), array, f"an id, a whole number from {-(2**63)} to {2**64 - 1}", name, where)
+    wide = [value >= 2**63 for value in values]
+    _refuse(np.array(wide), array, "an id below 2**63, as others are negative", name, where)
+    raise AssertionError("they fit one of the types")
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Return an array without dictionaries and extension types around its values."""
+    if pt.is_dictionary(array.type):
+        return _plain(array.dictionary_decode())
+    return _plain(array.storage) if isinstance(array.type, pa.BaseExtensionType) else array
 
 
 def _floats(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
@@ -225,7 +281,9 @@ def _times(array: pa.Array, name: str, where: Where) -> pa.Array:
 def _seconds(array: pa.Array, name: str, where: Where) -> pa.Array:
     if pt.is_integer(array.type):
         _refuse_nulls(array, "a time", name, where)
-        return _ids(array, name, where)
+        if pt.is_uint64(array.type):
+            _refuse(_numpy(array) >= np.uint64(2**63), array, "a time", name, where)
+        return array.cast(pa.int64())
     seconds = np.floor(_times(array, name, where).to_numpy())
     _refuse(np.abs(seconds) > 2.0**53, array, "a time", name, where)
     return pa.array(seconds.astype(np.int64))
@@ -246,35 +304,40 @@ def _lists(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
     return pa.LargeListArray.from_arrays(pa.array(splits), values)
 
 
-def split_text(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
-    """Split CSV cells 'a|b|c' into lists; an empty cell becomes an empty list.
+def split_text(array: pa.Array, kind: str, name: str, where: Where, separator: str) -> pa.Array:
+    """Split text such as 'a|b|c' into lists; empty text and a null become an empty list.
 
     Args:
-        array: Text cells.
+        array: The texts.
         kind: "ids", "strings" or "floats".
         name: Name of the column.
         where: Names a row of the array.
+        separator: What stands between the values (data.list_separator).
 
     Raises:
-        BadInput: An id is not an integer, or a float no number.
+        BadInput: An id is not a whole number, or a float no number.
     """
+    array = _plain(array).cast(pa.large_string())
     if kind == "strings":
-        return _split(array)
-    wanted, lists = ("integers", pa.int64()) if kind == "ids" else ("numbers", pa.float64())
+        return _split(array, separator)
+    numbers, lists = ("integers", TEXT_ID) if kind == "ids" else ("numbers", pa.float64())
     try:
-        return _split(array).cast(pa.list_(lists))
+        return _split(array, separator).cast(pa.large_list(lists))
     except pa.ArrowInvalid:
         for row in range(len(array)):
             try:
-                _split(array.slice(row, 1)).cast(pa.list_(lists))
+                _split(array.slice(row, 1), separator).cast(pa.large_list(lists))
             except pa.ArrowInvalid:
-                bad = array[row].as_py()[:40]
-                raise BadInput(f"column {name!r}: expected {wanted} between '|', got {bad!r} at {where(row)}") from None
+                text = array[row].as_py()
+                hint = "" if separator in text else "; data.list_separator names another separator"
+                raise BadInput(
+                    f"column {name!r}: expected {numbers} between {separator!r}, got {text[:40]!r} at {where(row)}{hint}"
+                ) from None
         raise
 
 
-def _split(array: pa.Array) -> pa.Array:
-    return pc.split_pattern(pc.if_else(pc.equal(array, ""), None, array), "|")
+def _split(array: pa.Array, separator: str) -> pa.Array:
+    return pc.split_pattern(pc.if_else(pc.equal(array, ""), None, array), separator)
 
 
 def column(array: pa.Array, kind: str) -> Column:

@@ -12,7 +12,7 @@ from freshet_serving.models.data import arrow
 from freshet_serving.models.data.source import ONE_OF, Batch, Schema
 
 TEXT_TYPES = {
-    "id": pa.int64(),
+    "id": arrow.TEXT_ID,
     "float": pa.float64(),
     "string": pa.string(),
     "ids": pa.string(),
@@ -21,7 +21,7 @@ TEXT_TYPES = {
     "label": pa.float64(),
     "weight": pa.float64(),
 }
-"""Types that text cells are parsed as; lists are text separated by '|'."""
+"""Types that text cells are parsed as; lists are split later."""
 
 
 class CanonicalColumns:
@@ -32,7 +32,7 @@ class CanonicalColumns:
 
         Args:
             schema: The schema.
-            text: True if cells are text and lists are separated by '|'.
+            text: True if cells are text.
         """
         self.schema, self.text = schema, text
         self.wanted = [(f.name, f.kind) for f in schema.fields] + [(name, "label") for name in schema.labels]
@@ -46,7 +46,7 @@ class CanonicalColumns:
             if self.text and kind in TEXT_TYPES:
                 boolean = kind in ("label", "weight") and pa.types.is_boolean(own)
                 read[name] = own if boolean else TEXT_TYPES[kind]
-            else:
+            elif not (kind in ONE_OF and arrow.is_text(own)):
                 arrow.check_type(own, kind, name)
                 if self.text and not pa.types.is_temporal(own):
                     read[name] = pa.float64()
@@ -65,8 +65,8 @@ class CanonicalColumns:
         made = []
         for name, kind in self.wanted:
             array = chunk.column(name)
-            if self.text and kind in ONE_OF:
-                array = arrow.split_text(array, kind, name, where)
+            if kind in ONE_OF and arrow.is_text(array.type):
+                array = arrow.split_text(array, kind, name, where, self.schema.list_separator)
             made.append(arrow.canonical(array, kind, name, where))
         return made
 

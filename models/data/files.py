@@ -40,7 +40,10 @@ _CONVERSION = re.compile(
     r"invalid (?:value '(.*)'|UTF8 data)",
     re.S,
 )
-_CELLS = {"int64": "an integer", "double": "a number", "string": "text", "bool": "true or false"}
+_NO_INTEGER = re.compile(
+    r"In CSV column #(\d+): (?:Row #(\d+): )?The string '(.*)' is not a valid decimal128 number", re.S
+)
+_CELLS = {"integer": "an integer", "double": "a number", "string": "text", "bool": "true or false"}
 _NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.I)
 _PARQUET, MAX_BEGINNING = b"PAR1", 4096
 _SEPARATORS = ";\t|,"
@@ -360,21 +363,28 @@ class CsvFile:
                 raise BadInput(self._explain(str(error))) from None
 
     def _explain(self, error: str) -> str:
-        header_rows = 1 if self._names is None else 0
-        if found := _CONVERSION.match(error):
-            at, row, wanted, got = found.groups()
-            names = self._names or self._schema.names
-            name = names[int(at)] if int(at) < len(names) else at
-            where = f" at row {int(row) - 1 - header_rows} of {self.name}" if row else f" in {self.name}"
-            value = "bytes that are not UTF-8" if got is None else repr(got[:40])
-            wanted = _CELLS.get(wanted, wanted)
-            return f"column {name!r}: expected {wanted}, got {value}{where}"
+        if cell := _CONVERSION.match(error):
+            at, row, wanted, got = cell.groups()
+            return self._odd_cell(at, row, wanted, got)
+        if cell := _NO_INTEGER.match(error):
+            at, row, got = cell.groups()
+            return self._odd_cell(at, row, "integer", got)
         if found := _PARSE.match(error):
             row, wanted, got = found.groups()
-            return f"{self.name}: expected {wanted} columns, got {got} at row {int(row) - 1 - header_rows}"
+            return f"{self.name}: expected {wanted} columns, got {got} at row {self._row(row)}"
         if error.startswith("Empty CSV file"):
             return f"{self.name}: expected rows, got an empty file"
         return f"{self.name}: cannot be read as a CSV file: {_line(error)}"
+
+    def _row(self, line: str) -> int:
+        return int(line) - 1 - (self._names is None)
+
+    def _odd_cell(self, at: str, row: str | None, wanted: str, got: str | None) -> str:
+        names = self._names or self._schema.names
+        name = names[int(at)] if int(at) < len(names) else at
+        where = f" at row {self._row(row)} of {self.name}" if row else f" in {self.name}"
+        value = "bytes that are not UTF-8" if got is None else repr(got[:40])
+        return f"column {name!r}: expected {_CELLS.get(wanted, wanted)}, got {value}{where}"
 
     @property
     def names(self) -> list[str]:

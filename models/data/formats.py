@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from freshet_serving.models.data.object_files import is_object_url, stored_files
+from freshet_serving.models.data.source import LIST_SEPARATOR
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.options import option
 
@@ -48,6 +49,7 @@ class DataConfig:
         label: Label column or columns.
         time: Column that the rows are sorted by.
         weight: Column with the weight of a row.
+        list_separator: What stands between the values of a list that is text.
         follow: Keep reading as rows arrive.
     """
 
@@ -70,6 +72,10 @@ class DataConfig:
     )
     time: str = field(default="", metadata=option("column that the rows are sorted by; for tables and streams"))
     weight: str = field(default="", metadata=option("column with the weight of a row; for tables and streams"))
+    list_separator: str = field(
+        default=LIST_SEPARATOR,
+        metadata=option("what separates the values of a list that is text, as in CSV; for tables and streams"),
+    )
     follow: bool = field(
         default=False,
         metadata=option(

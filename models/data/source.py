@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, slice_column, take_rows
 from freshet_serving.processor.errors import BadInput, nearest
 
+LIST_SEPARATOR = "|"
+"""What stands between the values of a list that is text, unless data.list_separator says otherwise."""
 ONE_OF = {"ids": "id", "strings": "string", "floats": "float"}
 """Kinds of lists, each with the kind of its values."""
 
@@ -66,12 +68,14 @@ class Schema:
         label: Name of the column of Batch.label, or several names if the model has several labels.
         time: Name of the column of Batch.time; "" for none.
         weight: Name of the column of Batch.weight; "" for none.
+        list_separator: What stands between the values of a list that is text.
     """
 
     fields: tuple[Field, ...]
     label: str | tuple[str, ...]
     time: str = ""
     weight: str = ""
+    list_separator: str = LIST_SEPARATOR
 
     def __post_init__(self) -> None:
         roles = {self.weight: "weight", self.time: "time"} | dict.fromkeys(self.labels, "label")

@@ -43,7 +43,7 @@ class TableSource:
         Args:
             files: The files, in stream order.
             schema: Columns to read.
-            csv: True if cells are text and lists are separated by '|'.
+            csv: True if cells are text.
             threads: Reading threads; 1 for the caller's own, 0 for one a core, up to MOST_THREADS.
 
         Raises:
@@ -166,7 +166,7 @@ def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> T
     Raises:
         BadInput: A file or column does not fit; raised before any batch.
     """
-    schema = Schema(tuple(fields), data.label, data.time, data.weight)
+    schema = Schema(tuple(fields), data.label, data.time, data.weight, data.list_separator)
     kinds = {f.name: f.kind for f in fields} | dict.fromkeys((*schema.labels, schema.time, schema.weight), "float")
     return TableSource(_files(data, kinds), schema, csv=data.format == "csv", threads=threads)
 

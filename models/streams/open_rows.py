@@ -62,7 +62,7 @@ def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, ane
         return open_source(data, fields)
     if config.sequences:
         raise BadInput("sequences: expected a table that is read to its end, got a run that has followed a stream")
-    schema = Schema(fields, data.label, data.time, data.weight)
+    schema = Schema(fields, data.label, data.time, data.weight, data.list_separator)
     stream = open_stream(data.format, data.path, schema)
     folder.mkdir(parents=True, exist_ok=True)
     return FollowedSource(stream, StreamJournal(journal, stream.identity, anew), schema, data.follow)

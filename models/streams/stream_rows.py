@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshet_serving.models.data.arrow import Where
+from freshet_serving.models.data.arrow import EXACT, Where
 from freshet_serving.models.data.canonical import TEXT_TYPES, CanonicalColumns
 from freshet_serving.models.data.files import RowNames
 from freshet_serving.models.data.source import Schema
@@ -30,7 +30,9 @@ MAX_MESSAGE_NBYTES = 64 << 20
 ARROW_STREAM = b"\xff\xff\xff\xff"
 CLOCKS = ("time", "seconds")
 
-_JSON_TYPES = TEXT_TYPES | {"ids": pa.list_(pa.int64()), "strings": pa.list_(pa.string())}
+_JSON_TYPES = TEXT_TYPES | {"strings": pa.list_(pa.string())}
+_IDS = {kind: (pa.list_(pa.int64()), pa.list_(pa.uint64())) for kind in ("ids",)} | {"id": (pa.int64(), pa.uint64())}
+"""Types of ids in JSON: a message's are all signed or all unsigned."""
 _TIMES = (pa.float64(), pa.timestamp("us", "UTC"), pa.timestamp("us"))
 
 
@@ -226,12 +228,26 @@ def _values(values: Sequence[Any], kind: str) -> pa.Array:
         return _times(pa.array(values))
     if kind in ("label", "weight", "float"):
         values = [float(value) if isinstance(value, bool) else value for value in values]
-    if kind in ("id", "ids"):
-        # Arrow would truncate floats silently.
-        single = values if kind == "id" else [one for value in values if isinstance(value, list) for one in value]
-        if cut := [one for one in single if isinstance(one, float)]:
-            raise ValueError(f"expected an integer, got {cut[0]}")
-    return pa.array(values, _JSON_TYPES[kind])
+    if kind not in _IDS:
+        return pa.array(values, _JSON_TYPES[kind])
+    if kind == "id":
+        values = [_whole(value) for value in values]
+    else:
+        values = [[_whole(one) for one in value] if isinstance(value, list) else value for value in values]
+    signed, unsigned = _IDS[kind]
+    try:
+        return pa.array(values, signed)
+    except OverflowError:
+        return pa.array(values, unsigned)
+
+
+def _whole(value: Any) -> Any:
+    """Return a float that stands for one integer as that integer; Arrow would truncate floats silently."""
+    if isinstance(value, float):
+        if not (value.is_integer() and abs(value) < EXACT[8]):
+            raise ValueError(f"expected an integer, got {value}")
+        return int(value)
+    return value
 
 
 def _cells(cells: Sequence[bytes | None], kind: str) -> pa.Array:

@@ -36,8 +36,8 @@ class RequestTensor(NamedTuple):
 def tensors(inputs: Mapping[str, Values]) -> list[RequestTensor]:
     """Convert inputs to tensors.
 
-    Integers become INT64 (UINT64 if one is 2**63 or more), floats FP32 (float16 stays FP16), text and bytes BYTES; Ragged becomes two tensors. Raises
-    BadInput for anything else.
+    Integers become INT64 (UINT64 if one is 2**63 or more), floats FP32 (float16 stays FP16), text and bytes BYTES;
+    Ragged becomes two tensors. Raises BadInput for anything else.
     """
     found = []
     for name, values in inputs.items():

@@ -23,10 +23,95 @@ def test_every_integer_type_is_accepted_as_id(t):
     assert convert(pa.array([1, 0, 7], t), "id") == [1, 0, 7]
 
 
-def test_unsigned_ids_beyond_63_bits_are_refused():
-    assert convert(pa.array([2**63 - 1], pa.uint64()), "id") == [2**63 - 1]
-    with pytest.raises(BadInput, match=r"column 'c': expected an id below 2\*\*63, got 9223372036854775808 at row 1"):
-        convert(pa.array([1, 2**63], pa.uint64()), "id")
+UNSIGNED = [1, 2**63 - 1, 2**63, 2**64 - 1]
+CARRIED = [1, 2**63 - 1, -(2**63), -1]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(UNSIGNED, pa.uint64()),
+        pa.array([decimal.Decimal(n) for n in UNSIGNED], pa.decimal128(38, 0)),
+        pa.array([decimal.Decimal(n) for n in UNSIGNED], pa.decimal256(60, 4)),
+        pa.array(UNSIGNED, pa.uint64()).dictionary_encode(),
+    ],
+)
+def test_unsigned_ids_beyond_63_bits_carry_their_bits(array):
+    assert convert(array, "id") == CARRIED
+    assert convert(pa.ListArray.from_arrays([0, 4], array), "ids") == [CARRIED]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([decimal.Decimal(n) for n in (2**53, 2**53 + 1, -5)], pa.decimal128(38, 0)),
+        pa.array([decimal.Decimal(n) for n in (2**53, 2**53 + 1, -5)], pa.decimal128(20, 3)),
+    ],
+)
+def test_decimal_ids_are_read_to_the_bit(array):
+    assert convert(array, "id") == [2**53, 2**53 + 1, -5]
+    assert arrow.infer_kind(pa.decimal128(38, 0), "c") == "id"
+
+
+@pytest.mark.parametrize("t", [pa.float16(), pa.float32(), pa.float64()])
+def test_floats_without_a_fraction_are_ids(t):
+    assert convert(pa.array([0, 7, -3], t), "id") == [0, 7, -3]
+    assert convert(pa.array([[0, 7], None], pa.list_(t)), "ids") == [[0, 7], []]
+
+
+def test_booleans_and_extension_types_are_ids():
+    assert convert(pa.array([True, False]), "id") == [1, 0]
+    assert convert(pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8())), "id") == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (pa.array([1, 2.5]), "expected an id, a whole number .* got 2.5 at row 1"),
+        (pa.array([1, 2.0**53]), "expected an id that floats hold, below 9007199254740992, got 9007199254740992.0"),
+        (pa.array([2.0**24], pa.float32()), "below 16777216, got 16777216.0 at row 0"),
+        (pa.array([float("nan")]), "got nan at row 0"),
+        (
+            pa.array([decimal.Decimal("1"), decimal.Decimal("1.5")]),
+            "expected an id, a whole number .* got 1.5 at row 1",
+        ),
+        (
+            pa.array([decimal.Decimal(2**64)]),
+            "from -9223372036854775808 to 18446744073709551615, got 18446744073709551616",
+        ),
+        (
+            pa.array([decimal.Decimal(-1), decimal.Decimal(2**63)]),
+            "below 2.*63, as others are negative, got 9223372036854775808",
+        ),
+    ],
+)
+def test_numbers_that_are_no_ids_are_refused_by_row(array, message):
+    with pytest.raises(BadInput, match=message):
+        convert(array, "id")
+
+
+@pytest.mark.parametrize(
+    ("kind", "t", "hint"),
+    [
+        ("ids", pa.decimal128(38, 0), "id"),
+        ("ids", pa.float64(), "id"),
+        ("string", pa.decimal128(38, 0), "id"),
+        ("id", pa.list_(pa.decimal128(38, 0)), "ids"),
+        ("string", pa.float64(), "float"),
+    ],
+)
+def test_hints_name_a_kind_that_keeps_ids(kind, t, hint):
+    with pytest.raises(BadInput, match=rf"\(kind = '{hint}' fits\)"):
+        arrow.check_type(t, kind, "c")
+
+
+def test_labels_are_whole_numbers_of_any_type():
+    for array in (
+        pa.array([decimal.Decimal(1), decimal.Decimal(0)], pa.decimal128(38, 0)),
+        pa.array([1, 0], pa.int8()).dictionary_encode(),
+        pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8())),
+    ):
+        assert convert(array, "label") == [1, 0]
 
 
 def test_null_id_is_refused_by_column_and_row():
@@ -217,7 +302,6 @@ def test_missing_time_is_refused():
             pa.array(["a"]),
             r"features\.c: expected integers for kind 'id', got .* string \(kind = 'string' fits\)",
         ),
-        ("id", pa.array([1.5]), r"got a column of type double \(kind = 'float' fits\)"),
         ("string", pa.array([1]), r"expected strings for kind 'string', got .* int64 \(kind = 'id' fits\)"),
         ("float", pa.array(["a"]), r"expected numbers for kind 'float'"),
         ("id", pa.array([[1]]), r"\(kind = 'ids' fits\)"),

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
+from freshet_serving.models.data.canonical import TEXT_TYPES, CanonicalColumns, join_parts
 from freshet_serving.models.data.source import Field, Schema
 from freshet_serving.processor.errors import BadInput
 
@@ -16,7 +16,7 @@ def test_text_columns_are_converted_to_their_kind_and_booleans_stay():
     types |= {"ts": pa.timestamp("s"), "weight": pa.string()}
     read = CanonicalColumns(SCHEMA, text=True).check(types)
     assert read == {
-        "user": pa.int64(),
+        "user": TEXT_TYPES["id"],
         "tags": pa.string(),
         "clicked": pa.bool_(),
         "bought": pa.float64(),
@@ -29,8 +29,18 @@ def test_typed_columns_keep_their_types_and_unusable_ones_are_refused():
     types = dict.fromkeys(("user", "clicked", "bought", "ts", "weight"), pa.int32()) | {"tags": pa.list_(pa.int8())}
     columns = CanonicalColumns(SCHEMA, text=False)
     assert columns.check(types) == types
-    with pytest.raises(BadInput, match=r"features.user: expected integers for kind 'id', got a column of type double"):
-        columns.check(types | {"user": pa.float64()})
+    with pytest.raises(BadInput, match=r"features.user: expected integers for kind 'id', got a column of type string"):
+        columns.check(types | {"user": pa.string()})
+
+    assert columns.check(types | {"tags": pa.string()})["tags"] == pa.string()
+
+
+def test_typed_columns_have_lists_as_text_too():
+    columns = CanonicalColumns(Schema((Field("tags", "ids"),), "y", list_separator=";"), text=False)
+    table = pa.RecordBatch.from_pydict({"tags": ["3;4", None, ""], "y": [0, 1, 0]})
+    assert columns.arrays(table, str)[0].to_pylist() == [[3, 4], [], []]
+    with pytest.raises(BadInput, match=r"between ';', got '3,4' at 0; data.list_separator names another separator"):
+        columns.arrays(pa.RecordBatch.from_pydict({"tags": ["3,4"], "y": [0]}), str)
 
 
 def test_parts_become_one_batch_with_labels_weight_and_time():

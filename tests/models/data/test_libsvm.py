@@ -68,8 +68,8 @@ def test_missing_column_is_refused(tmp_path):
         BadInput, match=r"features\.user: expected 'features', or an index whose value is a float, in a\.svm"
     ):
         opened(tmp_path / "a.svm", wanted=[Field("user", "id")])
-    with pytest.raises(BadInput, match=r"features\.3: expected integers for kind 'id', got a column of type double"):
-        opened(tmp_path / "a.svm", wanted=[Field("3", "id")])
+    with pytest.raises(BadInput, match=r"features\.3: expected strings for kind 'string', got a column of type double"):
+        opened(tmp_path / "a.svm", wanted=[Field("3", "string")])
 
 
 def test_damaged_files_are_read_or_refused_in_one_line(tmp_path):

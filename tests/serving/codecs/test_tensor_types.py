@@ -417,7 +417,7 @@ def test_negative_number_for_uint64_is_refused_with_its_range():
 
 
 def test_json_number_beyond_uint64_is_refused():
-    with pytest.raises(BadInput, match="id: .*DT_UINT64"):
+    with pytest.raises(BadInput, match=r"id: .*DT_UINT64"):
         tfs_rest.decode(b'{"inputs": {"id": [18446744073709551616], "seen": [[1]]}}', {}, HASHED)
 
 
