@@ -85,6 +85,12 @@ class FeatureConfig:
         default=(), metadata=option("cross 2 to 16 features: each combination of their values becomes an id")
     )
     buckets: int = field(default=0, metadata=option("number of ids of a `cross`", empty="`1000000`"))
+    unsigned: bool = field(
+        default=False,
+        metadata=option(
+            "ids are uint64: requests take them from 0 to 2**64 - 1", empty="the column's type, in Parquet"
+        ),
+    )
     column_kind: str = ""
     sequence: SequenceConfig | None = None
 
@@ -267,7 +273,11 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "dtype": embedded,
         "combiner": RAGGED,
         "max_length": RAGGED,
+        "unsigned": ("id", "ids"),
     }
+    if feature.unsigned:
+        derived = feature.transform in MADE or bool(feature.cross)
+        require(not derived, f"{where}.unsigned", "a feature whose ids are those of its column", feature.name)
     if feature.combiner == "none" and feature.kind in RAGGED:
         require(feature.max_length > 0, f"{where}.max_length", "1 or more for combiner none", feature.max_length)
     for key, kinds in meant_for.items():

@@ -103,6 +103,12 @@ def _stored(t: pa.DataType) -> pa.DataType:
     return _stored(t.storage_type) if isinstance(t, pa.BaseExtensionType) else t
 
 
+def is_unsigned(t: pa.DataType) -> bool:
+    """Return whether a type is uint64, or lists of these."""
+    t = _stored(t)
+    return bool(pt.is_uint64(t)) or (_is_list(t) and is_unsigned(t.value_type))
+
+
 def _fits(t: pa.DataType, kind: str) -> bool:
     t = _stored(t)
     if pt.is_null(t):
@@ -330,8 +336,9 @@ def split_text(array: pa.Array, kind: str, name: str, where: Where, separator: s
             except pa.ArrowInvalid:
                 text = array[row].as_py()
                 hint = "" if separator in text else "; data.list_separator names another separator"
+                place = f"{where(row)}{hint}"
                 raise BadInput(
-                    f"column {name!r}: expected {numbers} between {separator!r}, got {text[:40]!r} at {where(row)}{hint}"
+                    f"column {name!r}: expected {numbers} between {separator!r}, got {text[:40]!r} at {place}"
                 ) from None
         raise
 

@@ -155,6 +155,19 @@ def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
     return [Field(name, arrow.infer_kind(t, name)) for name, t in file.types(names).items()]
 
 
+def unsigned_columns(data: DataConfig) -> frozenset[str]:
+    """Return the columns of a table whose first file has them as uint64; none if it does not exist yet."""
+    if data.format != "parquet":
+        return frozenset()
+    try:
+        file = _files(data, {})[0]
+        types = file.types(list(dict.fromkeys(file.names)))
+    except BadInput:
+        # Reading says what is wrong with it.
+        return frozenset()
+    return frozenset(name for name, t in types.items() if arrow.is_unsigned(t))
+
+
 def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> TableSource:
     """Open a table.
 

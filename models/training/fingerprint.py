@@ -16,12 +16,14 @@ from freshet_serving.processor.package import HASHES
 ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
 HASHING = ("hash", "hash_rows", "hash_codes")
 
-MADE_OF = ("from_", "boundaries", "cross", "buckets", "column_kind", "sequence")
+MADE_OF = ("from_", "boundaries", "cross", "buckets", "unsigned", "column_kind", "sequence")
+SERVED = {"side": "context", "dtype": "", "unsigned": False}
+"""Settings of features that only requests and published files depend on, with their defaults."""
 
 
 def fingerprint(config: TrainConfig) -> str:
     """Return a digest of settings(): files with the same digest continue each other's checkpoints."""
-    features = [replace(f, side="context", dtype="") for f in config.features]
+    features = [replace(f, **SERVED) for f in config.features]
     train = config.train
     parts: list[Any] = [_model(config), [_feature(f) for f in features], train.optimizer, train.known_seed]
     if len(config.data.labels) > 1:
@@ -37,7 +39,7 @@ def settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings behind the fingerprint, by section.key, as they are after a JSON round trip."""
     found: dict[str, Any] = {f"model.{key}": value for key, value in _model(config).items()}
     for feature in config.features:
-        kept = {key: value for key, value in _feature(feature).items() if key not in ("name", "side", "dtype")}
+        kept = {key: value for key, value in _feature(feature).items() if key != "name" and key not in SERVED}
         found |= {f"features.{feature.name}.{key}": value for key, value in kept.items()}
     found |= {"features": [f.name for f in config.features]}
     found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.known_seed}

@@ -47,6 +47,7 @@ from freshet_serving.models.training.early_stopping import EarlyStopping
 from freshet_serving.models.training.full_versions import PRACTICE_ROWS, FullVersions
 from freshet_serving.models.training.lineage import Lineage, rebuild, retry_until_ready
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
+from freshet_serving.models.training.resolved_config import with_unsigned_ids
 from freshet_serving.models.training.run_start import ContinuedStart, ResumedStart, RunStart, find_start, make_folders
 from freshet_serving.models.training.spec import draft, measure_log_odds
 from freshet_serving.models.training.stream_guard import StreamGuard
@@ -119,7 +120,7 @@ class TrainingRun:
         self._begun = start_options or StartOptions()
         self._named = [f"train.{key}" for key in CHOSEN if getattr(config.train, key)]
         own, folder = make_folders(config), checkpoints or checkpoint_folder(config)
-        self.config = config
+        self.config = config = with_unsigned_ids(config)
         self.source = source or open_rows(config, folder, self._begun.from_scratch)
         self._followed = self.source if isinstance(self.source, FollowedSource) else None
         self._endless = self._followed is not None and self._followed.endless

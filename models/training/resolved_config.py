@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import xxhash
 
-from freshet_serving.models.config.feature_sections import HASHED
+from freshet_serving.models.config.feature_sections import HASHED, MADE, FeatureConfig
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.next_item_rows import count_histories
 from freshet_serving.models.data.sequence_columns import FLOATS, SequenceSource
 from freshet_serving.models.data.source import Source
+from freshet_serving.models.data.tabular import unsigned_columns
 from freshet_serving.models.embedding.multi_hash import NO_HASH
 from freshet_serving.models.training.checkpoint import RunState
 from freshet_serving.models.training.defaults import (
@@ -70,6 +71,22 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
             " model.name trains another model"
         )
     return whole
+
+
+def with_unsigned_ids(config: TrainConfig) -> TrainConfig:
+    """Return a configuration whose features of ids are unsigned if their columns are, or if they share such a table.
+
+    The columns' types are those of the first file of the data, or of an entity's table.
+    """
+    columns = unsigned_columns(config.data).union(*(unsigned_columns(entity.data) for entity in config.entities))
+    tables = {f.table for f in config.features if f.unsigned}
+
+    def is_unsigned(f: FeatureConfig) -> bool:
+        if f.kind not in ("id", "ids") or f.cross or f.transform in MADE:
+            return False
+        return f.unsigned or f.column in columns or (f.sequence is not None and f.table in tables)
+
+    return replace(config, features=[replace(f, unsigned=is_unsigned(f)) for f in config.features])
 
 
 def start_config(
@@ -132,7 +149,9 @@ def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Sca
     drafted = draft(config, scaling, hash_seeds_of(config, old))
     shapes = [{t.name: t.dim for t in m.embeddings} for m in (old, drafted)]
     columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (old, drafted)]
-    inputs = [(m.read_inputs, m.transforms, m.sequences) for m in (old, drafted)]
+    # The type that requests have does not change the weights.
+    read = [[replace(i, declared="") for i in m.read_inputs] for m in (old, drafted)]
+    inputs = [(own, m.transforms, m.sequences) for own, m in zip(read, (old, drafted))]
     same = shapes[0] == shapes[1] and columns[0] == columns[1] and inputs[0] == inputs[1]
     if old.arch != drafted.arch or not same:
         raise BadInput(

@@ -199,8 +199,12 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
     if config.model.arch in NEXT_ITEM:
         # The others are columns of the log that say whose event a row is.
         plain = [f for f in plain if f.side == "item"]
-    inputs = [Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in RAGGED) for f in wanted_fields(plain)]
-    inputs += [Input(f.name, INPUT_DTYPES[f.kind], ragged=True) for f in events]
+    unsigned = {f.column for f in plain if f.unsigned}
+    inputs = [
+        Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in RAGGED, declared="uint64" if f.name in unsigned else "")
+        for f in wanted_fields(plain)
+    ]
+    inputs += [Input(f.name, INPUT_DTYPES[f.kind], ragged=True, declared="uint64" * f.unsigned) for f in events]
     inputs += _unread_keys(config.online_features, {i.name for i in inputs})
     sources, transforms = _transforms(plain, {i.name for i in inputs})
     sources |= {f.name: f.name for f in events}

@@ -60,7 +60,7 @@ def test_feature_order_changes_the_fingerprint():
     [
         {"train": {"learning_rate": 0.3, "batch_rows": 7, "epochs": 3, "holdout": 0.2, "dense_learning_rate": 0.1}},
         {"publish": {"full_rows": 10, "delta_rows": 5, "table_dtype": "int8", "snapshot_after": 7}},
-        {"user": {"kind": "id", "dim": 4, "side": "user", "dtype": "int8"}},
+        {"user": {"kind": "id", "dim": 4, "side": "user", "dtype": "int8", "unsigned": True}},
     ],
 )
 def test_harmless_changes_keep_the_fingerprint(other):

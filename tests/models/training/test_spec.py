@@ -1,11 +1,15 @@
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.data.source import Batch
+from freshet_serving.models.training.resolved_config import with_unsigned_ids
 from freshet_serving.models.training.spec import (
     draft,
     measure_log_odds,
@@ -154,3 +158,33 @@ def test_log_odds_follow_the_labels_and_stay_finite():
 def test_positive_share_is_that_of_the_first_rows():
     assert share_of_ones(Labels(*[1] * 100, *[0] * 300)) == pytest.approx(0.25, abs=0.01)
     assert 0 < share_of_ones(Labels(*[0] * 1000)) < 0.001
+
+
+def unsigned_config(tmp_path, **features):
+    table = pa.table(
+        {
+            "user": pa.array([1, 2**63], pa.uint64()),
+            "item": pa.array([1, 2]),
+            "seen": pa.array([[2**64 - 1], []], pa.list_(pa.uint64())),
+            "y": [0, 1],
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    features = {"user": {"kind": "id"}, "item": {"kind": "id"}, "seen": {"kind": "ids"}} | features
+    return parse_config({"model": {"name": "m"}, "data": {"path": str(tmp_path), "label": "y"}, "features": features})
+
+
+def test_unsigned_columns_of_the_data_are_declared(tmp_path):
+    config = with_unsigned_ids(unsigned_config(tmp_path))
+    assert {i.name: i.declared for i in draft(config, {}).inputs} == {"user": "uint64", "item": "", "seen": "uint64"}
+
+
+def test_file_declares_unsigned_ids_of_other_columns(tmp_path):
+    config = with_unsigned_ids(unsigned_config(tmp_path, item={"kind": "id", "unsigned": True}))
+    assert draft(config, {}).input("item").declared == "uint64"
+
+
+def test_derived_ids_are_never_unsigned(tmp_path):
+    hour = {"kind": "id", "transform": "hour", "from": "user", "unsigned": True}
+    with pytest.raises(BadInput, match=r"features.hour.unsigned: expected a feature whose ids are those of its column"):
+        unsigned_config(tmp_path, hour=hour)
