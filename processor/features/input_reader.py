@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ctypes import c_uint8
 from typing import Any, NamedTuple
 
@@ -193,6 +194,23 @@ def _describe(column: Column) -> str:
     if isinstance(column, Strings):
         return "strings"
     return f"{column.dtype.name} of shape {list(column.shape)}"
+
+
+def with_blank_row(manifest: Manifest, inputs: Mapping[str, Column]) -> dict[str, Column] | None:
+    """Return the inputs of a request for no candidates with a blank row for these; None for any other request.
+
+    What the request leaves out, for others to fill, is blank as well.
+
+    Args:
+        manifest: The model's manifest.
+        inputs: The request's inputs.
+    """
+    rows = {i.name: size_of(inputs[i.name], i.columns or 1)[0] for i in manifest.inputs if i.name in inputs}
+    if 0 not in rows.values() or max(rows.values()) > 1:
+        return None
+    blank = blank_inputs(manifest)
+    names = [name for name in blank if not rows.get(name, name not in manifest.fillers)]
+    return {**inputs, **{name: blank[name] for name in names}}
 
 
 def blank_inputs(manifest: Manifest) -> dict[str, Column]:

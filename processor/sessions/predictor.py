@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.columns import first_value
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.columns import Column, first_value
+from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.input_reader import with_blank_row
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
@@ -23,7 +24,14 @@ from freshet_serving.processor.sessions.canary_trial import CanaryTrials, Pair
 from freshet_serving.processor.sessions.group import Post, Wake
 from freshet_serving.processor.sessions.item_ranker import ItemRanker, check_top_items, ranking_of
 from freshet_serving.processor.sessions.placement import Groups
-from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest, Work, without_unknown
+from freshet_serving.processor.sessions.request import (
+    Done,
+    PredictReply,
+    PredictRequest,
+    Work,
+    without_rows,
+    without_unknown,
+)
 from freshet_serving.processor.sessions.shadow import Shadow
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.traffic import Traffic
@@ -191,7 +199,7 @@ class Predictor(ABC):
         Raises:
             BadInput: A key is not one, or this server does not have the store.
         """
-        if replica.lookup is None:
+        if replica.lookup is None or with_blank_row(replica.manifest, request.inputs) is not None:
             return True
         left_out = replica.lookup.find(request.inputs)
         filled = replica.lookup.peek(request.inputs, left_out)
@@ -222,19 +230,27 @@ class Predictor(ABC):
             check_top_items(request.top_items)
             ranking_of(replica)
         if replica.lookup is not None and request.filled is None:
+            if (blank := with_blank_row(replica.manifest, request.inputs)) is not None:
+                self._submit_none(request, blank, replica, deadline_s, done)
+                return
             end_s = math.inf if deadline_s is None else deadline_s
             filled = replica.lookup.fill(request.inputs, end_s, request.left_out)
             request.inputs, request.filled = filled.inputs, filled
         if request.top_items:
             self._item_ranker.submit(request, replica, deadline_s, self.limits(request.model), done)
             return
-        limits = self._own_limits.get(request.model, self._limits)
-        if replica.plan.stage is None:
-            bound = replica.plan.bind_inputs(request.inputs, limits)
-        else:
+        limits, limit = self._own_limits.get(request.model, self._limits), None
+        if replica.plan.stage is not None:
             last_s = self._clock.now_s() + LONGEST_STAGE_S
             limit = TimeLimit(self._ends, last_s if deadline_s is None else min(deadline_s, last_s))
+        try:
             bound = replica.plan.bind_inputs(request.inputs, limits, limit)
+        except BadInput:
+            # Asked only here: requests with candidates should not pay for it.
+            if (blank := with_blank_row(replica.manifest, request.inputs)) is None:
+                raise
+            self._submit_none(request, blank, replica, deadline_s, done)
+            return
         if replica.sample.wanted:
             # A preview reads records of a state that is not served: it must not write the flags of this reply.
             replica.sample.take(bound.without_flags(), request.inputs)
@@ -247,6 +263,21 @@ class Predictor(ABC):
             done = without_unknown(bound, done)
         for intercept in self._interceptors:
             done = intercept(request, replica, bound, done)
+        self.groups.of(request.model).enqueue(
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
+        )
+
+    def _submit_none(
+        self,
+        request: PredictRequest,
+        blank: Mapping[str, Column],
+        replica: Replica,
+        deadline_s: float | None,
+        done: Done,
+    ) -> None:
+        """Queue a request for no candidates: it is checked and computed as one blank row, which nobody else sees."""
+        bound = replica.plan.bind_inputs(blank, self._own_limits.get(request.model, self._limits))
+        done = without_rows(done)
         self.groups.of(request.model).enqueue(
             Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
         )

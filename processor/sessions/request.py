@@ -125,6 +125,17 @@ def without_unknown(bound: BoundRequest, done: Done) -> Done:
     return answer_known
 
 
+def without_rows(done: Done) -> Done:
+    """Return the callback to give a request's reply to, so that done() gets it with no rows."""
+
+    def answer_none(result: PredictReply | FreshetError) -> None:
+        if not isinstance(result, FreshetError):
+            result = result._replace(outputs={name: array[:0] for name, array in result.outputs.items()})
+        done(result)
+
+    return answer_none
+
+
 def _known(bound: BoundRequest, reply: PredictReply) -> PredictReply:
     marked, dropped = np.zeros(bound.rows, np.bool_), np.zeros(bound.rows, np.bool_)
     for policy, flags in bound.unknown:

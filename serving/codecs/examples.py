@@ -89,7 +89,7 @@ def columns(
     if ranks_items(manifest):
         raise BadInput("x-top-items: expected a predict request, got classify or regress, whose replies hold no ids")
     if not examples:
-        raise BadInput("Input is empty.")
+        return {spec.name: _column(spec, [spec.name], False, [], {}, extent) for spec in manifest.inputs}
     given = {spec.name: _sources(spec, examples, context, manifest) for spec in manifest.inputs}
     if manifest.fillers:
         there = set(context).union(*examples)
@@ -119,7 +119,7 @@ def classes(outputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[
     Labels are an output named "classes" of strings, as many as there are scores. Raises BadInput.
     """
     found = _scores(outputs, "scores")
-    scores = np.asarray(found, np.float32).reshape(len(found), -1)
+    scores = np.asarray(found, np.float32).reshape(len(found), math.prod(found.shape[1:]))
     labels = outputs.get("classes")
     if labels is None or labels.dtype.kind != "O" or labels.size != scores.size:
         return np.full(scores.shape, "", object), scores

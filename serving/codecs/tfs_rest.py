@@ -110,7 +110,7 @@ def _rows(instances: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
     if type(instances) is not list:
         raise BadInput(f"Expecting 'instances' to be a list/array, got {json_kind(instances)}")
     if not instances:
-        raise BadInput("No values in 'instances' array")
+        return {i.name: _of_instances(i, [], plain, extent) for i in manifest.inputs}
     extent.add_rows(len(instances), "'instances'")
     inputs = manifest.inputs
     if type(instances[0]) is not dict or is_base64(instances[0]):

@@ -354,7 +354,7 @@ def encode(
             array = array.reshape(-1)
         if scalar:
             array = array.reshape(array.shape[1:])
-        if array.dtype != np.float32:
+        if array.dtype != np.float32 or not array.size:
             parts.append(_other(name, array))
             continue
         before, after = _entry(name, array.shape)

@@ -206,3 +206,33 @@ def test_inline_owner_computes_requests_of_any_caller(open_processor):
     calls.put(None)
     owner.join(TIMEOUT_S)
     assert set(threads) == {owner.ident}
+
+
+def no_candidates(**shared):
+    empty = request([1]).inputs
+    inputs = {name: column[:0] for name, column in empty.items() if isinstance(column, np.ndarray)}
+    inputs["tags"] = Ragged(Strings.of([]), np.zeros(1, np.int64))
+    return PredictRequest("small", inputs | shared)
+
+
+@pytest.mark.parametrize("options", [{"sessions": 1}, {"compute": "inline"}])
+def test_no_candidates_have_no_scores(open_processor, options):
+    processor = open_processor(**options)
+    one, seen = processor.process(request([1])), []
+    processor.predictor.intercept(lambda *args: seen.append(args) or args[-1])
+    for asked in (no_candidates(), no_candidates(user=np.array([7]))):
+        reply = processor.process(asked)
+        assert {name: array.shape for name, array in reply.outputs.items()} == {
+            name: (0, *array.shape[1:]) for name, array in one.outputs.items()
+        }
+    assert not seen
+
+
+def test_no_candidates_beside_several_users_are_refused(open_processor):
+    with pytest.raises(BadInput, match="at least one row"):
+        open_processor().process(no_candidates(user=np.array([7, 8])))
+
+
+def test_wrong_input_is_refused_without_candidates_too(open_processor):
+    with pytest.raises(BadInput, match="user"):
+        open_processor().process(no_candidates(user=np.array([0.5], np.float32)))

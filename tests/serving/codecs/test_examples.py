@@ -129,3 +129,11 @@ def test_booleans_are_integers_in_examples():
     assert [e["x"] for e in found] == [[1, 1, 0], [1]]
     with pytest.raises(BadInput, match=r"examples\[0\]\.x"):
         examples.of_json([{"x": [1.5, True]}], {})
+
+
+def test_no_examples_are_no_rows():
+    assert {name: len(column) for name, column in examples.columns([], {}, FLAT).items()} == dict.fromkeys(
+        (i.name for i in FLAT.inputs), 0
+    )
+    labels, scores = examples.classes({"scores": np.empty((0, 3), np.float32)})
+    assert labels.shape == scores.shape == (0, 3)

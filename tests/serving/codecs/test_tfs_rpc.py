@@ -219,3 +219,9 @@ def test_output_follows_the_rank_of_the_request(shape, each, total):
         assert {name: [d.size for d in t.tensor_shape.dim] for name, t in reply.outputs.items()} == {
             "each": each, "total": total,
         }  # fmt: skip
+
+
+def test_reply_may_have_no_rows():
+    params = tfs_rpc.PredictParams("ctr", None, None, "", ())
+    reply = tfs_rpc.Response.FromString(tfs_rpc.encode({"score": np.empty((0, 1), np.float32)}, params, 1))
+    assert [dim.size for dim in reply.outputs["score"].tensor_shape.dim] == [0, 1]
