@@ -3,7 +3,8 @@
 The header is a document as parsed from JSON. HTTP requests carry it as such; for gRPC it is built from the message, and
 `data` is then TypedContents instead of a list. Tensors lie behind the header (`binary_data_size`), in it (`data`), or
 in a region of shared memory (`shared_memory_region`). A ragged input X travels as X (its values, shape [total]) and
-X.row_splits (INT64 [n + 1]); columns of a sequence may share such a tensor (sequence_tensors).
+X.row_splits (INT64 [n + 1]), or as X__values and X__offsets; columns of a sequence may share such a tensor
+(sequence_tensors).
 
 Strings use KServe's BYTES layout: a 4-byte little-endian length before each element.
 """
@@ -315,6 +316,8 @@ def _shapes(
         if type(tensor) is not dict or type(tensor.get("name")) is not str:
             raise BadInput(f"inputs[{index}]: expected an object with a name")
         name = tensor["name"]
+        if name not in specs:
+            name = lists.merlin.get(name, name)
         spec = specs.get(name) or lists.specs.get(name)
         if spec is None:
             # Use Triton's wording, which its clients know.

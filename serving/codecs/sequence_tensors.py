@@ -1,6 +1,7 @@
 """Name the tensors that tell a sequence's lists apart: one for all of its columns, or one for each.
 
-A list input X travels as X [total] and X.row_splits [rows + 1]. The columns of a sequence S may instead share
+A list input X travels as X [total] and X.row_splits [rows + 1], which NVIDIA Merlin's clients call X__values and
+X__offsets. The columns of a sequence S may instead share
 
     S.row_splits   int64 [rows + 1]: every column is [total]
     S.lengths      int64 [rows]: every column is padded to [rows, L], and the first values of a row count
@@ -28,12 +29,14 @@ class ListTensors(NamedTuple):
         sequence: The sequence that an input belongs to, by the input's name.
         specs: All of these tensors, by their names.
         columns: The inputs of each sequence, by its name.
+        merlin: Merlin's names of the tensors of list inputs, each with ours.
     """
 
     own: dict[str, str]
     sequence: dict[str, str]
     specs: dict[str, Input]
     columns: dict[str, list[str]]
+    merlin: dict[str, str]
 
     def beside(self, name: str, sent: Container[str]) -> str:
         """Return the tensor of a request that tells the lists of an input apart.
@@ -74,7 +77,8 @@ def _tensors(lists: tuple[str, ...], sequences: tuple[tuple[str, tuple[str, ...]
     columns = {name: list(inputs) for name, inputs in sequences}
     names = [*own.values(), *(name + end for name in columns for end in (ROW_SPLITS, LENGTHS))]
     shared = {column: name for name, inputs in columns.items() for column in inputs}
-    return ListTensors(own, shared, {name: Input(name, "int64") for name in names}, columns)
+    merlin = {name + "__values": name for name in lists} | {name + "__offsets": name + ROW_SPLITS for name in lists}
+    return ListTensors(own, shared, {name: Input(name, "int64") for name in names}, columns, merlin)
 
 
 def list_tensors(manifest: Manifest) -> ListTensors:

@@ -8,7 +8,8 @@ int64_val. Replies use *_val, which every client reads; packed, its bytes equal 
 A tensor without dimensions is one row of an input of one value a row; if all inputs are, so are the outputs.
 
 A ragged input X is one tensor of shape [n, k], where every row has k values, or two, as in KServe: X with all values,
-shape [total], and X.row_splits; columns of a sequence may share the second one (sequence_tensors).
+shape [total], and X.row_splits, or X__values and X__offsets; columns of a sequence may share the second one
+(sequence_tensors).
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class PredictDecoder:
             if template.manifest is manifest:
                 return PackedColumns(self._data, 0, template.places)
             self._parse()
-        given = self._message.inputs
+        given = _renamed(self._message.inputs, manifest)
         _check_names(given, manifest)
         _check_outputs(self.params.outputs, manifest.replies(self.params.signature))
         filling, lists = PaddedExtent(limits), list_tensors(manifest)
@@ -204,6 +205,17 @@ class PaddedExtent(RequestSize):
         self._nbytes += values * nbytes
         if self._nbytes > self._most:
             raise TooLarge(f"{name}: {values} values are too many to pad (max_body_bytes: {self._most})")
+
+
+def _renamed(given: Mapping[str, Any], manifest: Manifest) -> Mapping[str, Any]:
+    """Return the tensors by our names, if some have those that Merlin's clients give to the tensors of lists."""
+    merlin = list_tensors(manifest).merlin
+    theirs = {name: ours for name, ours in merlin.items() if name in given}
+    if not theirs or any(name in theirs for name in (i.name for i in manifest.inputs)):
+        return given
+    if both := [name for name, ours in theirs.items() if ours in given]:
+        raise BadInput(f"inputs: expected one of {theirs[both[0]]} and {both[0]}, got both")
+    return {theirs.get(name, name): given[name] for name in given}
 
 
 def _check_names(given: Mapping[str, Any], manifest: Manifest) -> None:

@@ -253,3 +253,28 @@ def test_metadata_lists_one_row_splits_for_a_sequence():
     assert names == ["user", "h.item", "h.word", "h.row_splits", "tags", "tags.row_splits"]
     config = catalog.model_config(MANIFEST, "ctr")
     assert [t["name"] for t in config["input"]] == names
+
+
+MERLIN = [tensor("tags__values", "INT64", [3], [4, 5, 6]), tensor("tags__offsets", "INT32", [3], [0, 1, 3])]
+
+
+def test_lists_may_have_the_names_of_merlins_clients():
+    inputs, _ = decode_json(MANIFEST, inputs=[USER, *LISTS, SHARED, *MERLIN])
+    assert (inputs["tags"].values.tolist(), inputs["tags"].row_splits.tolist()) == ([4, 5, 6], [0, 1, 3])
+    request = tfs_rpc.Request()
+    request.model_spec.name = "m"
+    for name, values in (("tags__values", [4, 5, 6]), ("tags__offsets", [0, 1, 3])):
+        request.inputs[name].dtype = DT_INT64
+        request.inputs[name].tensor_shape.dim.add(size=3)
+        request.inputs[name].int64_val.extend(values)
+    manifest = manifest_of([Input("tags", "int64", ragged=True)])
+    tags = tfs_rpc.PredictDecoder(request.SerializeToString(), Templates()).columns(manifest)["tags"]
+    assert (tags.values.tolist(), tags.row_splits.tolist()) == ([4, 5, 6], [0, 1, 3])
+    request.inputs["tags"].CopyFrom(request.inputs["tags__values"])
+    with pytest.raises(BadInput, match="inputs: expected one of tags and tags__values, got both"):
+        tfs_rpc.PredictDecoder(request.SerializeToString(), Templates()).columns(manifest)
+
+
+def test_list_under_both_names_is_refused():
+    with pytest.raises(BadInput, match=r"each once, got 'tags'"):
+        decode_json(MANIFEST, inputs=[USER, *LISTS, SHARED, *MERLIN, *TAGS])
