@@ -19,6 +19,7 @@ from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.options import check
+from freshet_serving.processor.versions.failed_versions import report
 from freshet_serving.processor.versions.host import REST_S
 
 log = logging.getLogger("freshet.capi")
@@ -75,8 +76,7 @@ class EmbeddedModel:
         while not self._closing.wait(delay_s):
             delay_s = interval_s
             try:
-                for line in self._processor.poll():
-                    log.info("%s", line)
+                report(log, self._processor.poll())
             except Exception:
                 # Poll less often, so that a lasting error does not flood the log.
                 delay_s = max(interval_s, REST_S)

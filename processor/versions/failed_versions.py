@@ -48,15 +48,23 @@ class FailureMessage(str):
     __slots__ = ()
 
 
+class WarningMessage(str):
+    """An event line that needs attention although what is served stays served."""
+
+    __slots__ = ()
+
+
 def report(log: logging.Logger, lines: Iterable[str]) -> None:
-    """Log the events that poll() returned, failures as errors.
+    """Log the events that poll() returned, failures as errors and others that need attention as warnings.
 
     Args:
         log: The logger.
         lines: The events.
     """
     for line in lines:
-        log.log(logging.ERROR if isinstance(line, FailureMessage) else logging.INFO, "%s", line)
+        warns = isinstance(line, WarningMessage)
+        level = logging.ERROR if isinstance(line, FailureMessage) else logging.WARNING if warns else logging.INFO
+        log.log(level, "%s", line)
 
 
 def load_error(what: str, error: Exception) -> FreshetError:

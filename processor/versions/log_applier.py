@@ -60,6 +60,7 @@ from freshet_serving.processor.repository import (
     UnrecordedDelta,
     identity_of,
 )
+from freshet_serving.processor.versions.failed_versions import WarningMessage
 from freshet_serving.processor.versions.held_deltas import (
     AUTOMATIC,
     BY_GUARD,
@@ -585,7 +586,7 @@ class LogApplier:
         self._logged = self._diverged
         if error.file != self._diverged_file:
             self._diverged_file, self._seen = error.file, ()
-        return [] if repeated else [f"{self._model} DIVERGED: {error}"]
+        return [] if repeated else [WarningMessage(f"{self._model} DIVERGED: {error}")]
 
     def tell(self, version: ServedVersion) -> None:
         """Update `status` to where the version stands now."""

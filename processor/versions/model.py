@@ -56,7 +56,13 @@ from freshet_serving.processor.repository import (
     sha256,
 )
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
-from freshet_serving.processor.versions.failed_versions import DirtyVersions, FailedVersions, FailureMessage, load_error
+from freshet_serving.processor.versions.failed_versions import (
+    DirtyVersions,
+    FailedVersions,
+    FailureMessage,
+    load_error,
+    report,
+)
 from freshet_serving.processor.versions.held_deltas import held_reason, publish_anew, sound_behind
 from freshet_serving.processor.versions.log_applier import LogApplier, RebuildRequired
 from freshet_serving.processor.versions.part_restoration import publish_part
@@ -590,8 +596,7 @@ class ServedModel(RoutedModel):
             # Rows in a row store are those that the version was published with.
             change_log.reach_back()
         events = log_applier.reconcile(version, until)
-        for event in events if target or anew else [*events, *log_applier.follow(version)]:
-            log.info("%s", event)
+        report(log, events if target or anew else [*events, *log_applier.follow(version)])
         return version, log_applier
 
     def _probation(self) -> PreDeployCheck:

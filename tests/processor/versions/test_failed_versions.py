@@ -15,6 +15,7 @@ from freshet_serving.processor.versions.failed_versions import (
     MOST_WAIT_S,
     FailedVersions,
     FailureMessage,
+    WarningMessage,
     report,
 )
 from freshet_serving.processor.versions.host import REST_S
@@ -313,6 +314,12 @@ def test_refusals_are_logged_as_errors_and_other_lines_are_not(caplog):
     caplog.set_level(logging.INFO)
     report(logging.getLogger("freshet.test"), ["ctr 1.0 loaded", FailureMessage("ctr version 2 refused: why")])
     assert [r.levelname for r in caplog.records] == ["INFO", "ERROR"]
+
+
+def test_divergence_is_logged_as_a_warning(caplog):
+    caplog.set_level(logging.INFO)
+    report(logging.getLogger("freshet.test"), [WarningMessage("ctr DIVERGED: record 2: damaged")])
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
 
 
 def test_repository_without_a_model_is_not_ready_and_says_why(tmp_path):

@@ -14,6 +14,7 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.damage import repair
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables import table as table_module
+from freshet_serving.processor.versions.failed_versions import WarningMessage
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
 from tests.processor.repository.log.damaged import damaged_chain
@@ -236,7 +237,9 @@ def test_restored_served_delta_resumes_following(root):
     path = deltas_folder(root) / "2.safetensors"
     data = path.read_bytes()
     path.unlink()
-    assert looked(model) == ["small DIVERGED: delta 1.2: is served, but its file no longer exists"]
+    (line,) = looked(model)
+    assert line == "small DIVERGED: delta 1.2: is served, but its file no longer exists"
+    assert isinstance(line, WarningMessage)
     path.write_bytes(data[:-1])
     assert looked(model) == ["small DIVERGED: delta 1.2: is served, but its file was replaced"]
     path.write_bytes(data)
