@@ -10,7 +10,7 @@ from typing import Any
 from freshet_serving.models.config.toml_sections import CHOSEN, parse_section, require, require_between, require_one_of
 from freshet_serving.models.data.formats import OUTCOMES, DataConfig
 from freshet_serving.models.data.open_data import default_features
-from freshet_serving.models.data.sequence_columns import TIMES, SequenceConfig
+from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
 from freshet_serving.models.data.source import ONE_OF, Field
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option, type_name
@@ -107,10 +107,17 @@ class FeatureConfig:
         if self.sequence is not None and self.sequence.from_events and self.kind == TIMES:
             return None
         if self.sequence is not None:
-            return Field(
-                self.column, ONE_OF[self.kind] if self.sequence.from_events else LISTED.get(self.kind, self.kind)
-            )
-        return Field(self.column, self.column_kind or self.kind)
+            kind = ONE_OF[self.kind] if self.sequence.from_events else LISTED.get(self.kind, self.kind)
+            return Field(self.column, kind, self._section)
+        return Field(self.column, self.column_kind or self.kind, self._section)
+
+    @property
+    def _section(self) -> str:
+        """The key of the file that names the column."""
+        if self.sequence is None:
+            return f"features.{self.name}"
+        role = "time" if self.kind == TIMES else "floats" if self.kind == FLOATS else "columns"
+        return f"sequences.{self.sequence.name}.{role}"
 
 
 def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:

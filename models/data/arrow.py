@@ -132,14 +132,16 @@ def _suggests(t: pa.DataType, kind: str) -> bool:
     return _fits(t, kind)
 
 
-def check_type(t: pa.DataType, kind: str, name: str) -> None:
+def check_type(t: pa.DataType, kind: str, name: str, where: str = "") -> None:
     """Raise BadInput unless a column can be read as `kind`; the error suggests a kind that fits.
 
     Args:
         t: Arrow type of the column.
         kind: Kind to read it as.
         name: Name of the column.
+        where: The place that asks for it, as messages begin; "" for a feature of its name.
     """
+    where = where or f"features.{name}"
     if _fits(t, kind):
         return
     if kind in ROLES:
@@ -150,8 +152,9 @@ def check_type(t: pa.DataType, kind: str, name: str) -> None:
         other = "id"
     hint = f" (kind = {other!r} fits)" if other else ""
     if kind == "seconds":
-        raise BadInput(f"features: expected {_WANTS[kind]} for hour and weekday, got {name!r} of type {t}")
-    raise BadInput(f"features.{name}: expected {_WANTS[kind]} for kind {kind!r}, got a column of type {t}{hint}")
+        raise BadInput(f"{where}: expected {_WANTS[kind]} for hour and weekday, got {name!r} of type {t}")
+    column = "a column" if where == f"features.{name}" else f"column {name!r}"
+    raise BadInput(f"{where}: expected {_WANTS[kind]} for kind {kind!r}, got {column} of type {t}{hint}")
 
 
 def infer_kind(t: pa.DataType, name: str) -> str:

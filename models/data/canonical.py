@@ -35,6 +35,7 @@ class CanonicalColumns:
             text: True if cells are text.
         """
         self.schema, self.text = schema, text
+        self._asked = {f.name: f.asked for f in schema.fields}
         self.wanted = [(f.name, f.kind) for f in schema.fields] + [(name, "label") for name in schema.labels]
         self.wanted += [(schema.weight, "weight")] * bool(schema.weight) + [(schema.time, "time")] * bool(schema.time)
 
@@ -47,7 +48,7 @@ class CanonicalColumns:
                 boolean = kind in ("label", "weight") and pa.types.is_boolean(own)
                 read[name] = own if boolean else TEXT_TYPES[kind]
             elif not (kind in ONE_OF and arrow.is_text(own)):
-                arrow.check_type(own, kind, name)
+                arrow.check_type(own, kind, name, self._asked.get(name, ""))
                 if self.text and not pa.types.is_temporal(own):
                     read[name] = pa.float64()
         return read

@@ -161,14 +161,14 @@ def _fields(data: DataConfig, columns: Sequence[str] | Mapping[str, str] | None)
         for name, kind in columns.items():
             if kind not in KINDS:
                 raise BadInput(f"columns[{name!r}]: expected one of {', '.join(KINDS)}, got {str(kind)[:40]!r}")
-        return [Field(name, kind) for name, kind in columns.items()]
+        return [Field(name, kind, f"columns[{name!r}]") for name, kind in columns.items()]
     if isinstance(columns, str):
         raise BadInput(f"columns: expected a list of names, got {columns[:40]!r}")
     if data.format not in TABLES:
         kinds = {name: section["kind"] for name, section in default_features(data.format, data.path).items()}
         kinds |= {data.clock: "seconds"}
         other = "float" if data.format == "libsvm" else ""
-        return [Field(name, kinds.get(name, other)) for name in columns or ()]
+        return [Field(name, kinds.get(name, other), f"columns[{name!r}]") for name in columns or ()]
     from freshet_serving.models.data.tabular import infer_fields
 
     return infer_fields(data, columns)

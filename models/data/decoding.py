@@ -2,13 +2,15 @@
 
 A file's size does not bound the memory it decodes to: a dictionary, a run length or a shared prefix expands kilobytes
 to gigabytes, sizes in page headers and footers are claims of the writer, and the library has no limit of its own. So
-files that arrive in a followed folder are decoded in a process limited to MEMORY_NBYTES by the system (RLIMIT_DATA),
-and come back over a pipe in frames of at most FRAME_NBYTES. If a process ends during its answer, another one is tried,
-since something else may have killed it. If that one ends too, the file is refused with BadInput, in one line.
+files that arrive in a followed folder, and small ones of any table, are decoded in a process limited to MEMORY_NBYTES
+by the system (RLIMIT_DATA), and come back over a pipe in frames of at most FRAME_NBYTES. If a process ends during its
+answer, another one is tried, since something else may have killed it. If that one ends too, the file is refused with
+BadInput, in one line.
 
 Invariants
 - A process serves one reader at a time. A process whose answer was read to its end is kept for the next reader, any
   other is ended, so no reader ever receives a frame of another's answer.
+- A fork of this process has none of them: two readers of one pipe would get parts of each other's answers.
 - Processes end with this one, because their standard input closes, and ignore signals that a terminal or a service
   manager sends to the whole group. So no rows are refused because a run shuts down in order.
 
@@ -29,16 +31,21 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from freshet_serving.models.data.decoding_child import BATCH, DONE, FRAME_NBYTES, HEAD, REFUSED
+from freshet_serving.models.data.files import FileChunk, ParquetFile
 from freshet_serving.processor.errors import BadInput, NotReady
 
 MEMORY_NBYTES = 1 << 30
+EXPANDED_NBYTES = 64 << 20
+"""Bytes that rows may take outside such a process."""
 MOST_IDLE, ATTEMPTS = 2, 2
 OVERHEAD_NBYTES = 1 << 20
 """Bytes of a frame beside its rows: names and types of its columns."""
@@ -78,6 +85,10 @@ class DecoderPool:
             BadInput: The file cannot be decoded.
         """
         return self._ask({"path": str(path.absolute()), "names": None, "rows": list(rows), "piece": 0})
+
+    def forget(self) -> None:
+        """Leave the processes to the process that this one was forked from."""
+        self._lock, self._idle = threading.Lock(), []
 
     def close(self) -> None:
         """End the idle processes."""
@@ -181,3 +192,30 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 DECODERS = DecoderPool()
 """The pool of this process."""
 atexit.register(DECODERS.close)
+os.register_at_fork(after_in_child=DECODERS.forget)
+
+
+class IsolatedParquetFile(ParquetFile):
+    """A Parquet file on disk that a process of the pool decodes where its rows may expand."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._file = path
+
+    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
+        """Yield pieces as ParquetFile does."""
+        if not self.may_expand(types, EXPANDED_NBYTES):
+            yield from super().pieces(types, start)
+            return
+        firsts = [piece.first for piece in super().pieces(types, 0)]
+        for number, (first, end) in enumerate(pairwise([*firsts, self.count_rows()])):
+            if end > start:
+                skipped = max(0, start - first)
+                yield FileChunk(first + skipped, partial(self._decoded, list(types), number, skipped))
+
+    def _decoded(self, names: list[str], number: int, skipped: int) -> Generator[pa.RecordBatch]:
+        with contextlib.closing(DECODERS.piece(self._file, names, number)) as batches:
+            for batch in batches:
+                if skipped < batch.num_rows:
+                    yield batch.slice(skipped)
+                skipped = max(0, skipped - batch.num_rows)

@@ -9,6 +9,7 @@ converted to plain ones here, where memory is limited.
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import struct
 import sys
@@ -123,8 +124,9 @@ def main(asked: BinaryIO, replies: BinaryIO) -> None:
         except BadInput as error:
             _tell(replies, REFUSED, str(error).encode())
         except (pa.ArrowException, MemoryError, OSError) as error:
-            reason = "it needs too much memory" if isinstance(error, MemoryError) else type(error).__name__
-            _tell(replies, REFUSED, f"{Path(request['path']).name}: cannot be decoded: {reason}".encode())
+            limit = f" within {resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20:,} MiB of memory"
+            reason = limit if isinstance(error, MemoryError) else f": {type(error).__name__}"
+            _tell(replies, REFUSED, f"{Path(request['path']).name}: cannot be decoded{reason}".encode())
 
 
 def _stream(batch: pa.RecordBatch) -> pa.Buffer:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from freshet_serving.models.data.formats import DataConfig, format_of
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.source import Batch, Field, Schema, Source
+from freshet_serving.models.data.tabular import TableSource
 from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns, take_rows
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.hashing import hash_strings
@@ -46,7 +47,7 @@ class EntityTable:
         fields: Its other columns.
     """
 
-    def __init__(self, name: str, data: DataConfig, key: Field, fields: Sequence[Field]) -> None:
+    def __init__(self, name: str, data: DataConfig, key: Field, fields: Sequence[Field], asked: str = "") -> None:
         """Read the table.
 
         Args:
@@ -54,17 +55,24 @@ class EntityTable:
             data: Where it is; with a time column its rows are sorted by it.
             key: The column with its keys.
             fields: Its other columns.
+            asked: The place that asks for it, as messages begin; "" for [entities.<name>].
 
         Raises:
             BadInput: The table cannot be read, lacks a column or is empty.
         """
         self.name, self.key, self.fields = name, key, tuple(fields)
+        section = f"entities.{name}"
         try:
-            batches = list(open_source(data, [key, *fields]).batches(READ_ROWS))
+            source = open_source(data, [key, *fields])
+            batches = list(source.bounded() if isinstance(source, TableSource) else source.batches(READ_ROWS))
         except BadInput as error:
-            raise BadInput(f"entities.{name}: {error}") from None
+            key, colon, rest = str(error).partition(": ")
+            if not key.startswith("data."):
+                raise BadInput(f"{asked or section}: {error}") from None
+            # The keys of [data] that an entity has too.
+            raise BadInput(f"{asked or section + key.removeprefix('data')}{colon}{rest}") from None
         if not batches:
-            raise BadInput(f"entities.{name}.path: expected rows, got an empty table")
+            raise BadInput(f"{asked or f'{section}.path'}: expected rows, got an empty table")
         columns = {f.name: join_columns([b.columns[f.name] for b in batches]) for f in (key, *fields)}
         self._key_values = columns.pop(key.name)
         ids = ids_of(self._key_values)
@@ -122,7 +130,7 @@ def entity_fields(manifest: Manifest, name: str) -> tuple[Field, list[Field]]:
     specs = [manifest.input(column) for column in (entity.key, *entity.inputs)]
     if wide := next((spec.name for spec in specs if spec.columns), ""):
         raise BadInput(f"entity {name!r}: {wide!r} has several values a row: publish it with the Publisher")
-    key, *fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged]) for spec in specs]
+    key, *fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged], f"column {spec.name!r}") for spec in specs]
     return key, fields
 
 
@@ -138,7 +146,7 @@ def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
         BadInput: The version has no such entity, or the table does not fit.
     """
     key, fields = entity_fields(manifest, name)
-    return EntityTable(name, DataConfig(path, format_of(path), ()), key, fields)
+    return EntityTable(name, DataConfig(path, format_of(path), ()), key, fields, f"entity {name!r}")
 
 
 class EntitySource:

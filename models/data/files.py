@@ -6,8 +6,10 @@ from 0 within their file; a CSV's header is not a row.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import re
+import resource
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -69,6 +71,11 @@ class DataFile(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def nbytes(self) -> int:
+        """Its size as it is stored."""
+        ...
+
+    @property
     def names(self) -> list[str]:
         """Names of its columns."""
         ...
@@ -103,6 +110,16 @@ class RowNames:
 
     def __call__(self, row: int) -> str:
         return f"row {self._first + row} of {self._file}"
+
+
+def nbytes_of(path: DataPath) -> int:
+    """Return the size of a data file; 0 for one that does not exist."""
+    if isinstance(path, StoredFile):
+        return path.nbytes
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
@@ -160,6 +177,9 @@ def _reading(file: str, wanted: str) -> Iterator[None]:
         # OSError carries the path and errno; the caller needs only the reason. Column names, and library
         # messages that contain file content, need not be UTF-8.
         reason = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, MemoryError):
+            limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+            reason = f"it needs more than {limit >> 20:,} MiB of memory" if limit > 0 else "it needs too much memory"
         raise BadInput(f"{file}: cannot be read as {wanted}: {_line(reason)}") from None
 
 
@@ -179,6 +199,7 @@ class ParquetFile:
     def __init__(self, path: DataPath) -> None:
         self._path = path
         self.name = path.name
+        self.nbytes = nbytes_of(path)
         with self._open() as file:
             self._schema: pa.Schema = file.schema_arrow
             self._rows: int = file.metadata.num_rows
@@ -232,6 +253,23 @@ class ParquetFile:
                 skipped = max(0, start - first)
                 yield FileChunk(first + skipped, partial(self._read_groups, metadata, groups, list(types), skipped))
                 first, held, groups = first + held, 0, []
+
+    def may_expand(self, types: dict[str, pa.DataType], nbytes: int) -> bool:
+        """Return whether rows that are decoded at once may take more than some bytes, if their writer meant it.
+
+        Args:
+            types: Arrow type by column name.
+            nbytes: The bytes.
+        """
+        if any(pa.types.is_nested(t) for t in types.values()):
+            # A run of any length has a few bytes.
+            return True
+        if all(pa.types.is_primitive(t) for t in types.values()):
+            return False
+        with self._open() as file:
+            metadata = file.metadata
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        return any(min(CHUNK_ROWS, group.num_rows) * group.total_byte_size > nbytes for group in groups)
 
     def rows(self, wanted: Sequence[int]) -> Generator[pa.RecordBatch]:
         """Yield rows by ascending numbers, with all columns; only their row groups are decoded. Raises BadInput."""
@@ -334,12 +372,14 @@ class CsvFile:
             data: The file's text, if the caller has it already.
         """
         self._path, self._names, self._data = path, names, data
+        self.nbytes = nbytes_of(path)
         self._schema = pa.schema([])
         self.name = path.name
         self._delimiter = delimiter
         self._parse = pyarrow.csv.ParseOptions(
             delimiter=delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted
         )
+        self._refuse_utf16()
         with self._open(None) as reader:
             self._schema = reader.schema
             self.empty = not any(batch.num_rows for batch in reader)
@@ -361,6 +401,14 @@ class CsvFile:
                     yield reader
             except pa.ArrowInvalid as error:
                 raise BadInput(self._explain(str(error))) from None
+
+    def _refuse_utf16(self) -> None:
+        with _reading(self.name, "a CSV file"):
+            stream = _text_stream(self._path) if self._data is None else pa.BufferReader(self._data)
+            with stream:
+                begins = stream.read(len(codecs.BOM_UTF32_LE))
+        if begins.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or begins.count(0) >= len(begins) // 2 > 0:
+            raise BadInput(f"{self.name}: expected UTF-8 text, got UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
 
     def _explain(self, error: str) -> str:
         if cell := _CONVERSION.match(error):

@@ -49,7 +49,7 @@ class LibsvmFile:
 
     def __init__(self, path: DataPath) -> None:
         self._lines = CsvFile(path, _NEVER, ["line"], quoted=False)
-        self.name, self.empty = path.name, self._lines.empty
+        self.name, self.empty, self.nbytes = path.name, self._lines.empty, self._lines.nbytes
         self.names = ["label", IDS.name]
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:

@@ -6,6 +6,7 @@ one-line error before the first batch.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,10 +31,17 @@ class Field:
         name: Name of the column.
         kind: id | string | float | ids | strings, as in a manifest's Feature; floats, lists of these; or seconds:
             int64, whole Unix seconds.
+        where: The place that asks for it, for messages, such as sequences.seen.columns; "" for [features.<name>].
     """
 
     name: str
     kind: str
+    where: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def asked(self) -> str:
+        """The place that asks for it, as messages begin."""
+        return self.where or f"features.{self.name}"
 
     @property
     def column(self) -> str:
@@ -82,7 +90,7 @@ class Schema:
         for f in self.fields:
             role = roles.get(f.name, "")
             if role and not (role == "time" and f.kind == "seconds"):
-                raise BadInput(f"features.{f.name}: expected a column other than data.{role}")
+                raise BadInput(f"{f.asked}: expected a column other than data.{role}")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -217,8 +225,9 @@ def choose(available: Sequence[Field], wanted: Sequence[Field], others: Sequence
         if field.name not in kinds:
             names = ", ".join(kinds) if len(kinds) <= 16 else f"{', '.join(list(kinds)[:16])}, ..."
             hint = nearest(field.name, list(kinds))
-            raise BadInput(f"features.{field.name}: expected a column of the data: {names}{hint}")
+            raise BadInput(f"{field.asked}: expected a column of the data: {names}{hint}")
         if field.kind != kinds[field.name]:
             kind = kinds[field.name]
-            raise BadInput(f"features.{field.name}.kind: expected {kind!r} for this column, got {field.kind!r}")
+            key = "" if field.where else ".kind"
+            raise BadInput(f"{field.asked}{key}: expected {kind!r} for this column, got {field.kind!r}")
     return tuple(wanted)

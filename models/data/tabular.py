@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 
 from freshet_serving.models.data import arrow
 from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
-from freshet_serving.models.data.files import CsvFile, DataFile, FileChunk, ParquetFile, RowNames, find_files
+from freshet_serving.models.data.decoding import IsolatedParquetFile
+from freshet_serving.models.data.files import CsvFile, DataFile, FileChunk, ParquetFile, RowNames, find_files, nbytes_of
+from freshet_serving.models.data.folder_columns import with_folder_columns
 from freshet_serving.models.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES, TFRECORD_SUFFIXES, DataConfig
+from freshet_serving.models.data.object_files import DataPath
 from freshet_serving.models.data.ordered_prefetch import Task, ordered_prefetch
 from freshet_serving.models.data.source import Batch, Field, Schema, check_position
 from freshet_serving.processor.cores import available
@@ -27,6 +31,12 @@ Chunk = tuple[list[pa.Array], RowNames]
 AHEAD_NBYTES = 16 << 20
 """Bytes of columns that a reading thread may be ahead of the consumer."""
 MOST_THREADS = 4
+SMALL_NBYTES = 4 << 20
+"""Parquet files below this size are decoded in a process with a memory limit: kilobytes may become gigabytes."""
+VALUE_NBYTES = 4
+"""Least bytes of a value in memory."""
+HELD_NBYTES, HELD_RATIO = 256 << 20, 256
+"""A table that is kept whole may take so many bytes, or so many times those of its files."""
 
 
 class TableSource:
@@ -55,6 +65,31 @@ class TableSource:
         self._read_types(files[0])
         if all(file.empty for file in files):
             raise BadInput(f"{files[0].name}: expected rows, got an empty table")
+
+    def bounded(self) -> Iterator[Batch]:
+        """Yield all rows, for a caller that keeps them.
+
+        Raises:
+            BadInput: The data violate the schema, or take more memory than files of their size may.
+        """
+        most_nbytes = max(HELD_NBYTES, HELD_RATIO * sum(file.nbytes for file in self._files))
+        held, columns, start = 0, len(self._columns.wanted), 0
+        rows = sum(file.count_rows() for file in self._files if isinstance(file, ParquetFile))
+        if rows * columns * VALUE_NBYTES > most_nbytes:
+            raise self._too_large(most_nbytes, f"{rows:,} rows of {columns} columns")
+        with closing(ordered_prefetch(self._tasks(0), self._threads, _nbytes, AHEAD_NBYTES)) as chunks:
+            for part in self._in_order_of_time(chunks):
+                held += sum(array.nbytes for array in part)
+                if held > most_nbytes:
+                    raise self._too_large(most_nbytes, "more")
+                yield self._columns.batch(part, start)
+                start += len(part[0])
+
+    def _too_large(self, most_nbytes: int, got: str) -> BadInput:
+        return BadInput(
+            f"{self._files[0].name}: expected a table of at most {most_nbytes >> 20:,} MiB in memory ("
+            f"{HELD_RATIO} times its files, or {HELD_NBYTES >> 20} MiB), got {got}"
+        )
 
     def _read_types(self, file: DataFile) -> dict[str, pa.DataType]:
         """Return the Arrow type to read each column as; raise BadInput if one does not fit its kind."""
@@ -185,12 +220,22 @@ def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> T
 
 
 def _files(data: DataConfig, kinds: Mapping[str, str]) -> Sequence[DataFile]:
-    """Open the files; `kinds` are those of the requested columns, for formats that do not store types."""
+    """Open the files; `kinds` are those of the requested columns, none for all, for formats that do not store types."""
+    return [with_folder_columns(file, path, kinds) for path, file in _stored(data, kinds)]
+
+
+def _stored(data: DataConfig, kinds: Mapping[str, str]) -> list[tuple[DataPath, DataFile]]:
     if data.format == "tfrecord":
         # Imported only here: its kernel takes a moment to load.
         from freshet_serving.models.data.tfrecord import TfRecordFile
 
-        return [TfRecordFile(p, kinds) for p in find_files(data.path, TFRECORD_SUFFIXES)]
+        return [(p, TfRecordFile(p, kinds)) for p in find_files(data.path, TFRECORD_SUFFIXES)]
     if data.format == "parquet":
-        return [ParquetFile(p) for p in find_files(data.path, PARQUET_SUFFIXES)]
-    return [CsvFile(p, "\t" if ".tsv" in p.name.lower() else ",") for p in find_files(data.path, CSV_SUFFIXES)]
+        return [(p, _parquet(p)) for p in find_files(data.path, PARQUET_SUFFIXES)]
+    return [(p, CsvFile(p, "\t" if ".tsv" in p.name.lower() else ",")) for p in find_files(data.path, CSV_SUFFIXES)]
+
+
+def _parquet(path: DataPath) -> ParquetFile:
+    if isinstance(path, Path) and nbytes_of(path) < SMALL_NBYTES:
+        return IsolatedParquetFile(path)
+    return ParquetFile(path)

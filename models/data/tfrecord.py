@@ -20,7 +20,7 @@ import numba as nb
 import numpy as np
 import pyarrow as pa
 
-from freshet_serving.models.data.files import FileChunk
+from freshet_serving.models.data.files import FileChunk, nbytes_of
 from freshet_serving.models.data.object_files import DataPath, open_bytes
 from freshet_serving.models.data.source import ONE_OF
 from freshet_serving.processor.errors import BadInput, nearest
@@ -49,7 +49,7 @@ class TfRecordFile:
         Raises:
             BadInput: The file is not a TFRecord file, or its first records are not Examples.
         """
-        self._path, self._kinds, self.name = path, kinds, path.name
+        self._path, self._kinds, self.name, self.nbytes = path, kinds, path.name, nbytes_of(path)
         self._packed = self._is_packed()
         self._found = self._first_types()
         self.names = sorted(self._found)

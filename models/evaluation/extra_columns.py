@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from freshet_serving.models.data.formats import DataConfig, label_names
+from freshet_serving.models.data.formats import TABLES, DataConfig, label_names
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.source import Batch, Field, Source
 from freshet_serving.processor.columns import Column
@@ -58,11 +58,26 @@ def _field(data: DataConfig, name: str) -> Field:
     if name in (*label_names(data), data.time):
         raise BadInput(f"evaluate: expected a column other than data.label and data.time, got {name!r}")
     refused = BadInput(f"evaluate: column {name!r} cannot be read")
-    for kind in ("string",) if data.format == "csv" else ("id", "string", "float", "ids", "strings"):
+    for kind in ("string",) if data.format == "csv" else _kinds(data, name):
+        field = Field(name, kind, f"column {name!r}")
         try:
-            open_source(data, [Field(name, kind)])
+            open_source(data, [field])
         except BadInput as error:
             refused = error
         else:
-            return Field(name, kind)
+            return field
     raise BadInput(f"evaluate: {refused}")
+
+
+def _kinds(data: DataConfig, name: str) -> tuple[str, ...]:
+    """Return the kinds to try: that of the column's type, if the data have types."""
+    kinds = ("float", "id", "string", "ids", "strings")
+    if data.format not in TABLES:
+        return kinds
+    from freshet_serving.models.data.tabular import infer_fields
+
+    try:
+        (field,) = infer_fields(data, [name])
+    except BadInput as error:
+        raise BadInput(f"evaluate: {error}") from None
+    return tuple(kind for kind in kinds if kind == field.kind)

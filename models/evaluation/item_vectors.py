@@ -61,7 +61,7 @@ def write_vectors(
         names = [o.name for o in manifest.outputs]
         raise BadInput(f"output: expected one of {', '.join(names)}, got {output[:64]!r}{nearest(output, names)}")
     inputs = item_inputs(manifest)
-    fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged]) for spec in inputs]
+    fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged], f"column {spec.name!r}") for spec in inputs]
     key = _key(fields, id_name)
     source = open_source(data, fields)
     schema = pa.schema([(key.name, pa.int64() if key.kind == "id" else pa.string()), (VECTOR, pa.list_(pa.float32()))])

@@ -423,6 +423,7 @@ def test_batches_are_equal_for_any_number_of_threads(tmp_path_factory, files, si
     """files: the rows of each row group of each. piece_rows: of row groups that are read together."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("freshet_serving.models.data.files.PIECE_ROWS", piece_rows)
+        patched.setattr(tabular, "SMALL_NBYTES", 0)
         check_threads(tmp_path_factory, files, size, start, threads)
 
 
@@ -471,7 +472,8 @@ def test_large_row_group_is_not_held_whole(tmp_path):
     assert most < wide.nbytes
 
 
-def test_row_groups_before_the_start_are_not_read(tmp_path):
+def test_row_groups_before_the_start_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(tabular, "SMALL_NBYTES", 0)
     path = tmp_path / "c.parquet"
     pq.write_table(clicks(100), path, row_group_size=10, compression="none", use_dictionary=False)
     metadata = pq.read_metadata(path)
@@ -588,3 +590,37 @@ def test_lists_as_text_are_split_at_the_given_separator(tmp_path):
         data = DataConfig(str(tmp_path / name), form, "click", list_separator=" ")
         assert joined(list(tabular.open_table(data, fields).batches(10)))["seen"] == [[1, 2], [], []]
         assert joined(list(tabular.open_table(data, fields).batches(10)))["words"] == [[b"a", b"b"], [], [b"c"]]
+
+
+def test_utf16_is_named(tmp_path):
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        (tmp_path / "c.csv").write_text("user,click\n1,0\n", encoding=encoding)
+        assert refusal(tmp_path / "c.csv", "csv") == (
+            "c.csv: expected UTF-8 text, got UTF-16; convert it: iconv -f UTF-16 -t UTF-8"
+        )
+
+
+def bomb(path: Path, rows: int, value: str) -> DataConfig:
+    """A few kilobytes that decode to rows times the value's length."""
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [value])
+    pq.write_table(pa.table({"user": column, "click": np.zeros(rows, np.int8)}), path, store_schema=False)
+    return DataConfig(str(path), "parquet", "click")
+
+
+def test_batches_that_need_too_much_memory_are_refused_by_file(tmp_path):
+    data = bomb(tmp_path / "b.parquet", 30_000, "x" * 60_000)
+    with pytest.raises(BadInput, match=r"^b.parquet: cannot be [^\n]* 1,024 MiB[^\n]*$"):
+        list(tabular.open_table(data, [Field("user", "string")]).batches(100))
+
+
+def test_kept_table_is_bounded_by_the_size_of_its_files(tmp_path, monkeypatch):
+    data = bomb(tmp_path / "b.parquet", 10_000, "x" * 100)
+    source = tabular.open_table(data, [Field("user", "string")])
+    assert sum(len(batch) for batch in source.bounded()) == 10_000
+    monkeypatch.setattr(tabular, "HELD_NBYTES", 1 << 20)
+    monkeypatch.setattr(tabular, "HELD_RATIO", 2)
+    with pytest.raises(BadInput, match=r"^b.parquet: expected a table of at most 1 MiB in memory .*, got more$"):
+        list(source.bounded())
+    monkeypatch.setattr(tabular, "HELD_NBYTES", 1 << 10)
+    with pytest.raises(BadInput, match=r"got 10,000 rows of 2 columns$"):
+        list(source.bounded())
