@@ -81,9 +81,10 @@ class Ragged:
         if flat and isinstance(flat[0], (str, bytes)):
             return cls(Strings.of(flat), splits)  # type: ignore[arg-type]
         floats = any(isinstance(v, (float, np.floating)) for v in flat)
-        whole = np.uint64 if not floats and max(flat, default=0) >= 2**63 else np.int64
-        numbers: NDArray[Any] = np.asarray(flat, np.float32 if floats else whole)
-        return cls(numbers, splits)
+        if floats:
+            return cls(np.asarray(flat, np.float32), splits)
+        numbers: NDArray[Any] = exact_array(flat)
+        return cls(numbers if numbers.dtype == np.uint64 else np.asarray(flat, np.int64), splits)
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1
@@ -101,7 +102,7 @@ def exact_array(values: Any) -> NDArray[Any]:
         OverflowError: Integers fit neither int64 nor uint64.
     """
     array = np.asarray(values)
-    if isinstance(values, np.ndarray) or array.dtype.kind not in "fO" or not array.size:
+    if isinstance(values, np.ndarray) or array.dtype.kind not in "Of" or not array.size:
         return array
     if array.dtype.kind == "f" and not array.max() >= 2**63:
         return array

@@ -11,7 +11,7 @@ import numpy as np
 from freshet_serving.models.data.formats import FORMATS, TABLES, DataConfig, format_of
 from freshet_serving.models.data.open_data import default_features, open_source
 from freshet_serving.models.data.shards import Shard, SplitRows
-from freshet_serving.models.data.source import ONE_OF, Batch, Field, Schema
+from freshet_serving.models.data.source import LIST_SEPARATOR, ONE_OF, Batch, Field, Schema
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, nearest
 
@@ -40,6 +40,7 @@ class Dataset:
         label: str | Sequence[str] = (),
         time: str = "",
         weight: str = "",
+        list_separator: str = LIST_SEPARATOR,
         batch_rows: int = 1024,
         reader: int = 0,
         readers: int = 1,
@@ -57,6 +58,7 @@ class Dataset:
             label: Label columns; none by default.
             time: Time column; none by default.
             weight: Weight column; none by default.
+            list_separator: What stands between the values of a list that is text.
             batch_rows: Rows of a batch.
             reader: Number of this reader, from 0.
             readers: Number of readers.
@@ -67,6 +69,8 @@ class Dataset:
         Raises:
             BadInput: The arguments do not fit the data; the message is one line.
         """
+        if not list_separator:
+            raise BadInput("list_separator: expected at least one character, got none")
         if batch_rows < 1 or shuffle_rows < 0:
             raise BadInput(
                 f"batch_rows, shuffle_rows: expected 1 or more and 0 or more, got {batch_rows} and {shuffle_rows}"
@@ -78,7 +82,7 @@ class Dataset:
             raise BadInput(
                 f"format: expected one of {', '.join(FORMATS)}, got {format[:40]!r}{nearest(format, FORMATS)}"
             )
-        data = DataConfig(str(path), format or format_of(str(path)), labels, time, weight)
+        data = DataConfig(str(path), format or format_of(str(path)), labels, time, weight, list_separator)
         if data.format not in TABLES and (data.labels or time or weight):
             raise BadInput(f"label, time, weight: expected only for {', '.join(TABLES)}; {data.format} defines its own")
         source = open_source(data, _fields(data, columns), threads)

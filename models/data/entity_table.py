@@ -66,11 +66,11 @@ class EntityTable:
             source = open_source(data, [key, *fields])
             batches = list(source.bounded() if isinstance(source, TableSource) else source.batches(READ_ROWS))
         except BadInput as error:
-            key, colon, rest = str(error).partition(": ")
-            if not key.startswith("data."):
+            place, colon, rest = str(error).partition(": ")
+            if not place.startswith("data."):
                 raise BadInput(f"{asked or section}: {error}") from None
             # The keys of [data] that an entity has too.
-            raise BadInput(f"{asked or section + key.removeprefix('data')}{colon}{rest}") from None
+            raise BadInput(f"{asked or section + place.removeprefix('data')}{colon}{rest}") from None
         if not batches:
             raise BadInput(f"{asked or f'{section}.path'}: expected rows, got an empty table")
         columns = {f.name: join_columns([b.columns[f.name] for b in batches]) for f in (key, *fields)}

@@ -100,7 +100,8 @@ class FeatureLookup:
                 ", ".join(name for name, of in self._closed.items() if of == store)[:200], store,
             )  # fmt: skip
         defaults = {name: f.default for name, f in features.items() if f.default is not None}
-        self._features = OnlineFeatures(groups, stores, defaults, clock)
+        unsigned = frozenset(i.name for i in manifest.inputs if i.declared == "uint64")
+        self._features = OnlineFeatures(groups, stores, defaults, clock, unsigned)
 
     def find(self, inputs: Mapping[str, Column]) -> LeftOut:
         """Return what a request leaves out.

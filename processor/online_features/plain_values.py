@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
+import numpy as np
 import orjson
 
 from freshet_serving.processor.errors import BadInput
@@ -17,7 +18,7 @@ from freshet_serving.processor.online_features.feast_values import MAX_VALUES
 from freshet_serving.processor.online_features.protobuf_fields import MalformedMessage
 from freshet_serving.processor.package.value_types import DecodedValue, ValueType, encode_default
 
-INTEGER = re.compile(rb"-?\d{1,19}")
+INTEGER = re.compile(rb"-?\d{1,20}")
 NUMBER = re.compile(
     rb"[-+]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][-+]?\d{1,4})?|[-+]?(nan|inf|infinity)", re.IGNORECASE
 )
@@ -29,18 +30,22 @@ PACKERS = {
 BOOLEANS = {b"0": False, b"1": True, b"false": False, b"true": True}
 
 
-def decode_text(data: bytes, kind: ValueType) -> DecodedValue:
+def decode_text(data: bytes, kind: ValueType, unsigned: bool = False) -> DecodedValue:
     """Decode the text of a value.
 
     Args:
         data: The text.
         kind: The type that the feature has.
+        unsigned: The input that it fills declares uint64; an int64 then carries the bits.
 
     Raises:
         MalformedMessage: The text is not a value of that type.
     """
     pack = PACKERS.get(kind.name)
     try:
+        if unsigned and kind.dtype == np.int64:
+            numbers = _value(data, kind) if kind.is_list else [_value(data, kind)]
+            return struct.pack(f"<{len(numbers)}Q", *numbers)
         return encode_default(kind, _value(data, kind), "") if pack is None else pack(_value(data, kind))
     except (BadInput, OverflowError, struct.error):
         raise MalformedMessage(f"expected {kind.name}") from None
@@ -73,13 +78,16 @@ def _value(data: bytes, kind: ValueType) -> Any:
     raise MalformedMessage(f"expected {kind.name}")
 
 
-def key_formatter(template: str, inputs: Sequence[str], types: Sequence[str]) -> Callable[[Sequence[bytes]], bytes]:
+def key_formatter(
+    template: str, inputs: Sequence[str], types: Sequence[str], unsigned: Container[str] = ()
+) -> Callable[[Sequence[bytes]], bytes]:
     """Return a function from the values of an entity's join keys to its Redis key.
 
     Args:
         template: The key, with the inputs' names in braces.
         inputs: Names of the inputs.
         types: Their types, of KEY_TYPES, in the same order.
+        unsigned: Inputs that declare uint64, whose values carry its bits.
 
     Returns:
         A function of the values, decoded as value_types says, in that order.
@@ -88,11 +96,12 @@ def key_formatter(template: str, inputs: Sequence[str], types: Sequence[str]) ->
     for i, part in enumerate(re.split(r"\{([^{}]*)\}", template)):
         parts.append(inputs.index(part) if i % 2 else part.encode())
     is_text = [kind in ("bytes", "string") for kind in types]
+    is_signed = [name not in unsigned for name in inputs]
 
     def format_key(values: Sequence[bytes]) -> bytes:
         texts = [
-            value if text else b"%d" % int.from_bytes(value, "little", signed=True)
-            for value, text in zip(values, is_text)
+            value if text else b"%d" % int.from_bytes(value, "little", signed=signed)
+            for value, text, signed in zip(values, is_text, is_signed)
         ]
         return b"".join(texts[part] if isinstance(part, int) else part for part in parts)
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -151,9 +151,15 @@ class _Lookup:
     """The features under one kind of key: one hash for each entity."""
 
     def __init__(
-        self, group: FeatureGroup, keys: tuple[KeyColumn, ...], features: Sequence[OnlineFeature], number: int
+        self,
+        group: FeatureGroup,
+        keys: tuple[KeyColumn, ...],
+        features: Sequence[OnlineFeature],
+        number: int,
+        unsigned: Container[str],
     ) -> None:
         self.keys, self.features = keys, features
+        self._unsigned = [feature.input in unsigned for feature in features]
         self.kinds = [VALUE_TYPES[feature.type] for feature in features]
         self._is_feast = group.format == FEAST
         self._prefix = number.to_bytes(4, "little")
@@ -165,7 +171,7 @@ class _Lookup:
             fields = [feature_field(feature.view, feature.feature) for feature in features]
             fields += [timestamp_field(view) for view in views]
         else:
-            self._format = key_formatter(group.key_template, [key.input for key in keys], types)
+            self._format = key_formatter(group.key_template, [key.input for key in keys], types, unsigned)
             fields = [feature.feature.encode() for feature in features]
         self.fields = tuple(fields)
         self._views = [len(features) + views.index(feature.view) for feature in features]
@@ -222,7 +228,7 @@ class _Lookup:
             if not self._is_feast:
                 if data is None:
                     return Status.NOT_FOUND, b"", math.inf
-                text = decode_text(data, self.kinds[i])
+                text = decode_text(data, self.kinds[i], self._unsigned[i])
                 return (Status.PRESENT if is_finite(self.kinds[i], text) else Status.DAMAGED), text, math.inf
             stamp = reply[self._views[i]]
             if data is None:
@@ -279,6 +285,7 @@ class OnlineFeatures:
         stores: Mapping[str, OpenStore],
         defaults: Mapping[str, Any],
         clock: Clock,
+        unsigned: Container[str] = (),
     ) -> None:
         """Prepare the lookups of a version.
 
@@ -287,6 +294,7 @@ class OnlineFeatures:
             stores: The process' stores by name; they stay the caller's to close.
             defaults: For inputs, the value of a row that the store has none for; 0, "" or an empty list for others.
             clock: The clock.
+            unsigned: Inputs that declare uint64.
 
         Raises:
             BadInput: A group's store is not among the stores, two groups fill one input, or a default does not fit.
@@ -315,7 +323,7 @@ class OnlineFeatures:
                 )
                 by_keys.setdefault(feature.keys, []).append(feature)
             for keys, features in by_keys.items():
-                by_store.setdefault(group.store, []).append((group, _Lookup(group, keys, features, number)))
+                by_store.setdefault(group.store, []).append((group, _Lookup(group, keys, features, number, unsigned)))
                 number += 1
         self._sources = []
         for name, found in by_store.items():

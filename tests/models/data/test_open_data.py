@@ -1,8 +1,15 @@
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from freshet_serving import Dataset
+from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.movielens import FIELDS, MovieLensSource
 from freshet_serving.models.data.open_data import default_features, open_source
 from freshet_serving.models.data.source import Field
 from freshet_serving.models.data.tabular import TableSource
+from freshet_serving.processor.errors import BadInput
 
 
 def test_sources_open_by_format_or_suffix(tmp_path):
@@ -19,3 +26,32 @@ def test_sources_open_by_format_or_suffix(tmp_path):
 def test_only_formats_with_fixed_columns_have_default_features():
     assert list(default_features("movielens", "")) == [f.name for f in FIELDS]
     assert default_features("csv", "a.csv") == {}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"features": {"clicked_at": {"kind": "float", "from": "hist"}}},
+            r"^features.clicked_at: expected numbers for kind 'float', got column 'hist' of type string",
+        ),
+        (
+            {
+                "features": {"item": {"kind": "id"}},
+                "sequences": {"seen": {"columns": {"item": "price"}, "tables": {"item": "item"}}},
+            },
+            r"^sequences.seen.columns: expected lists of integers for kind 'ids', got column 'price' of type double",
+        ),
+    ],
+)
+def test_refusal_names_the_section_that_reads_a_column(tmp_path, sections, message):
+    pq.write_table(pa.table({"item": [1], "hist": ["a"], "price": [0.5], "y": [1]}), tmp_path / "a.parquet")
+    config = parse_config({"model": {"name": "m"}, "data": {"path": str(tmp_path), "label": "y"}} | sections)
+    with pytest.raises(BadInput, match=message):
+        open_source(config.data, config.features)
+
+
+def test_refusal_of_a_dataset_names_its_argument(tmp_path):
+    pq.write_table(pa.table({"city": ["a"]}), tmp_path / "a.parquet")
+    with pytest.raises(BadInput, match=r"^columns\['city'\]: expected integers for kind 'id'"):
+        Dataset(tmp_path, {"city": "id"})

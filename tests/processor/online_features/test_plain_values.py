@@ -73,3 +73,20 @@ def test_text_of_another_type_is_malformed(kind, text):
 def test_a_key_is_the_template_with_the_values_in_place():
     form = key_formatter("u:{country}:{user}:x", ["user", "country"], ["int64", "string"])
     assert form([np.array(-7, "<i8").tobytes(), b"de"]) == b"u:de:-7:x"
+
+
+def test_uint64_is_decimal_and_carries_its_bits():
+    ids = [5, 2**63, 2**64 - 1]
+    for value in ids:
+        assert decode_text(b"%d" % value, VALUE_TYPES["int64"], True) == np.array(value, "<u8").tobytes()
+    assert decode_text(json.dumps(ids).encode(), VALUE_TYPES["int64_list"], True) == np.array(ids, "<u8").tobytes()
+    for text in (b"-1", b"18446744073709551616"):
+        with pytest.raises(MalformedMessage, match="expected int64"):
+            decode_text(text, VALUE_TYPES["int64"], True)
+    with pytest.raises(MalformedMessage, match="expected int64"):
+        decode_text(b"9223372036854775808", VALUE_TYPES["int64"])
+
+
+def test_keys_of_uint64_have_no_sign():
+    carried = np.array(2**63 + 5, "<u8").tobytes()
+    assert key_formatter("user:{id}", ["id"], ["int64"], {"id"})([carried]) == b"user:9223372036854775813"
