@@ -118,7 +118,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "models/embedding/row_budget.py": ("tests/models/embedding/test_tiered_rows.py",),
     "models/embedding/id_rows.py": ("tests/models/embedding/test_variable.py",),
     "models/data/decoding_child.py": ("tests/models/data/test_decoding.py",),
-    "models/data/files.py": ("tests/models/data/test_tabular.py", "tests/models/data/test_criteo.py"),
     "processor/repository/log/difference.py": (
         "tests/models/publishing/test_publisher.py",
         "tests/models/publishing/test_publisher_chain.py",

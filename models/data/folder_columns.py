@@ -19,7 +19,8 @@ from freshet_serving.processor.errors import BadInput
 
 _FOLDER = re.compile(r"([^/=]+)=([^/]*)/")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_GUESSES = (pa.int64(), pa.float64(), pa.timestamp("s"))
+_GUESSES = (pa.decimal128(20, 0), pa.float64(), pa.timestamp("s"))
+"""Types to try; integers first, of which a decimal takes decimal digits only, and all of 64 bits."""
 
 
 def with_folder_columns(file: DataFile, path: DataPath, kinds: Mapping[str, str]) -> DataFile:

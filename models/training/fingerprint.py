@@ -17,13 +17,13 @@ ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
 HASHING = ("hash", "hash_rows", "hash_codes")
 
 MADE_OF = ("from_", "boundaries", "cross", "buckets", "unsigned", "column_kind", "sequence")
-SERVED = {"side": "context", "dtype": "", "unsigned": False}
-"""Settings of features that only requests and published files depend on, with their defaults."""
+SERVED = ("side", "dtype", "unsigned")
+"""Settings of features that only requests and published files depend on."""
 
 
 def fingerprint(config: TrainConfig) -> str:
     """Return a digest of settings(): files with the same digest continue each other's checkpoints."""
-    features = [replace(f, **SERVED) for f in config.features]
+    features = [replace(f, side="context", dtype="", unsigned=False) for f in config.features]
     train = config.train
     parts: list[Any] = [_model(config), [_feature(f) for f in features], train.optimizer, train.known_seed]
     if len(config.data.labels) > 1:

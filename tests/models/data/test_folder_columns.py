@@ -64,6 +64,14 @@ def test_file_without_the_folder_is_refused_by_name(days, tmp_path):
         list(tabular.open_table(DataConfig(days.path, days.format, "click"), [Field("shop", "id")]).batches(9))
 
 
+def test_id_of_a_folder_has_64_bits(tmp_path):
+    folder = tmp_path / "shop=9223372036854775813"
+    folder.mkdir()
+    pq.write_table(pa.table({"click": [1]}), folder / "part.parquet")
+    (batch,) = tabular.open_table(DataConfig(str(tmp_path), "parquet", "click"), [Field("shop", "id")]).batches(9)
+    assert plain(batch.columns["shop"]) == [5 - 2**63]
+
+
 def test_value_of_another_type_is_refused_by_folder(tmp_path):
     for value in ("3", "x"):
         (tmp_path / f"shop={value}").mkdir()

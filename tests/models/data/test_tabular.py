@@ -565,41 +565,6 @@ def test_damaged_parquet_file_is_read_or_refused_in_one_line(tmp_path):
     assert not any("\n" in line for line in refused)
 
 
-def read_csv_ids(tmp_path: Path, cells: list[str]) -> list[int]:
-    (tmp_path / "c.csv").write_text("user,click\n" + "".join(f"{cell},1\n" for cell in cells))
-    (batch,) = open_table(str(tmp_path / "c.csv"), "csv", "click", "", [Field("user", "id")]).batches(10)
-    return batch.columns["user"].tolist()
-
-
-def test_csv_ids_are_decimal_and_of_64_bits(tmp_path):
-    assert read_csv_ids(tmp_path, ["5", " 7", "9223372036854775808", "18446744073709551615"]) == [5, 7, -(2**63), -1]
-    assert read_csv_ids(tmp_path, ["5.0", "-3"]) == [5, -3]
-
-
-@pytest.mark.parametrize("cell", ["0x1f", "0X1F", "abc", "1.5"])
-def test_csv_id_that_is_no_decimal_integer_is_refused(tmp_path, cell):
-    with pytest.raises(BadInput, match=rf"column 'user': expected an .*got '?{cell}'? at row 1 of c.csv"):
-        read_csv_ids(tmp_path, ["5", cell])
-
-
-def test_lists_as_text_are_split_at_the_given_separator(tmp_path):
-    table = pa.table({"seen": ["1 2", "", None], "words": ["a b", None, "c"], "click": [0, 1, 0]})
-    fields = [Field("seen", "ids"), Field("words", "strings")]
-    for name, form in (("c.parquet", "parquet"), ("c.csv", "csv")):
-        save(tmp_path / name, table)
-        data = DataConfig(str(tmp_path / name), form, "click", list_separator=" ")
-        assert joined(list(tabular.open_table(data, fields).batches(10)))["seen"] == [[1, 2], [], []]
-        assert joined(list(tabular.open_table(data, fields).batches(10)))["words"] == [[b"a", b"b"], [], [b"c"]]
-
-
-def test_utf16_is_named(tmp_path):
-    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
-        (tmp_path / "c.csv").write_text("user,click\n1,0\n", encoding=encoding)
-        assert refusal(tmp_path / "c.csv", "csv") == (
-            "c.csv: expected UTF-8 text, got UTF-16; convert it: iconv -f UTF-16 -t UTF-8"
-        )
-
-
 def bomb(path: Path, rows: int, value: str) -> DataConfig:
     """A few kilobytes that decode to rows times the value's length."""
     column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [value])

@@ -149,3 +149,15 @@ def test_event_in_milliseconds_is_skipped_and_the_rest_learned():
         assert [row["user"] for row in found] == [0, 1, 2, 3, 5, 6, 7, 8]
         assert [number for number, _ in refused] == [4]
         assert "column 'ts': expected a time in seconds since 1970, got 1700000000000.0 at " in refused[0][1]
+
+
+def test_json_ids_are_whole_numbers_of_64_bits():
+    row = rows_of(0, 1)[0]
+    big = row | {"user": 2**64 - 1, "tags": [2**63, 1]}
+    (read_row,), refused = read(messages(json.dumps(big).encode()))
+    assert (read_row["user"], read_row["tags"], refused) == (-1, [-(2**63), 1], [])
+    (whole,), _ = read(messages(json.dumps(row | {"user": 5.0}).encode()))
+    assert whole["user"] == 5
+    for user in (5.5, 2**64, 2.0**53):
+        _, ((_, why),) = read(messages(json.dumps(row | {"user": user}).encode()))
+        assert "column 'user'" in why

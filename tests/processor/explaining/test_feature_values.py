@@ -94,3 +94,9 @@ def test_empty_list_has_no_ids():
     assert isinstance(inputs["tags"], Ragged)
     values = values_of(manifest(users=9, tags=9), inputs, 0)["tags"]
     assert (values.asked, values.keys.tolist(), values.length) == ([], [], 0)
+
+
+def test_unsigned_ids_are_shown_without_sign():
+    made = manifest(users=9, tags=9)
+    made = replace(made, inputs=[replace(i, declared="uint64") if i.name == "user" else i for i in made.inputs])
+    assert values_of(made, make_inputs([-1]), 0)["user"].asked == ["18446744073709551615"]

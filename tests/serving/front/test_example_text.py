@@ -33,3 +33,12 @@ def test_missing_floats_of_a_looked_up_list_are_null():
 
 def test_an_example_lacks_what_its_request_left_out():
     assert set(texts(COLUMNS, SPECS)) == set(COLUMNS)
+
+
+def test_unsigned_ids_are_written_as_they_are_sent():
+    specs = [Input("id", "int64", declared="uint64"), Input("seen", "int64", ragged=True, declared="uint64")]
+    ids = np.array([2**64 - 1, 5], np.uint64).view(np.int64)
+    columns = {"id": ids, "seen": Ragged(ids, np.array([0, 1, 2]))}
+    shown = {"id": [2**64 - 1, 5], "seen": [[2**64 - 1], [5]]}
+    assert {name: json.loads(text) for name, text in texts(columns, specs).items()} == shown
+    assert json.loads(looked_up_text(columns, specs, 1000)) == shown
