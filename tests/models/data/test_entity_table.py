@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from freshet_serving.models.data import tabular
 from freshet_serving.models.data.entity_table import EntitySource, EntityTable
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import open_source
@@ -75,3 +76,30 @@ def test_table_without_a_column_is_refused_by_section(tmp_path):
     pq.write_table(pa.table({"item": pa.array([1])}), tmp_path / "items.parquet")
     with pytest.raises(BadInput, match=r"entities\.item: .*price"):
         EntityTable("item", DataConfig(str(tmp_path / "items.parquet"), "parquet", ()), KEY, [PRICE])
+
+
+def test_refusal_of_a_table_names_the_entitys_own_key(tmp_path):
+    missing = DataConfig(str(tmp_path / "none.parquet"), "parquet", ())
+    with pytest.raises(BadInput, match=r"^entities\.item\.path: .* does not exist"):
+        EntityTable("item", missing, KEY, [PRICE])
+    with pytest.raises(BadInput, match=r"^entity 'item': .* does not exist"):
+        EntityTable("item", missing, KEY, [PRICE], "entity 'item'")
+
+
+def test_small_file_that_becomes_a_large_table_is_refused(tmp_path, monkeypatch):
+    rows = 100_000
+    tags = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), ["x" * 100])
+    pq.write_table(
+        pa.table({"item": np.zeros(rows, np.int8), "word": tags}), tmp_path / "a.parquet", store_schema=False
+    )
+    monkeypatch.setattr(tabular, "HELD_NBYTES", 2 << 20)
+    data = DataConfig(str(tmp_path / "a.parquet"), "parquet", ())
+    with pytest.raises(BadInput, match=r"^entities\.item: a.parquet: expected a table of at most 2 MiB in memory"):
+        EntityTable("item", data, KEY, [Field("word", "string")])
+
+
+def test_unsigned_keys_are_found_by_their_bits(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"item": pa.array([2**63, 5], pa.uint64()), "price": [1.5, 2.5]}), path)
+    table = EntityTable("item", DataConfig(str(path), "parquet", ()), KEY, [PRICE])
+    assert table.columns(np.array([-(2**63), 5, 6]), None)["price"].tolist()[:2] == [1.5, 2.5]
