@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ KINDS = ("id", "float", "string", "ids", "strings", "floats", "seconds")
 class Dataset:
     """Rows of a file, folder or glob as batches; can be iterated repeatedly: `for batch in dataset`.
 
-    A batch (models.data.source.Batch) has `columns` by name: int64 or float32 arrays [n], Strings, or Ragged rows;
-    `label` float32 [n], [n, labels] with several labels, or [n, 0] without; `weight` and `time` if configured. Rows
-    come in the order of files and rows. At most a few row groups are in memory, and unused columns are not read.
+    A batch (models.data.source.Batch) has `columns` by name: int64 or float32 arrays [n], Strings, or Ragged rows, and
+    uint64 for ids of such columns; `label` float32 [n], [n, labels] with several labels, or [n, 0] without; `weight` and
+    `time` if configured. Rows come in the order of files and rows. At most a few row groups are in memory, and unused
+    columns are not read.
 
     With several `readers`, each in its own process, every reader gets a range of the rows: all rows are read exactly
     once, regardless of the boundaries of files and row groups. Ranges differ by at most one row, and all readers yield
@@ -88,6 +90,8 @@ class Dataset:
         source = open_source(data, _fields(data, columns), threads)
         self.batch_rows = batch_rows
         self._source = SplitRows(source, Shard(reader, readers))
+        ids = {f.name for f in self._source.schema.fields if f.kind in ("id", "ids")}
+        self._unsigned = ids and ids & _unsigned(data)
         self._window_rows = -(-shuffle_rows // batch_rows) * batch_rows
         self._seed, self._passes = seed, 0
 
@@ -106,9 +110,17 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Batch]:
         if not self._window_rows:
-            return self._source.batches(self.batch_rows)
+            return map(self._as_stored, self._source.batches(self.batch_rows))
         self._passes += 1
-        return self._shuffled(np.random.default_rng([self._seed, self._passes]))
+        return map(self._as_stored, self._shuffled(np.random.default_rng([self._seed, self._passes])))
+
+    def _as_stored(self, batch: Batch) -> Batch:
+        """Return a batch with the ids of unsigned columns as such; until here int64 carries their bits."""
+        if not self._unsigned:
+            return batch
+        return replace(
+            batch, columns=batch.columns | {name: _as_unsigned(batch.columns[name]) for name in self._unsigned}
+        )
 
     def _shuffled(self, random: np.random.Generator) -> Iterator[Batch]:
         given = 0
@@ -130,11 +142,15 @@ class Dataset:
 
         dtypes = {"id": tf.int64, "ids": tf.int64, "seconds": tf.int64, "float": tf.float32, "floats": tf.float32}
         labels = len(self.schema.labels)
+
+        def dtype(field: Field) -> Any:
+            return tf.uint64 if field.name in self._unsigned else dtypes.get(field.kind, tf.string)
+
         specs: list[Any] = [
             {
-                f.name: tf.RaggedTensorSpec((None, None), dtypes.get(f.kind, tf.string), 1, tf.int64)
+                f.name: tf.RaggedTensorSpec((None, None), dtype(f), 1, tf.int64)
                 if f.kind in ONE_OF
-                else tf.TensorSpec((None,), dtypes.get(f.kind, tf.string))
+                else tf.TensorSpec((None,), dtype(f))
                 for f in self.schema.fields
             }
         ]
@@ -158,6 +174,18 @@ class Dataset:
         return tf.data.Dataset.from_generator(
             batches, output_signature=tuple(specs) if len(specs) > 1 else specs[0]
         ).apply(tf.data.experimental.assert_cardinality(len(self)))
+
+
+def _unsigned(data: DataConfig) -> frozenset[str]:
+    from freshet_serving.models.data.tabular import unsigned_columns
+
+    return unsigned_columns(data)
+
+
+def _as_unsigned(column: Any) -> Any:
+    if isinstance(column, Ragged):
+        return Ragged(_as_unsigned(column.values), column.row_splits)
+    return column.view(np.uint64)
 
 
 def _fields(data: DataConfig, columns: Sequence[str] | Mapping[str, str] | None) -> list[Field]:

@@ -172,3 +172,15 @@ def test_documented_programs_run(tmp_path, monkeypatch, capsys):
     for program in programs:
         exec(program, {})
     assert capsys.readouterr().out == "2 rows in 1 batches\n"
+
+
+def test_ids_of_unsigned_columns_stay_unsigned(tmp_path):
+    ids = [5, 2**63, 2**64 - 1]
+    lists = pa.array([[n, 7] for n in ids], pa.list_(pa.uint64()))
+    table = pa.table({"user": pa.array(ids, pa.uint64()), "seen": lists, "item": [1, 2, 3]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    for shuffle_rows in (0, 3):
+        (batch,) = Dataset(tmp_path, batch_rows=10, shuffle_rows=shuffle_rows)
+        assert sorted(batch.columns["user"].tolist()) == ids
+        assert sorted(batch.columns["seen"].values.tolist()) == sorted([*ids, 7, 7, 7])
+        assert batch.columns["item"].dtype == np.int64
