@@ -23,9 +23,9 @@ class Dataset:
     """Rows of a file, folder or glob as batches; can be iterated repeatedly: `for batch in dataset`.
 
     A batch (models.data.source.Batch) has `columns` by name: int64 or float32 arrays [n], Strings, or Ragged rows, and
-    uint64 for ids of such columns; `label` float32 [n], [n, labels] with several labels, or [n, 0] without; `weight` and
-    `time` if configured. Rows come in the order of files and rows. At most a few row groups are in memory, and unused
-    columns are not read.
+    uint64 for ids of such columns; `label` float32 [n], [n, labels] with several labels, or [n, 0] without; `weight`
+    and `time` if configured. Rows come in the order of files and rows. At most a few row groups are in memory, and
+    unused columns are not read.
 
     With several `readers`, each in its own process, every reader gets a range of the rows: all rows are read exactly
     once, regardless of the boundaries of files and row groups. Ranges differ by at most one row, and all readers yield
