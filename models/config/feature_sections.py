@@ -88,7 +88,8 @@ class FeatureConfig:
     unsigned: bool = field(
         default=False,
         metadata=option(
-            "ids are uint64: requests take them from 0 to 2**64 - 1", empty="the column's type, in Parquet"
+            "ids are uint64: requests take them from 0 to 2**64 - 1",
+            empty="as the first rows of Parquet and CSV have it",
         ),
     )
     column_kind: str = ""

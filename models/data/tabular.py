@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from freshet_serving.models.data import arrow
 from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
@@ -191,16 +192,34 @@ def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
 
 
 def unsigned_columns(data: DataConfig) -> frozenset[str]:
-    """Return the columns of a table whose first file has them as uint64; none if it does not exist yet."""
-    if data.format != "parquet":
+    """Return the columns of a table whose ids are unsigned, by its first file; none if it does not exist yet.
+
+    Those are columns of uint64, and decimals or CSV cells of which the first have a number from 2**63 on, none below 0.
+    """
+    if data.format not in ("parquet", "csv"):
         return frozenset()
     try:
-        file = _files(data, {})[0]
-        types = file.types(list(dict.fromkeys(file.names)))
+        _, file = next(_stored(data, {}))
+        types = file.types(file.names)
     except BadInput:
         # Reading says what is wrong with it.
         return frozenset()
-    return frozenset(name for name, t in types.items() if arrow.is_unsigned(t))
+    return frozenset(name for name, t in types.items() if arrow.is_unsigned(t) or _begins_unsigned(file, name, t))
+
+
+def _begins_unsigned(file: DataFile, name: str, t: pa.DataType) -> bool:
+    # Large integers of a CSV are taken for floats.
+    text = isinstance(file, CsvFile) and pa.types.is_floating(t)
+    if not (text or pa.types.is_decimal(t)):
+        return False
+    try:
+        piece = next(file.pieces({name: arrow.TEXT_ID if text else t}, 0))
+        with closing(piece.read()) as chunks:
+            numbers = next(chunks).column(0)
+    except (BadInput, StopIteration):
+        return False
+    ends = pc.min_max(numbers).as_py()
+    return ends["max"] is not None and ends["min"] >= 0 and 2**63 <= ends["max"] < 2**64
 
 
 def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> TableSource:
@@ -224,15 +243,18 @@ def _files(data: DataConfig, kinds: Mapping[str, str]) -> Sequence[DataFile]:
     return [with_folder_columns(file, path, kinds) for path, file in _stored(data, kinds)]
 
 
-def _stored(data: DataConfig, kinds: Mapping[str, str]) -> list[tuple[DataPath, DataFile]]:
+def _stored(data: DataConfig, kinds: Mapping[str, str]) -> Iterator[tuple[DataPath, DataFile]]:
+    """Yield each file with its path, opened only then."""
     if data.format == "tfrecord":
         # Imported only here: its kernel takes a moment to load.
         from freshet_serving.models.data.tfrecord import TfRecordFile
 
-        return [(p, TfRecordFile(p, kinds)) for p in find_files(data.path, TFRECORD_SUFFIXES)]
-    if data.format == "parquet":
-        return [(p, _parquet(p)) for p in find_files(data.path, PARQUET_SUFFIXES)]
-    return [(p, CsvFile(p, "\t" if ".tsv" in p.name.lower() else ",")) for p in find_files(data.path, CSV_SUFFIXES)]
+        yield from ((p, TfRecordFile(p, kinds)) for p in find_files(data.path, TFRECORD_SUFFIXES))
+    elif data.format == "parquet":
+        yield from ((p, _parquet(p)) for p in find_files(data.path, PARQUET_SUFFIXES))
+    else:
+        for p in find_files(data.path, CSV_SUFFIXES):
+            yield p, CsvFile(p, "\t" if ".tsv" in p.name.lower() else ",")
 
 
 def _parquet(path: DataPath) -> ParquetFile:

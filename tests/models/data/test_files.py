@@ -1,5 +1,6 @@
 """Cells of CSV files, and lists that are text."""
 
+import decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 from freshet_serving.models.data.files import CsvFile
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.source import Field
-from freshet_serving.models.data.tabular import open_table
+from freshet_serving.models.data.tabular import open_table, unsigned_columns
 from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import plain
 
@@ -52,3 +53,13 @@ def test_utf16_is_named(tmp_path):
             BadInput, match=r"^c.csv: expected UTF-8 text, got UTF-16; convert it: iconv -f UTF-16 -t UTF-8$"
         ):
             CsvFile(tmp_path / "c.csv")
+
+
+def test_unsigned_ids_are_told_by_type_or_first_rows(tmp_path):
+    (tmp_path / "c.csv").write_text("a,b,c,d\n18446744073709551615,-1,1.5,x\n5,18446744073709551615,2,y\n")
+    assert unsigned_columns(DataConfig(str(tmp_path / "c.csv"), "csv", "d")) == {"a"}
+    big, small = [decimal.Decimal(n) for n in (2**63, 1)], [decimal.Decimal(n) for n in (2**62, 1)]
+    table = pa.table({"a": pa.array([1], pa.uint64()).take([0, 0]), "b": big, "c": small, "d": [1, 2]})
+    pq.write_table(table, tmp_path / "c.parquet")
+    assert unsigned_columns(DataConfig(str(tmp_path / "c.parquet"), "parquet", "d")) == {"a", "b"}
+    assert unsigned_columns(DataConfig(str(tmp_path / "none.csv"), "csv", "d")) == frozenset()
