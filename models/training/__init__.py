@@ -19,6 +19,7 @@ worker_pool      a few threads that share a list of calls
 prefetch_windows  groups of batches whose rows are brought into memory first
 same_histories   rows of a batch that have the same histories
 schedule         learning rates over the steps of a run
+divergence       end of a run whose loss or weights are not finite
 early_stopping   choice of the best epoch, and of when epochs end
 spec             manifest of a model, from its configuration
 defaults         defaults of [train], chosen by the data

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.models.evaluation.row_layers import RowLayer, RowLayers
+from freshet_serving.models.training.divergence import check_weights
 from freshet_serving.processor.errors import Corrupt
 from freshet_serving.processor.package import (
     Tensors,
@@ -128,15 +129,20 @@ class Checkpoints:
         Args:
             trainer: The trainer.
             state: The run's state.
+
+        Raises:
+            BadInput: Training has diverged.
         """
         if self._full_nbytes == 0:
             self.save_full(trainer, state)
         else:
-            self.save_changes(trainer, state, changes_of(trainer))
+            changes = changes_of(trainer)
+            check_weights(changes, trainer, self.newest)
+            self.save_changes(trainer, state, changes)
         clear_changed(trainer)
 
     def save_changes(self, trainer: Trainer, state: RunState, changes: dict[str, Changes]) -> None:
-        """Commit an increment of these changes; they still count as changed.
+        """Commit an increment of these changes, which are finite; they still count as changed.
 
         Args:
             trainer: The trainer.
@@ -166,8 +172,12 @@ class Checkpoints:
             trainer: The trainer.
             state: The run's state.
             wanted: Numbers of checkpoints that must stay restorable.
+
+        Raises:
+            BadInput: Training has diverged.
         """
         tables = {name: table.export() for name, table in trainer.tables.items()}
+        check_weights(tables, trainer, self.newest)
         self._full_nbytes, self._increment_nbytes = self._write("full", trainer, state, tables), 0
         files = self._files()
         oldest = min(wanted, default=self._number)

@@ -37,6 +37,7 @@ from freshet_serving.models.training.checkpoint import (
     changes_of,
     clear_changed,
 )
+from freshet_serving.models.training.divergence import check_weights
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
 from freshet_serving.processor.generation import UNDO_DEPTH, Generation
@@ -218,6 +219,7 @@ class Lineage:
     def _commit(self) -> None:
         state, head = self._state, self.history.head
         changes = changes_of(self._trainer)
+        check_weights(changes, self._trainer, self._checkpoints.newest)
         delta = self._delta(changes, head, self.history.top + 1)
         delta.check_fits(self._version.root_manifest)
         digest = delta_digest(head.digest, _file_sha256(delta))

@@ -43,6 +43,7 @@ from freshet_serving.models.streams.open_rows import checkpoint_folder, open_row
 from freshet_serving.models.training.checkpoint import Checkpoints, clear_changed
 from freshet_serving.models.training.defaults import CHOSEN
 from freshet_serving.models.training.delta_rules import DeltaRules
+from freshet_serving.models.training.divergence import check_loss
 from freshet_serving.models.training.early_stopping import EarlyStopping
 from freshet_serving.models.training.full_versions import PRACTICE_ROWS, FullVersions
 from freshet_serving.models.training.lineage import Lineage, rebuild, retry_until_ready
@@ -470,6 +471,7 @@ class TrainingRun:
 
     def _learn_batch(self, work: BoundBatch) -> None:
         batch, state, loss = work.batch, self.state, self.trainer.learn(work)
+        check_loss(loss, self.trainer, self._checkpoints.newest)
         state.position, rows = batch.end, batch.stream_rows
         state.events += rows
         if batch.time is not None:

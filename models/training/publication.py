@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.building.compile import BUCKETS
 from freshet_serving.compiler.building.packaging import Arrays, LowPrecisionOptions, Progress, publish
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import Repository, VersionReader
 from freshet_serving.processor.tables.table import packed
@@ -59,4 +60,9 @@ def _packed(draft: Manifest, tables: Mapping[str, Rows], counts: Counts) -> Iter
     for name, (keys, rows) in tables.items():
         met = counts.get(name)
         frequencies = None if met is None else np.minimum(met, MOST_COUNTED).astype(np.uint32)
-        yield name, packed(keys, rows, draft.table(name).dtype, frequencies)
+        try:
+            tensors = packed(keys, rows, draft.table(name).dtype, frequencies)
+        except BadInput as error:
+            remedy = f"choose another tables.{name}.dtype or lower train.learning_rate"
+            raise BadInput(f"table {name!r}: {error}; {remedy}") from error
+        yield name, tensors

@@ -27,6 +27,7 @@ from freshet_serving.processor.package.atomic import atomic_file, exclusive_file
 from freshet_serving.processor.package.delta import (
     MAX_DELTA_NBYTES,
     MAX_TIME_S,
+    MOST_IN_ROW,
     SUFFIX,
     Delta,
     DeltaBytes,
@@ -182,6 +183,7 @@ __all__ = [
     "MAX_SIGNATURES",
     "MAX_TENSOR_NUMBERS",
     "MAX_TIME_S",
+    "MOST_IN_ROW",
     "NAME",
     "NOT_GIVEN",
     "ONLINE",

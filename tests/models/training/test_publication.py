@@ -10,6 +10,7 @@ pytest.importorskip("tensorflow", reason="publishing needs the train extra")
 
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.publication import MOST_COUNTED, _packed
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.running.opening import executable_files
@@ -26,6 +27,14 @@ def test_overflowing_counts_are_saturated_in_the_table_file():
     packed = dict(_packed(manifest(), tables, {"user": met}))
     assert packed["user"]["frequencies"].tolist() == [0, MOST_COUNTED, MOST_COUNTED, MOST_COUNTED]
     assert "frequencies" not in packed["tag"]
+
+
+def test_row_beyond_the_range_of_its_type_names_the_table_and_the_remedy():
+    draft = manifest()
+    draft = replace(draft, tables=[replace(table, dtype="float16") for table in draft.tables])
+    keys = np.arange(4, dtype=np.int64)
+    with pytest.raises(BadInput, match=r"table 'user': rows: .* float16; choose another tables.user.dtype"):
+        dict(_packed(draft, {"user": (keys, rows_of(keys, 0) + 7e4)}, {}))
 
 
 @pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8")

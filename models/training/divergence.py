@@ -1,0 +1,83 @@
+"""Stop a run that has diverged, before anything that is not finite is saved or published.
+
+The loss of every batch is checked, which costs nothing: a step returns it anyway. Rows, weights and the optimizer's
+numbers are checked when a checkpoint is made of them, which happens before every publication, because a finite loss
+says nothing about the step that follows it. So each checkpoint and each version is finite, and the newest checkpoint
+is a state that a run with lower rates can continue from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from freshet_serving.models.embedding.variable import Changes
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import MOST_IN_ROW, all_below
+
+if TYPE_CHECKING:
+    # Code that only reads checkpoints needs no TensorFlow.
+    from freshet_serving.models.training.checkpoint import RunState
+    from freshet_serving.models.training.trainer import Trainer
+
+MOST_NAMED = 3
+"""Tables whose own rates a message names."""
+
+
+def check_loss(loss: float, trainer: Trainer, newest: Callable[[], RunState | None]) -> None:
+    """Raise BadInput if a loss is not finite.
+
+    Args:
+        loss: Mean loss of a batch, before the trainer's last step.
+        trainer: The trainer.
+        newest: Returns the state of the newest checkpoint, None if there is none; called only to raise.
+    """
+    if not math.isfinite(loss):
+        raise _diverged(f"the loss is {loss}", trainer, newest())
+
+
+def check_weights(tables: Mapping[str, Changes], trainer: Trainer, newest: Callable[[], RunState | None]) -> None:
+    """Raise BadInput if a row, a weight or a number of the optimizer is not finite, or a row too large for a delta.
+
+    Args:
+        tables: Rows to check by table.
+        trainer: The trainer, for its dense network.
+        newest: As for check_loss().
+    """
+    fault = ""
+    for name, rows in tables.items():
+        if not all_below(rows.rows, MOST_IN_ROW):
+            fault = f"rows of table {name!r} hold NaN, infinity or numbers above {MOST_IN_ROW:.0e}"
+        elif not all_below(rows.slots, math.inf):
+            fault = f"the optimizer's numbers of table {name!r} hold NaN or infinity"
+    dense = trainer.dense
+    for arrays in (dense.weights(), dense.state.optimizer()):
+        if not all(all_below(array, math.inf) for array in arrays.values()):
+            fault = fault or "the network's weights hold NaN or infinity"
+    if fault:
+        raise _diverged(f"the last loss was finite, but {fault}", trainer, newest())
+
+
+def _diverged(fault: str, trainer: Trainer, saved: RunState | None) -> BadInput:
+    """Return the error of a diverged run; `saved` is the state of its newest checkpoint."""
+    where, published = "with the first row", "no version of this run was published"
+    if saved is not None and (saved.position or saved.epoch):
+        where = f"after row {saved.position:,}" + f" of epoch {saved.epoch + 1}" * (not saved.version)
+    if saved is not None and saved.version:
+        published = f"{trainer.manifest.model} {saved.version}.{saved.step} was published last"
+    return BadInput(
+        f"training diverged at step {trainer.steps:,}: {fault}, with {_rates(trainer)}; {published}. Lower these rates"
+        f" or set train.clip_norm and train.dense_clip_norm, and run the command again, which continues {where}; if"
+        " it diverges again, --new-version --from-scratch trains from new weights"
+    )
+
+
+def _rates(trainer: Trainer) -> str:
+    """Return the learning rates of the last step by their keys."""
+    settings, factor = trainer.settings, trainer.rate_factor
+    rates = {"train.learning_rate": settings.learning_rate, "train.dense_learning_rate": settings.dense_learning_rate}
+    own = {name: rate for name, rate in trainer.rates.items() if rate != settings.learning_rate}
+    rates |= {f"tables.{name}.learning_rate": rate for name, rate in list(own.items())[:MOST_NAMED]}
+    shown = ", ".join(f"{key} {rate:g}" for key, rate in rates.items())
+    return shown if factor == 1.0 else f"{shown}, all times {factor:.3g} by the schedule"
