@@ -68,9 +68,11 @@ class NextItemTrainer(Trainer):
         self._negatives, self.expected_items = next_item.negatives, 0
         (served,) = self.manifest.sequences
         self.sequence = _longer(served)
-        # Histories alone: a candidate is no part of a batch.
+        # Histories alone: a candidate is no part of a batch, and nobody looks up what a batch leaves out.
         of_events = [i for i in self.manifest.inputs if i.name in self.sequence.inputs]
-        longer = replace(self.manifest, inputs=of_events, features=[], width=0, sequences=[self.sequence])
+        longer = replace(
+            self.manifest, inputs=of_events, features=[], width=0, sequences=[self.sequence], online_features=[]
+        )
         self._longer_plan = SparsePlan(longer)
         self._read = [(row, f) for row, f in enumerate(longer.lookups) if f.table]
         graph = subgraphs(self.manifest)[SCORE]

@@ -43,7 +43,7 @@ def raw_config(folder, arch="sasrec_next", **sections):
         "publish": {"repository": str(folder / "repository"), "full_rows": 720, "delta_rows": 60},
     }
     for name, section in sections.items():
-        raw[name] = raw[name] | section
+        raw[name] = raw.get(name, {}) | section
     return raw
 
 

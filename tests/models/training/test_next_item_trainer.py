@@ -48,6 +48,22 @@ def test_loss_is_the_softmax_over_all_items(tmp_path):
     assert trainer.learn(batch) == pytest.approx(wanted, rel=1e-5)
 
 
+def test_histories_that_a_store_has_are_learned_alike(tmp_path):
+    learned = []
+    section = {
+        "key": "user_id",
+        "format": "hash",
+        "features": ["items"],
+        "names": {"items": "history.item"},
+        "types": {"items": "int64_list"},
+    }
+    for group in ({}, {"user": section}):
+        trainer = make_trainer(tmp_path, online_features=group)
+        assert len(trainer.manifest.online_features) == len(group)
+        learned.append([trainer.learn(histories([1, 2, 3], [4, 5])) for _ in range(2)])
+    assert learned[0] == learned[1]
+
+
 def test_candidates_count_as_no_reads(tmp_path):
     trainer = make_trainer(tmp_path)
     trainer.learn(histories([1, 2, 3], [4, 5]))
