@@ -1,11 +1,12 @@
-"""Expand recorded inputs that a request sent once: the file has them in the request's first row, null in the others.
+"""Read recorded inputs that a request sent once: the file has them in the request's first row, null in the others.
 
 Only files marked as recordings (by serving.telemetry.request_recorder, and preserved by `freshet join`) have such
-columns; in any other file a null is a null. A request lies within one row group, so it is enough to fill forward from
-the beginning of a row group.
+columns; in any other file a null is a null. A request lies within one row group, and a row group of `freshet join`
+begins with values of its own, so it is enough to fill forward from the beginning of a row group.
 
-An expanded list takes its size times the rows of its request, so callers expand a bounded part at a time, measured by
-row_nbytes.
+An expanded list takes its size times the rows of its request. So what selects and orders rows (take_once,
+pick_once) keeps such a value once, and callers that need it in each row (fill_forward) expand a bounded part at a
+time, measured by row_nbytes.
 """
 
 from __future__ import annotations
@@ -90,6 +91,90 @@ def fill_forward(batches: Iterable[pa.RecordBatch], columns: frozenset[str], nby
                 for at, array in enumerate(arrays)
             ]
             yield pa.RecordBatch.from_arrays(parts, schema=batch.schema)
+
+
+def shared_rows(table: pa.Table, name: str) -> np.ndarray:
+    """Return the row that supplies each row's value of a column, int64 [n]."""
+    broadcast = name in broadcast_columns(table.schema)
+    return fill_forward_rows(table[name].combine_chunks()) if broadcast else np.arange(len(table))
+
+
+def filled(table: pa.Table, name: str) -> pa.Array:
+    """Return a column with the value of every row; for columns that are small in each row."""
+    return table[name].combine_chunks().take(pa.array(shared_rows(table, name)))
+
+
+def once_nbytes(table: pa.Table, rows: np.ndarray) -> int:
+    """Return the bytes in memory of take_once()."""
+    nbytes, columns = 0, broadcast_columns(table.schema)
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        source, again = _sources(column, rows, name in columns)
+        nbytes += int(np.where(again, CELL_NBYTES, row_nbytes(column)[source]).sum())
+    return nbytes
+
+
+def take_once(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Return rows of a table in which a row's null in a broadcast column stands for the value of the row before it.
+
+    Args:
+        table: Rows of a recording in the same form; the first has all its values.
+        rows: Row numbers, int64, in the order of the result.
+    """
+    columns, arrays = broadcast_columns(table.schema), []
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        source, again = _sources(column, rows, name in columns)
+        arrays.append(column.take(pa.array(source, mask=again)))
+    return pa.Table.from_arrays(arrays, schema=table.schema)
+
+
+def _sources(column: pa.Array, rows: np.ndarray, broadcast: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row that supplies each row's value, and bool [n]: it is that of the row before."""
+    again = np.zeros(len(rows), bool)
+    source = np.asarray(rows, np.int64)
+    if broadcast:
+        source = fill_forward_rows(column)[source]
+        again[1:] = source[1:] == source[:-1]
+    return source, again
+
+
+def pick_once(
+    batches: Iterable[pa.RecordBatch], columns: frozenset[str], wanted: np.ndarray
+) -> Iterator[pa.RecordBatch]:
+    """Yield some of the rows, in the form of take_once().
+
+    Args:
+        batches: Consecutive rows, starting at the beginning of a request.
+        columns: Broadcast columns.
+        wanted: Row numbers, ascending, counted from the first row of `batches`.
+    """
+    # Of each broadcast column the last value, the row that it is from, and the row that supplied the last yielded one.
+    last: dict[str, tuple[pa.Array, int]] = {}
+    yielded: dict[str, int] = {}
+    first = 0
+    for batch in batches:
+        rows = wanted[(wanted >= first) & (wanted < first + batch.num_rows)] - first
+        arrays = []
+        for name, column in zip(batch.schema.names, batch.columns):
+            if name not in columns or not batch.num_rows:
+                arrays.append(column.take(pa.array(rows)))
+                continue
+            before, at = last.get(name, (pa.nulls(1, column.type), -1))
+            values = pa.concat_arrays([before, column])
+            own = fill_forward_rows(values)[1:]
+            source = own[rows]
+            numbers = np.where(source > 0, first + source - 1, at)
+            again = numbers == np.concatenate([[yielded.get(name, -2)], numbers])[: len(rows)]
+            arrays.append(values.take(pa.array(source, mask=again)))
+            if len(rows):
+                yielded[name] = int(numbers[-1])
+            if own[-1]:
+                # Copy: a slice would keep the whole batch in memory.
+                last[name] = values.take(pa.array(own[-1:])), first + int(own[-1]) - 1
+        first += batch.num_rows
+        if len(rows):
+            yield pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
 def weighted_ranges(weights: np.ndarray, most: int) -> Iterator[tuple[int, int]]:

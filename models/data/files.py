@@ -11,7 +11,7 @@ import glob
 import re
 import resource
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from freshet_serving.models.data.broadcast_columns import broadcast_columns, fill_forward
+from freshet_serving.models.data.broadcast_columns import broadcast_columns, fill_forward, pick_once
 from freshet_serving.models.data.formats import nothing_there
 from freshet_serving.models.data.object_files import DataPath, StoredFile, is_object_url, open_bytes, stored_files
 from freshet_serving.processor.errors import BadInput, nearest
@@ -272,7 +272,13 @@ class ParquetFile:
         return any(min(CHUNK_ROWS, group.num_rows) * group.total_byte_size > nbytes for group in groups)
 
     def rows(self, wanted: Sequence[int]) -> Generator[pa.RecordBatch]:
-        """Yield rows by ascending numbers, with all columns; only their row groups are decoded. Raises BadInput."""
+        """Yield rows by ascending numbers, with all columns; only their row groups are decoded.
+
+        Of a recording they are in the form of models.data.broadcast_columns.take_once.
+
+        Raises:
+            BadInput: The file cannot be decoded.
+        """
         with self._open() as file:
             metadata = file.metadata
         numbers, first = np.asarray(wanted, np.int64), 0
@@ -282,26 +288,28 @@ class ParquetFile:
             first += held
             if not len(mine):
                 continue
-            begun = 0
-            for batch in self._read_groups(metadata, [group], self.names, 0):
-                here = mine[(mine >= begun) & (mine < begun + batch.num_rows)] - begun
-                begun += batch.num_rows
-                if len(here):
-                    yield batch.take(pa.array(here))
+            with closing(self._batches(metadata, [group], self.names)) as batches:
+                yield from pick_once(batches, self.recorded, mine)
 
     def _read_groups(
         self, metadata: pyarrow.parquet.FileMetaData, groups: list[int], names: list[str], skipped: int
     ) -> Generator[pa.RecordBatch]:
+        with closing(self._batches(metadata, groups, names)) as batches:
+            for batch in fill_forward(batches, self.recorded, CHUNK_NBYTES):
+                if skipped < batch.num_rows:
+                    yield batch.slice(skipped).select(names)
+                skipped = max(0, skipped - batch.num_rows)
+
+    def _batches(
+        self, metadata: pyarrow.parquet.FileMetaData, groups: list[int], names: list[str]
+    ) -> Generator[pa.RecordBatch]:
+        """Yield the rows of row groups as they are in the file."""
         with _reading(self.name, "a Parquet file"):
             nbytes = sum(_decoded_nbytes(metadata.row_group(group), names) for group in groups)
         fitting = CHUNK_NBYTES * sum(metadata.row_group(group).num_rows for group in groups) // nbytes
         rows = min(CHUNK_ROWS, max(LEAST_CHUNK_ROWS, fitting))
         with self._open(metadata) as file:
-            batches = file.iter_batches(rows, groups, names, use_threads=nbytes > PIECE_NBYTES)
-            for batch in fill_forward(batches, broadcast_columns(self._schema), CHUNK_NBYTES):
-                if skipped < batch.num_rows:
-                    yield batch.slice(skipped).select(names)
-                skipped = max(0, skipped - batch.num_rows)
+            yield from file.iter_batches(rows, groups, names, use_threads=nbytes > PIECE_NBYTES)
 
 
 def _decoded_nbytes(group: pyarrow.parquet.RowGroupMetaData, names: list[str]) -> int:

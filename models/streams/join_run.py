@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from freshet_serving.models.data.broadcast_columns import filled, once_nbytes, take_once
 from freshet_serving.models.data.source import Batch, Schema
 from freshet_serving.models.streams.emitted_rows import NOWHERE, EmittedRows, RowLocation
 from freshet_serving.models.streams.followed_source import FollowedSource
@@ -38,6 +39,7 @@ from freshet_serving.models.streams.join_state import JoinState
 from freshet_serving.models.streams.join_windows import JoinWindows, write_lines
 from freshet_serving.models.streams.joined_folder import (
     BOOKS,
+    GROUP_NBYTES,
     LABEL,
     LATE,
     ROWS_NBYTES,
@@ -230,7 +232,7 @@ class JoinRun:
                     for line in stream.source.news():
                         self._note(line)
             self._forget()
-            if not emitted:
+            if not emitted or self._stopped.is_set():
                 break
 
     def status(self) -> JoinStatus:
@@ -299,7 +301,7 @@ class JoinRun:
             return count
         own = [row for row in due if not row.left_out]
         if rows is not None and len(own) < count:
-            rows = rows.filter(pa.array([not row.left_out for row in due]))
+            rows = take_once(rows, np.flatnonzero([not row.left_out for row in due]))
         late, more, refused = self._corrections(rows)
         self._matcher.close([one.outcome for one in refused], "too_late")
         tables = [table for table in (rows, more) if table is not None]
@@ -310,13 +312,17 @@ class JoinRun:
         corrected = np.array([one.outcome.value for one in late])
         if more is not None:
             self._count_late(more, late, corrected)
+        both = pa.concat_tables(tables)
         # Spread corrections among the rows, which keep their order: a batch of positives alone would mislead
-        # training.
+        # training. But each interrupts rows that share a list, which has to be written again after it.
         places = np.concatenate([(np.arange(n) + 0.5) / max(1, n) for n in (len(own), len(late))])
         order = np.argsort(places, kind="stable")
+        apart = np.arange(len(both))
+        if once_nbytes(both, order) > max(GROUP_NBYTES, 2 * once_nbytes(both, apart)):
+            order = apart
         at = np.argsort(order)[: len(own)].tolist()
         table = labelled(
-            pa.concat_tables(tables).combine_chunks().take(pa.array(order)),
+            take_once(both, order),
             np.concatenate([values, np.ones(len(late))])[order],
             np.concatenate([weights, corrected])[order],
             order >= len(own),
@@ -382,7 +388,7 @@ class JoinRun:
             fits = self._fits(table, mine)
             taken += [one for one, fit in zip(mine, fits) if fit]
             refused += [one for one, fit in zip(mine, fits) if not fit]
-            tables.append(table.filter(pa.array(fits)))
+            tables.append(take_once(table, np.flatnonzero(fits)))
         done = {one.outcome.number for one in (*taken, *refused)}
         self._matcher.late = [one for one in self._matcher.late if one.outcome.number not in done]
         return taken, pa.concat_tables(tables) if taken else None, refused
@@ -508,8 +514,7 @@ class JoinRun:
         self._emitted.find(corrected)
 
     def _keys_of(self, table: pa.Table) -> list[bytes]:
-        mine = table.select([REQUEST, self.settings.key_column])
-        requests, names = (column.to_pylist() for column in mine.columns)
+        requests, names = (filled(table, name).to_pylist() for name in (REQUEST, self.settings.key_column))
         return [_key((request or "").encode(), name) for request, name in zip(requests, names)]
 
     def _journal_of(self, context: ErrorContext, stream: Stream) -> StreamJournal:

@@ -1,7 +1,9 @@
 """Write the output folder of a join: labelled rows as Parquet files, each with the state of the join as of that file.
 
     0000000001.parquet      the recorded columns, freshet.label, freshet.weight, freshet.late: rows whose window has
-    0000000002.parquet      ended and, with freshet.late, rows emitted again because they became positives late
+    0000000002.parquet      ended and, with freshet.late, rows emitted again because they became positives late.
+                            What several rows share is in the first of them and null in those that follow
+                            (models.data.broadcast_columns); each row group begins with all of its values
     _join/                  journals of both streams and the lock; windows/<day>.jsonl, the report
 
 Invariants
@@ -32,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from freshet_serving.models.data.broadcast_columns import filled, take_once
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package import atomic_file
 
@@ -43,7 +46,7 @@ GROUP_ROWS, GROUP_NBYTES = 4096, 8 << 20
 ROWS_NBYTES = 64 << 20
 """Limit of decoded rows in memory.
 
-A list that a request sent once is repeated in each of its rows, so a small file may decode to many bytes.
+A small file may decode to many bytes.
 """
 
 _NAME = re.compile(r"(\d{10})\.parquet")
@@ -96,7 +99,7 @@ class JoinedFolder:
         """Write rows and the state that they complete in one file.
 
         Args:
-            rows: The labelled rows.
+            rows: The labelled rows, in the form of models.data.broadcast_columns.take_once.
             state: The state as JSON-able values.
 
         Returns:
@@ -108,7 +111,10 @@ class JoinedFolder:
         metadata = {**(rows.schema.metadata or {}), STATE: json.dumps(state, separators=(",", ":")).encode()}
         with atomic_file(self._path(self.next)) as file:
             group_rows = max(1, min(GROUP_ROWS, GROUP_NBYTES * len(rows) // max(1, rows.nbytes)))
-            pq.write_table(rows.replace_schema_metadata(metadata), file, compression="zstd", row_group_size=group_rows)
+            with pq.ParquetWriter(file, rows.schema.with_metadata(metadata), compression="zstd") as writer:
+                for first in range(0, len(rows), group_rows):
+                    group = take_once(rows, np.arange(first, min(first + group_rows, len(rows))))
+                    writer.write_table(group.replace_schema_metadata(metadata), row_group_size=group_rows)
         self._newest += 1
         return self._newest
 
@@ -124,13 +130,14 @@ class JoinedFolder:
             names: Names of the columns.
 
         Returns:
-            All rows of these columns.
+            All rows of these columns, each with its value.
 
         Raises:
             Corrupt: The file cannot be read.
         """
         with _sound(self._path(number).name):
-            return pq.read_table(self._path(number), columns=list(names), partitioning=None).select(list(names))
+            table = pq.read_table(self._path(number), columns=list(names), partitioning=None)
+            return pa.table({name: filled(table, name) for name in names})
 
     def recorded(self, number: int, rows: Sequence[int]) -> pa.Table | None:
         """Return rows of a file as they were recorded.
@@ -140,7 +147,8 @@ class JoinedFolder:
             rows: Row numbers in the file.
 
         Returns:
-            The rows in the order of `rows`, without the join's own columns; None if the file is gone.
+            The rows in the order of `rows`, without the join's own columns, in the form of
+                models.data.broadcast_columns.take_once; None if the file is gone.
 
         Raises:
             Corrupt: The file cannot be read.
@@ -194,7 +202,7 @@ def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
         rows: Row numbers in the file.
 
     Returns:
-        The emitted rows, in the order of `rows`.
+        The emitted rows, in the order of `rows`, in the form of models.data.broadcast_columns.take_once.
 
     Raises:
         FileNotFoundError: The file is gone.
@@ -207,10 +215,10 @@ def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
         wanted = np.asarray(rows, np.int64)[order]
         groups = np.searchsorted(starts, wanted, side="right") - 1
         parts = [
-            file.read_row_group(group).take(pa.array(wanted[groups == group] - starts[group]))
+            take_once(file.read_row_group(group), wanted[groups == group] - starts[group])
             for group in np.unique(groups).tolist()
         ]
-        return pa.concat_tables(parts).combine_chunks().take(pa.array(np.argsort(order)))
+        return take_once(pa.concat_tables(parts), np.argsort(order))
 
 
 def seconds(times: pa.ChunkedArray) -> np.ndarray:

@@ -132,8 +132,8 @@ class RecordingFolder:
             numbers: Row numbers, ascending.
 
         Returns:
-            The number of rows, and the rows; None instead of the rows if they are gone or cannot be decoded. Files that
-            cannot be decoded are set aside.
+            The number of rows, and the rows in the form of models.data.broadcast_columns.take_once; None instead of the
+            rows if they are gone or cannot be decoded. Files that cannot be decoded are set aside.
         """
         count, left_nbytes = 0, ROWS_NBYTES
         tables: list[pa.Table] = []

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
+from freshet_serving.models.data.broadcast_columns import shared_rows
 from freshet_serving.models.streams.emitted_rows import RowLocation
 from freshet_serving.models.streams.matching import PendingRow
 
@@ -82,5 +83,14 @@ def _of_emitted(places: Iterable[RowLocation], emitted: Emitted) -> dict[RowLoca
 
 def _digests(table: pa.Table) -> list[bytes]:
     """Return a digest of each row's inputs: NaN equals NaN, and floats are compared to the last bit."""
+    # A list that all rows of a request share is read once.
     inputs = sorted(name for name in table.column_names if not name.startswith(RECORDERS_OWN))
-    return [hashlib.blake2b(repr(row).encode(), digest_size=16).digest() for row in table.select(inputs).to_pylist()]
+    columns = [[_digest(repr(value).encode()) for value in table[name].to_pylist()] for name in inputs]
+    sources = [shared_rows(table, name).tolist() for name in inputs]
+    return [
+        _digest(b"".join(column[source[row]] for column, source in zip(columns, sources))) for row in range(len(table))
+    ]
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

@@ -14,7 +14,12 @@ from freshet_serving.models.data.broadcast_columns import (
     broadcast_columns,
     fill_forward,
     fill_forward_rows,
+    filled,
+    once_nbytes,
+    pick_once,
     row_nbytes,
+    shared_rows,
+    take_once,
     weighted_ranges,
 )
 from freshet_serving.models.data.files import ParquetFile
@@ -63,6 +68,23 @@ def test_every_row_gets_its_request_values_for_any_batching(made, batch_rows, nb
     found = list(fill_forward(batches, broadcast_columns(SCHEMA), nbytes))
     assert [row for batch in found for row in batch.to_pylist()] == read
     assert {batch.schema for batch in found} == {SCHEMA}
+
+
+@given(recordings(), st.integers(1, 5), st.data())
+def test_any_rows_in_any_order_keep_their_values_once(made, batch_rows, data):
+    sent, read = made
+    table, columns = pa.Table.from_pylist(sent, SCHEMA), broadcast_columns(SCHEMA)
+    some = st.lists(st.integers(0, len(sent) - 1), min_size=1, max_size=8)
+    ascending, mixed = np.unique(data.draw(some)), np.array(data.draw(some))
+    picked = pa.Table.from_batches(pick_once(table.to_batches(batch_rows), columns, ascending), SCHEMA)
+    taken = take_once(table, mixed)
+    for rows, wanted in ((picked, ascending), (taken, mixed), (take_once(taken, np.arange(len(mixed))), mixed)):
+        values = zip(*(filled(rows, name).to_pylist() for name in SCHEMA.names))
+        assert [dict(zip(SCHEMA.names, row)) for row in values] == [read[n] for n in wanted]
+    assert taken["seen"].null_count == int((np.diff(shared_rows(table, "seen")[mixed]) == 0).sum())
+    assert once_nbytes(table, mixed) == sum(
+        int(row_nbytes(taken[name].combine_chunks()).sum()) for name in taken.column_names
+    )
 
 
 def test_long_list_is_repeated_in_bounded_parts():

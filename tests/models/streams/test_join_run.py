@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from freshet_serving.models.data.broadcast_columns import filled
 from freshet_serving.models.data.decoding_child import FRAME_NBYTES
-from freshet_serving.models.streams import growing_folder, recording_folder, timed_stream
+from freshet_serving.models.streams import growing_folder, join_run, timed_stream
 from freshet_serving.models.streams.join_run import JoinRun
 from freshet_serving.models.streams.join_windows import read_lines
 from freshet_serving.processor.errors import BadInput
@@ -60,18 +61,30 @@ def test_recorded_columns_are_kept_unchanged(place):
     assert emitted.schema.metadata[b"freshet"] == made.schema.metadata[b"freshet"]
 
 
-def test_request_columns_are_repeated_in_every_row_in_parts(place, monkeypatch):
-    """Recordings have it once, in the request's first row; a row that leaves has it itself."""
-    rows = [("a", n, 0, 0.1) for n in range(9)] + [("b", n, 1, 0.2) for n in range(3)]
-    once = pa.array([[5] * 100, *[None] * 8, [6], None, None], pa.list_(pa.int64()))
-    table = recording(rows, tags=once, user=pa.array([1, *[None] * 8, 2, None, None], pa.int64()))
+def once(rows, tags, users):
+    """A recording of requests a and b, which sent their tags and their user once."""
+    lists, values = (
+        [made.get(request) if number == 0 else None for request, number, *_ in rows] for made in (tags, users)
+    )
+    table = recording(rows, tags=pa.array(lists, pa.list_(pa.int64())), user=pa.array(values, pa.int64()))
     about = {"model": "ctr", "features": [{"name": "tags"}, {"name": "user"}]}
-    put(place.recordings, recorded_as(1), table.replace_schema_metadata({METADATA: json.dumps(about).encode()}))
+    return table.replace_schema_metadata({METADATA: json.dumps(about).encode()})
+
+
+def each_row(files):
+    """The rows of joined files with all values, as readers see them."""
+    whole = [{name: filled(table, name).to_pylist() for name in table.column_names} for table in files]
+    return [dict(zip(table, row)) for table in whole for row in zip(*table.values())]
+
+
+def test_what_a_request_sent_once_is_kept_once_a_file(place):
+    """Also beside late rows, which interrupt the rows of their request, and of one whose first row has left before."""
+    rows = [("a", n, 0, 0.1) for n in range(9)] + [("b", n, 1, 0.2) for n in range(3)]
+    put(place.recordings, recorded_as(1), once(rows, {"a": [5] * 100, "b": [6]}, {"a": 1, "b": 2}))
     put(place.outcomes, "a", outcomes([("a", 8, 10), ("a", 3, 150), ("b", 2, 10), ("b", 0, 500)]))
-    monkeypatch.setattr(recording_folder, "ROWS_NBYTES", 3000)
-    place.join()
+    place.join(file_rows=5)
     files = place.files()
-    found = [row for file in files for row in file.to_pylist()]
+    found = each_row(files)
     assert sum(not row["freshet.late"] for row in found) == 12
     assert {(row["freshet.request"], row["user"], tuple(row["tags"])) for row in found} == {
         ("a", 1, (5,) * 100), ("b", 2, (6,)),
@@ -79,7 +92,38 @@ def test_request_columns_are_repeated_in_every_row_in_parts(place, monkeypatch):
     assert sorted((row["freshet.request"], row["freshet.row"]) for row in found if row["freshet.late"]) == [
         ("a", 3), ("b", 0),
     ]  # fmt: skip
-    assert max(len(file) for file in files) < 12
+    assert [len(table) - table["tags"].null_count for table in files] == [1, 4, 3]
+
+
+def test_long_list_of_many_rows_takes_few_files_and_little_memory(place):
+    rows = [("a", n, 0, 0.1) for n in range(5000)]
+    put(place.recordings, recorded_as(1), once(rows, {"a": list(range(2000))}, {"a": 1}))
+    put(place.outcomes, "a", outcomes([("a", n, 150) for n in range(0, 5000, 2)]))
+    place.join(file_rows=2500)
+    files = place.files()
+    assert sum(map(len, files)) == 7500
+    assert max(table.nbytes for table in files) < 8 << 20
+    assert all(row["tags"] == list(range(2000)) for row in each_row(files)[::500])
+
+
+def test_many_corrections_of_long_lists_do_not_interrupt_the_rows(place, monkeypatch):
+    monkeypatch.setattr(join_run, "GROUP_NBYTES", 50_000)
+    rows = [("a", n, 0, 0.1) for n in range(8)] + [("b", n, 500, 0.1) for n in range(8)]
+    put(place.recordings, recorded_as(1), once(rows, {"a": [5] * 2000, "b": [6] * 2000}, {"a": 1, "b": 2}))
+    put(place.outcomes, "a", outcomes([("a", n, 450) for n in range(8)]))
+    place.join(file_rows=8)
+    assert [table["freshet.late"].to_pylist() for table in place.files()] == [[False] * 8, [False] * 8 + [True] * 8]
+
+
+def test_stopped_join_writes_the_current_file_and_one_more(place):
+    put(place.recordings, recorded_as(1), recording(rows_of(40)))
+    run = JoinRun(place.settings(file_rows=8, every_s=1e6), place.clock)
+    write = run._folder.write
+    run._folder.write = lambda *given: run.stop() or write(*given)
+    run.run()
+    assert [len(table) for table in place.files()] == [8, 8]
+    place.join(file_rows=8)
+    assert len(place.rows()) == 40
 
 
 def test_outcome_after_the_window_adds_a_positive_correction_row(place):

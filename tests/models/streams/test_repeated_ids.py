@@ -1,6 +1,7 @@
 """Whole joins in which ids of requests are there more than once: sent again, or used by somebody else."""
 
 import contextlib
+import json
 from operator import itemgetter
 
 import pyarrow as pa
@@ -9,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.models.streams.join_run import NOTED_S, JoinRun
+from freshet_serving.models.streams.repeated_ids import _digests
+from freshet_serving.processor.repository.warmup import METADATA
 from tests.models.streams.recordings import BEGAN_S, Place, outcomes, put, recorded_as, recording
 from tests.models.streams.test_join_run import Killed, killed_after
 
@@ -162,3 +165,13 @@ def test_kill_never_gives_a_row_a_foreign_label(crowd, kills, tmp_path_factory):
         # All of them are within late_s of each other, so that one request of other inputs disowns an id.
         positives = [price for one, price, label in labelled if one == name and label]
         assert len(positives) <= (len(prices) == 1)
+
+
+def test_shared_and_repeated_values_of_a_request_have_one_digest():
+    about = {METADATA: json.dumps({"model": "ctr", "features": [{"name": "tags"}, {"name": "price"}]}).encode()}
+    rows, lists = [("a", n, 0, 0.1) for n in range(3)], pa.list_(pa.int64())
+    once = recording(rows, tags=pa.array([[5, 6], None, None], lists), price=pa.array([1.0, None, 2.0]))
+    each = recording(rows, tags=pa.array([[5, 6]] * 3, lists), price=pa.array([1.0, 1.0, 2.0]))
+    digests = [_digests(table.replace_schema_metadata(about)) for table in (once, each)]
+    assert digests[0] == digests[1]
+    assert len({*digests[0]}) == 3
