@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.model_section import ModelConfig
@@ -56,7 +56,7 @@ def check_next_item(
     if len(items) != 1 or items[0].kind not in ("id", "string") or items[0].table not in shared:
         raise BadInput(
             f"features: expected one feature of side item {of}, an id or string whose table is in {where}.tables,"
-            f" got {', '.join(f.name for f in items) or 'none'}"
+            f" got {', '.join(f.name for f in items) or 'none'}{_remedy(own, shared)}"
         )
     allowed = {sequence.from_events, sequence.where, *sequence.columns.values(), *sequence.floats.values()}
     for f in own:
@@ -73,3 +73,11 @@ def check_next_item(
     timed = train.schedule == "constant" or train.schedule_steps > 0
     require(timed, "train.schedule_steps", f"a number of steps {of}", "0")
     require(publish.precision == "float32", "publish.precision", f"'float32' {of}", publish.precision)
+
+
+def _remedy(features: Sequence[FeatureConfig], shared: Collection[str]) -> str:
+    """Return what makes a feature that reads one of the sequence's tables the item."""
+    for f in features:
+        if f.table in shared and f.side != "item":
+            return f'; set side = "item" in [features.{f.name}]'
+    return ""

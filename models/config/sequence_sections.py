@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig
 from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
-from freshet_serving.models.data.formats import STREAMS, DataConfig, label_names
+from freshet_serving.models.data.formats import STREAMS, TABLES, DataConfig, label_names
+from freshet_serving.models.data.open_data import columns_of
 from freshet_serving.models.data.sequence_columns import FLOATS, TIES, TIMES, SequenceConfig
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import type_name
@@ -45,13 +46,33 @@ def read_sequences(
         if data.follow or data.format in STREAMS:
             raise BadInput(f"{where}: expected a table that is read to its end; sequences of streams are not supported")
         config = parse_section(SequenceConfig, section, where, name=name)
-        _check(config, features, data, where)
+        kinds = _event_kinds(config, features, data, where) if config.from_events else {}
+        _check(config, kinds, features, data, where)
         found[name] = config
-        columns += _columns(config, [*features, *columns], data, where)
+        columns += _columns(config, [*features, *columns], kinds, data, where)
     return found, columns
 
 
-def _check(config: SequenceConfig, features: Sequence[FeatureConfig], data: DataConfig, where: str) -> None:
+def _event_kinds(
+    config: SequenceConfig, features: Sequence[FeatureConfig], data: DataConfig, where: str
+) -> dict[str, str]:
+    """Return the kinds of a log's columns: those of features, and of others as the data suggest.
+
+    What is known of an event only afterwards, such as its action, enters histories without being a feature.
+    """
+    kinds = {f.column: f.kind for f in features}
+    others = [column for column in config.columns.values() if isinstance(column, str) and column not in kinds]
+    if not others or data.format not in TABLES:
+        return kinds
+    taken = (*label_names(data), data.clock, data.weight)
+    for column in others:
+        require(column not in taken, f"{where}.columns", "columns other than data.label, time and weight", column)
+    return kinds | {f.name: f.kind for f in columns_of(data, others)}
+
+
+def _check(
+    config: SequenceConfig, kinds: Mapping[str, str], features: Sequence[FeatureConfig], data: DataConfig, where: str
+) -> None:
     require(bool(config.columns), f"{where}.columns", "at least one column", "none")
     for key in (*config.columns, *config.floats):
         plain = NAME.fullmatch(key) is not None and key not in TAKEN
@@ -78,7 +99,10 @@ def _check(config: SequenceConfig, features: Sequence[FeatureConfig], data: Data
         config.from_events, sorted(read), f"{where}.from_events", ", columns of features of kind id or string"
     )
     for column in config.columns.values():
-        require_one_of(column, sorted(read), f"{where}.columns", ", columns of features of kind id or string")
+        kind = kinds.get(column, "")
+        if kind not in ("id", "string"):
+            require(not kind, f"{where}.columns", f"a column of ids or strings ({where}.floats takes numbers)", column)
+            require_one_of(column, sorted(read), f"{where}.columns", ", columns of features of kind id or string")
     if config.time:
         require(config.time == data.clock, f"{where}.time", f"data.time, {data.clock!r}", config.time)
         require(config.time_unit == "s", f"{where}.time_unit", "'s' with from_events", config.time_unit)
@@ -88,24 +112,24 @@ def _check(config: SequenceConfig, features: Sequence[FeatureConfig], data: Data
 
 
 def _columns(
-    config: SequenceConfig, others: Sequence[FeatureConfig], data: DataConfig, where: str
+    config: SequenceConfig, others: Sequence[FeatureConfig], kinds: Mapping[str, str], data: DataConfig, where: str
 ) -> list[FeatureConfig]:
     """Return a sequence's columns as features.
 
     Args:
         config: The sequence.
         others: Features whose tables it may share.
+        kinds: Kinds of an event log's columns; {} for list columns.
         data: The section [data].
         where: Name of the section, for messages.
     """
     tables = {f.table: f for f in others if f.table}
-    kinds = {f.column: f.kind for f in others}
     found = []
     for key, column in config.columns.items():
         table = config.tables.get(key, f"{config.name}.{key}")
         shared = tables.get(table)
-        hashed = shared.kind in HASHED if shared else kinds.get(column) == "string" and bool(config.from_events)
-        if config.from_events and shared and (kinds[column] == "string") != hashed:
+        hashed = shared.kind in HASHED if shared else kinds.get(column) == "string"
+        if kinds and shared and (kinds[column] == "string") != hashed:
             raise BadInput(
                 f"{where}.tables: expected a table for {kinds[column]!r}, got {table!r}, which is for another kind"
             )

@@ -33,6 +33,13 @@ def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
     return {}
 
 
+def columns_of(data: DataConfig, names: Sequence[str]) -> list[Field]:
+    """Return columns of a table with the kinds that its first file suggests. Raises BadInput."""
+    from freshet_serving.models.data.tabular import infer_fields
+
+    return infer_fields(data, names)
+
+
 def open_source(data: DataConfig, features: Sequence[SequenceFeature], threads: int = 0) -> Source:
     """Open the configured data and select the columns that the features read; those of sequences are made of them.
 

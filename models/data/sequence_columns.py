@@ -37,7 +37,7 @@ class SequenceConfig:
     columns: Mapping[str, str] = field(
         metadata=option(
             "its columns, each the name of a list column of the data: `{ item = "
-            '"hist_items" }`; with `from_events`, of a column of the event log'
+            '"hist_items" }`; with `from_events`, of a column of ids or strings of the event log, feature or not'
         )
     )
     tables: Mapping[str, str] = field(

@@ -8,7 +8,6 @@ from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.formats import STREAMS
 from freshet_serving.models.data.joined_rows import joined_rows
 from freshet_serving.models.data.open_data import open_source
-from freshet_serving.models.data.sequence_columns import FLOATS
 from freshet_serving.models.data.source import Field, Schema, Source
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Stream
@@ -50,9 +49,9 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     Raises:
         BadInput: The data cannot be read; the message is one line.
     """
-    # A next-item network reads the floats of new events beside the histories before them.
-    floats = [f.reads for f in config.features if f.kind == FLOATS] if config.model.arch in NEXT_ITEM else []
-    more = [field for field in floats if field is not None]
+    # A next-item network reads the columns of new events beside the histories before them.
+    columns = [f.reads for f in config.features if f.sequence] if config.model.arch in NEXT_ITEM else []
+    more = [field for field in columns if field is not None]
     return joined_rows(lambda fields: _open_rows(config, fields, folder, anew), config.features, config.entities, more)
 
 

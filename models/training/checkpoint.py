@@ -92,6 +92,22 @@ class RunState:
     guard: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     hash_seeds: dict[str, int] = dataclasses.field(default_factory=dict)
 
+    def resumed(self, rows: int | None) -> str:
+        """Return one line about a run that continues from this state.
+
+        Args:
+            rows: Rows of the data; None if they have no end.
+        """
+        line = f"resumed at row {self.position}, generation {self.version}.{self.step}"
+        if not self.version or rows is None or rows > self.position:
+            return line
+        if rows == self.position:
+            return f"{line}: the data have no rows after it, so nothing is trained on"
+        return (
+            f"{line}: the data have only {rows:,} rows, so none is read; if they are not the data that this model was"
+            " trained on, --new-version --from-scratch trains from their first row, or set another model.name"
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RestoredCheckpoint:

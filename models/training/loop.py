@@ -207,8 +207,7 @@ class TrainingRun:
         if restored is None:
             return
         self.state = state = replace(restored.state, settings=self.state.settings, train=self.state.train)
-        here = Generation(state.version, state.step)
-        self._report.note(f"resumed at row {state.position}, generation {here}")
+        self._report.note(state.resumed(self._total_rows))
         if not state.version:
             return
         if state.full_rows not in (None, self.config.publish.full_rows):

@@ -38,6 +38,7 @@ from freshet_serving.models.training.spec import (
     measure_scaling,
     measure_transforms,
     share_of_ones,
+    unsplit_texts,
 )
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput
@@ -111,7 +112,12 @@ def start_config(
     train = chosen(config.train, config.features, rows, share_of_ones(source), _histories(config, source, rows))
     logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
     log_line = f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)
-    for line in (filled_line(config.train, train, rows), log_line, hash_line):
+    lists_line = "".join(
+        f"features.{name}: most values have '|', and each is one value: kind = \"strings\" reads lists, which are text"
+        " with '|' in CSV and a column of lists in other formats"
+        for name in unsplit_texts(source, config.features)[:1]
+    )
+    for line in (filled_line(config.train, train, rows), log_line, hash_line, lists_line):
         if line:
             note(line)
     features, tables = transformed(config.features, transforms), decided(config, hashes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,8 @@ from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
 from freshet_serving.models.data.source import Batch, Source, wanted_fields
 from freshet_serving.models.embedding.multi_hash import key_transform
-from freshet_serving.models.zoo.architectures import NEXT_ITEM
-from freshet_serving.processor.columns import Ragged
+from freshet_serving.models.zoo.architectures import NEXT_ITEM, UNTIMED
+from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
     HASHES,
@@ -102,6 +103,26 @@ def measure_transforms(source: Source, features: Sequence[FeatureConfig]) -> dic
     return chosen
 
 
+def unsplit_texts(source: Source, features: Sequence[FeatureConfig]) -> list[str]:
+    """Return the string features whose values look like lists: '|' is in half of the stream's first rows.
+
+    Args:
+        source: The training data.
+        features: The features.
+    """
+    texts = {f.column for f in features if f.kind == "string" and not f.sequence}
+    batch = next(iter(source.batches(FIRST_ROWS)), None) if texts else None
+    return sorted(name for name in texts if batch is not None and _separated(batch.columns[name]) > len(batch) // 2)
+
+
+def _separated(texts: Column) -> int:
+    """Return how many texts have a '|'."""
+    assert isinstance(texts, Strings)
+    first, last = texts.offsets[[0, -1]].tolist()
+    places = first + np.flatnonzero(texts.data[first:last] == ord("|"))
+    return len(np.unique(np.searchsorted(texts.offsets, places, side="right")))
+
+
 def _finite(batch: Batch, feature: FeatureConfig) -> NDArray[np.float64]:
     """Return the numbers of a float feature, or of a sequence's floats, that are not missing."""
     column = batch.columns[feature.column if feature.sequence is None else feature.name]
@@ -179,9 +200,14 @@ def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float]]]:
     return []
 
 
-def _unread_keys(groups: Mapping[str, FeatureGroup], read: Collection[str]) -> list[Input]:
+def _reading(group: FeatureGroup, unread: Collection[str]) -> FeatureGroup:
+    """Return a group of online features without those of inputs that the network does not read."""
+    return replace(group, features=tuple(f for f in group.features if f.input not in unread))
+
+
+def _unread_keys(groups: Sequence[FeatureGroup], read: Collection[str]) -> list[Input]:
     """Return inputs for the keys of online features that no feature of the model reads."""
-    keys = {key.input: key for group in groups.values() for feature in group.features for key in feature.keys}
+    keys = {key.input: key for group in groups for feature in group.features for key in feature.keys}
     dtypes = {name: "int64" if VALUE_TYPES[key.type].dtype is not None else "string" for name, key in keys.items()}
     return [Input(name, dtype) for name, dtype in dtypes.items() if name not in read]
 
@@ -205,7 +231,10 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
         for f in wanted_fields(plain)
     ]
     inputs += [Input(f.name, INPUT_DTYPES[f.kind], ragged=True, declared="uint64" * f.unsigned) for f in events]
-    inputs += _unread_keys(config.online_features, {i.name for i in inputs})
+    unread = {f.name for f in events if f.kind == TIMES and config.model.arch in UNTIMED}
+    groups = [_reading(group, unread) for group in config.online_features.values()]
+    groups = [group for group in groups if group.features]
+    inputs += _unread_keys(groups, {i.name for i in inputs})
     sources, transforms = _transforms(plain, {i.name for i in inputs})
     sources |= {f.name: f.name for f in events}
     names = {f.name for f in config.features} | {i.name for i in inputs} | {t.name for t in transforms}
@@ -265,16 +294,18 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
         dense={},
         files={},
         transforms=transforms,
-        online_features=list(config.online_features.values()),
-        sequences=[_sequence(s, columns[name]) for name, s in config.sequences.items()],
+        online_features=groups,
+        sequences=[_sequence(s, columns[name], unread) for name, s in config.sequences.items()],
         notes={"fusion": dict(config.fusion)} if config.fusion else {},
     )
     validate(manifest)
     return manifest
 
 
-def _sequence(config: SequenceConfig, columns: list[SequenceColumn]) -> SequenceEntry:
-    time = f"{config.name}.time" if config.time else ""
+def _sequence(config: SequenceConfig, columns: list[SequenceColumn], unread: Collection[str]) -> SequenceEntry:
+    times = [f"{config.name}.time"] if config.time else []
+    inputs = [f"{config.name}.{key}" for key in (*config.columns, *config.floats)] + times
+    # Times that the network does not read stay an input that a request may have.
+    time = next((name for name in times if name not in unread), "")
     width = sum(column.width for column in columns) + (config.max_length if time else 0)
-    inputs = [f"{config.name}.{key}" for key in (*config.columns, *config.floats)] + ([time] if time else [])
     return SequenceEntry(config.name, columns, config.max_length, width, inputs, config.keep, time, config.time_unit)

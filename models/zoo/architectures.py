@@ -19,3 +19,5 @@ ARCHITECTURES = {
 """By name, "module:function" of a models.zoo.arch.Builder. The modules import TensorFlow when a network is built."""
 NEXT_ITEM = ("sasrec_next", "hstu_next")
 """Networks that learn which item comes next in a history; the others learn labels of rows."""
+UNTIMED = ("din", "stca", "sasrec", "bst", "sasrec_next")
+"""Networks over histories that do not read the times of events."""

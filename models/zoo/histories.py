@@ -65,6 +65,16 @@ def histories(x: Tensor, layout: DenseInput, arch: str) -> list[History]:
     return [_history(x, layout, span) for span in layout.sequences]
 
 
+def _shared(layout: DenseInput, span: SequenceSpan) -> str:
+    """Return the tables of a sequence, and what makes a feature of side item read one of them."""
+    tables = [c.table for c in span.columns if c.table]
+    named = f"one of its tables, {', '.join(tables)}"
+    for e in layout.embeddings:
+        if e.table in tables and not e.length:
+            return f'{named}; set side = "item" in [features.{e.name}], which has side {e.side!r}'
+    return f'{named}; name its table in sequences.{span.name}.tables, and set side = "item" in its section'
+
+
 def _history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
     from freshet_serving.compiler.frameworks import keras
 
@@ -73,8 +83,7 @@ def _history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
     items = {e.table: e for e in reversed(layout.embeddings) if e.side == "item" and not e.length}
     matched = [c for c in span.columns if c.table in items]
     if not matched:
-        tables = ", ".join(c.table for c in span.columns if c.table)
-        raise BadInput(f"sequences.{span.name}: expected a feature of side item that reads one of its tables: {tables}")
+        raise BadInput(f"sequences.{span.name}: expected a feature of side item that reads {_shared(layout, span)}")
 
     def rows(c: ColumnSpan) -> Tensor:
         dim = c.dim if c.table else 1
@@ -257,7 +266,8 @@ def next_item(
     h = _history(keras.Input((layout.width,), name="x"), layout, layout.sequences[0])
     x, units = h.x, h.target.shape[1]
     if units != layout.width or h.matched.shape[2] != units:
-        raise BadInput(f"features: expected one of side item for {name}, whose table a column of the sequence reads")
+        shared = _shared(layout, layout.sequences[0])
+        raise BadInput(f"features: expected exactly one of side item for {name}, which reads {shared}")
     events = h.matched * units**0.5
     if h.events.shape[2] > units:
         others = each_event(layer_factory, h.events[:, :, units:], units, f"{h.name}_event", bias=False)

@@ -69,7 +69,7 @@ from freshet_serving.processor.kernels.records import LEFT_OUT
 from freshet_serving.processor.package import (
     COMBINERS,
     DEFAULT,
-    UNREAD_KEY,
+    UNREAD,
     USER,
     Manifest,
     SequenceEntry,
@@ -108,7 +108,7 @@ class SparsePlan:
         read = {f.input for f in lookups} | {s.time for s in manifest.sequences}
         computed = {t.name for t in manifest.transforms} - read
         self._fillers = manifest.fillers
-        keys = {name for name, filler in manifest.fillers.items() if filler.kind == UNREAD_KEY}
+        keys = {name for name, filler in manifest.fillers.items() if filler.kind == UNREAD}
         keys -= {entity.key for entity in manifest.entities}
         sources = {i.name: i for i in manifest.sources if i.name not in computed and i.name not in keys}
         tables = {t.name: (n, t) for n, t in enumerate(manifest.tables)}

@@ -54,7 +54,7 @@ from freshet_serving.processor.package.entities import (
     unpack_records,
 )
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
-from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD_KEY, missing_input
+from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD, missing_input
 from freshet_serving.processor.package.item_ranking import ITEM_IDS, SCORES, ItemRanking, item_ranking_note, ranks_items
 from freshet_serving.processor.package.manifest import (
     FORMAT_2,
@@ -206,7 +206,7 @@ __all__ = [
     "SUFFIX",
     "TIME_UNITS",
     "UNKNOWN",
-    "UNREAD_KEY",
+    "UNREAD",
     "USER",
     "USER_TENSOR",
     "USER_VECTOR",

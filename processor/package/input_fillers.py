@@ -5,6 +5,7 @@ Invariants
 - What a request sends wins: an input that is there is never filled.
 - A key is an input of the request like any other; no key is filled by another key. A key that the model itself does
   not read may be left out, too: it is needed only if something is to be filled by it.
+- What a sequence has and the network does not read, such as times, may be left out.
 
 Online features fill before the request is bound to a plan (processor.online_features.feature_lookup); an entity fills
 after that, with each batch that reads the request (processor.features.entity_records).
@@ -18,18 +19,20 @@ from typing import NamedTuple
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.entities import EntityEntry
 from freshet_serving.processor.package.feature_groups import FeatureGroup
+from freshet_serving.processor.package.sequences import SequenceEntry
 from freshet_serving.processor.package.transforms import ColumnShape
 from freshet_serving.processor.package.value_types import VALUE_TYPES
 
-ONLINE, ENTITY, UNREAD_KEY = "online features", "features of entity", "key"
+ONLINE, ENTITY, UNREAD = "online features", "features of entity", "key"
 
 
 class InputFiller(NamedTuple):
     """The filler of an input that a request leaves out.
 
     Attributes:
-        kind: ONLINE, ENTITY, or UNREAD_KEY for a key that the model does not read, which nothing has to fill.
-        name: The group of features or the entity; "" for a key.
+        kind: ONLINE, ENTITY, or UNREAD for a key or another input that the model does not read, which nothing has to
+            fill.
+        name: The group of features or the entity; "" for what is not read.
         keys: The inputs by which it is filled.
     """
 
@@ -39,25 +42,31 @@ class InputFiller(NamedTuple):
 
 
 def input_fillers(
-    groups: Sequence[FeatureGroup], entities: Sequence[EntityEntry], read: Collection[str]
+    groups: Sequence[FeatureGroup],
+    entities: Sequence[EntityEntry],
+    read: Collection[str],
+    sequences: Sequence[SequenceEntry] = (),
 ) -> dict[str, InputFiller]:
     """Return the filler of each input that a request may leave out.
 
     Args:
         groups: The model's groups of online features.
         entities: Its entities.
-        read: The inputs that the model reads.
+        read: The inputs that the model reads, those of sequences apart.
+        sequences: Its sequences.
     """
-    fillers: dict[str, InputFiller] = {}
+    events = {s.time for s in sequences} | {c.input for s in sequences for c in s.columns}
+    unread = [name for s in sequences for name in s.inputs if name not in events and name not in read]
+    fillers = dict.fromkeys(unread, InputFiller(UNREAD, "", ()))
     for group in groups:
         for feature in group.features:
             keys = tuple(key.input for key in feature.keys)
             fillers[feature.input] = InputFiller(ONLINE, group.name, keys)
-            fillers |= {key: InputFiller(UNREAD_KEY, "", ()) for key in keys if key not in read}
+            fillers |= {key: InputFiller(UNREAD, "", ()) for key in keys if key not in read}
     for entity in entities:
         fillers |= dict.fromkeys(entity.inputs, InputFiller(ENTITY, entity.name, (entity.key,)))
         if entity.key not in read:
-            fillers[entity.key] = InputFiller(UNREAD_KEY, "", ())
+            fillers[entity.key] = InputFiller(UNREAD, "", ())
     return fillers
 
 

@@ -22,7 +22,7 @@ from freshet_serving.processor.package.entities import NOT_GIVEN, EntityEntry, v
 from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.package.format1 import FORMAT_1
 from freshet_serving.processor.package.input_fillers import (
-    UNREAD_KEY,
+    UNREAD,
     InputFiller,
     check_online_features,
     input_fillers,
@@ -174,15 +174,15 @@ class Manifest:
 
     def __post_init__(self) -> None:
         self.texts.update({o.name: texts(o.labels) for o in self.outputs if o.labels})
-        if self.online_features or self.entities:
+        if self.online_features or self.entities or self.sequences:
             read = {f.input for f in self.features} | {name for t in self.transforms for name in t.inputs}
             read |= {i.name for i in self.inputs} if self.stage else set()
-            self.fillers.update(input_fillers(self.online_features, self.entities, read))
+            self.fillers.update(input_fillers(self.online_features, self.entities, read, self.sequences))
 
     @property
     def read_inputs(self) -> list[Input]:
         """The inputs without keys that only find what others are filled with."""
-        keys = {name for name, filler in self.fillers.items() if filler.kind == UNREAD_KEY}
+        keys = {name for name, filler in self.fillers.items() if filler.kind == UNREAD}
         return [i for i in self.inputs if i.name not in keys]
 
     def expected_inputs(self, sent: Container[str]) -> list[Input]:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
 from freshet_serving.processor.errors import Corrupt
-from freshet_serving.processor.package import FLOATS, NOT_GIVEN, UNREAD_KEY, Input, Manifest
+from freshet_serving.processor.package import FLOATS, NOT_GIVEN, UNREAD, Input, Manifest
 from freshet_serving.processor.repository import GENERATION, INPUT, METADATA, OUTPUT, REQUEST, ROW, TIME
 from freshet_serving.processor.sessions.request import PredictReply
 
@@ -79,7 +79,7 @@ def recorded(manifest: Manifest) -> list[RecordedColumn]:
     there = {(c.input, max(c.column, 0)) for c in columns}
     for spec in (i for i in manifest.inputs if i.name in inputs):
         # Keys of users are personal data, so that what the model does not read is not recorded.
-        if spec.name in manifest.fillers and manifest.fillers[spec.name].kind == UNREAD_KEY:
+        if spec.name in manifest.fillers and manifest.fillers[spec.name].kind == UNREAD:
             continue
         kind = KINDS[spec.dtype][spec.ragged]
         for at in range(spec.columns or 1):

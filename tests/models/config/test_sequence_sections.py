@@ -1,11 +1,17 @@
 """[sequences.*] of a training file: columns that share tables, defaults, and one line for what does not fit."""
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.source import Field
 from freshet_serving.models.training.spec import draft
+from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package import UNREAD
 
 FILE = {
     "model": {"name": "m", "arch": "din"},
@@ -18,12 +24,13 @@ FILE = {
 }
 
 
-def parse(**section):
-    return parse_config(FILE | {"sequences": {"history": section}})
+def parse(arch="din", **section):
+    return parse_config(FILE | {"model": FILE["model"] | {"arch": arch}, "sequences": {"history": section}})
 
 
 def test_columns_share_tables_and_become_inputs_named_after_the_sequence():
     config = parse(
+        "hstu",
         columns={"item": "hist_items", "action": "hist_actions"},
         tables={"item": "item_id"},
         time="hist_times",
@@ -84,6 +91,84 @@ def test_ratings_of_movielens_are_floats_of_histories_alone():
         parse_config(movies | {"features": {"rating": {"kind": "float"}}})
 
 
+@pytest.fixture
+def log(tmp_path):
+    """A training file over an event log with an action by name, one by number, and what was paid."""
+    columns = {"user_id": [1], "item_id": ["a"], "price": [1.0], "clicked": [1], "ts": [5]}
+    table = pa.table(columns | {"action": ["buy"], "action_id": [3], "paid": [2.5]})
+    pq.write_table(table, tmp_path / "log.parquet")
+    return FILE | {"data": FILE["data"] | {"path": str(tmp_path / "log.parquet")}}
+
+
+def test_columns_of_an_event_log_need_not_be_features(log):
+    columns = {"item": "item_id", "action": "action", "kind": "action_id"}
+    history = {"columns": columns, "tables": {"item": "item_id"}, "from_events": "user_id"}
+    config = parse_config(log | {"sequences": {"history": history}})
+    assert {f.name: f.reads for f in config.features if f.sequence} == {
+        "history.item": Field("item_id", "string"),
+        "history.action": Field("action", "string"),
+        "history.kind": Field("action_id", "id"),
+    }
+    manifest = draft(config, {})
+    assert {i.name: i.dtype for i in manifest.inputs if i.ragged} == {
+        "history.item": "string", "history.action": "string", "history.kind": "int64",
+    }  # fmt: skip
+    assert [i.name for i in manifest.inputs if not i.ragged] == ["user_id", "item_id", "price"]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (
+            "paid",
+            r"columns: expected a column of ids or strings \(sequences.history.floats takes numbers\), got 'paid'",
+        ),
+        ("clicked", "columns: expected columns other than data.label, time and weight, got 'clicked'"),
+        ("acton", "column 'acton': expected exactly one in log.parquet, got 0"),
+    ],
+)
+def test_column_that_cannot_be_an_event_is_refused(log, column, message):
+    history = {"columns": {"i": column}, "from_events": "user_id"}
+    with pytest.raises(BadInput, match=message):
+        parse_config(log | {"sequences": {"history": history}})
+
+
+def test_times_that_the_network_does_not_read_may_be_left_out():
+    history = {"columns": {"item": "hist_items"}, "tables": {"item": "item_id"}, "time": "hist_times"}
+    types = {"hist_items": "string_list", "hist_times": "int64_list"}
+    online = {"user": {"key": "user_id", "format": "hash", "features": [*types], "types": types}}
+    inputs, filled, optional = {}, {}, {}
+    for arch in ("din", "hstu"):
+        file = FILE | {"model": FILE["model"] | {"arch": arch}, "online_features": online}
+        manifest = draft(parse_config(file | {"sequences": {"history": history}}), {})
+        inputs[arch] = [i.name for i in manifest.inputs if i.ragged]
+        filled[arch] = [f.input for group in manifest.online_features for f in group.features]
+        assert manifest.sequences[0].inputs == inputs[arch]
+        assert manifest.sequences[0].time == ("history.time" if arch == "hstu" else "")
+        optional[arch] = [name for name, filler in manifest.fillers.items() if filler.kind == UNREAD]
+    assert inputs["din"] == inputs["hstu"] == filled["hstu"] == ["history.item", "history.time"]
+    assert filled["din"] == ["history.item"]
+    assert optional == {"din": ["history.time"], "hstu": []}
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {},
+        {"history.time": Ragged.of([[7, 8]])},
+        {"history.time": np.array([7, 8]), "history.row_splits": np.array([0, 2])},
+        {"history.time": np.array([[7, 8, 0]]), "history.lengths": np.array([2])},
+    ],
+)
+def test_request_may_have_times_that_the_network_does_not_read(times):
+    manifest = draft(parse(columns={"item": "hist_items"}, tables={"item": "item_id"}, time="hist_times"), {})
+    items = Strings.of(["a", "b", ""] if "history.lengths" in times else ["a", "b"])
+    history = {"history.item": items if len(times) == 2 else Ragged(items, np.array([0, 2]))}
+    candidates = {"user_id": np.array([1]), "item_id": Strings.of(["a", "c"]), "price": np.ones(2, np.float32)}
+    bound = SparsePlan(manifest).bind_inputs(history | candidates | times)
+    assert (bound.rows, bound.ids) == (2, 5)
+
+
 def test_file_without_sequences_has_none():
     assert draft(parse_config(FILE), {}).sequences == []
 
@@ -111,7 +196,6 @@ def test_file_without_sequences_has_none():
         ({"columns": {"i": "a"}, "time_unit": "h"}, "time_unit: expected one of s, ms"),
         ({"columns": {"i": "a"}, "where": "clicked"}, "where: only with from_events"),
         ({"columns": {"i": "a"}, "ties": "file"}, "ties: only with from_events"),
-        ({"columns": {"i": "a"}, "from_events": "user_id"}, "columns: expected one of item_id, user_id"),
         ({"columns": {"i": "item_id"}, "from_events": "user"}, "from_events: expected one of item_id, user_id"),
         (
             {"columns": {"i": "item_id"}, "from_events": "user_id", "where": "x"},

@@ -319,3 +319,11 @@ def test_missing_time_is_refused():
 def test_wrong_type_is_refused_with_the_matching_kind(kind, array, message):
     with pytest.raises(BadInput, match=message):
         convert(array, kind)
+
+
+@pytest.mark.parametrize("kind", ["ids", "strings"])
+def test_text_for_a_list_is_refused_with_the_way_to_split_it(kind):
+    with pytest.raises(
+        BadInput, match=r"features.tags: expected lists of .*fits\); text such as 'a\|b' is a list in CSV alone"
+    ):
+        arrow.check_type(pa.string(), kind, "tags")

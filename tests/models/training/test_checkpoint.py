@@ -50,6 +50,22 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (None, ""),
+        (41, ""),
+        (40, ": the data have no rows after it, so nothing is trained on"),
+        (39, ": the data have only 39 rows, so none is read; if they are not the data"),
+    ],
+)
+def test_resumed_run_says_when_the_data_have_no_rows_left(rows, said):
+    state = replace(STATE, position=40, version=2, step=3)
+    assert state.resumed(rows).startswith(f"resumed at row 40, generation 2.3{said}")
+    assert bool(said) == (":" in state.resumed(rows))
+    assert ":" not in replace(state, version=0).resumed(rows)
+
+
 def test_checkpoint_restores_every_bit(trainer, other, tmp_path):
     learn(trainer, 1, 2, 3)
     Checkpoints(tmp_path).save(trainer, STATE)

@@ -61,7 +61,8 @@ def test_second_version_from_old_weights_initially_scores_like_the_first(tmp_pat
     assert second.state.position == ROWS
     assert_at_head(second, dtype)
     again, notes = begin(tmp_path, None)
-    assert (again.full(), notes[0]) == (Generation(2, 1), f"resumed at row {ROWS}, generation 2.1")
+    assert again.full() == Generation(2, 1)
+    assert notes[0].startswith(f"resumed at row {ROWS}, generation 2.1: the data have no rows after it")
 
 
 def copied(repository, version):

@@ -16,8 +16,9 @@ from freshet_serving.models.training.spec import (
     measure_scaling,
     measure_transforms,
     share_of_ones,
+    unsplit_texts,
 )
-from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.columns import Ragged, Strings, slice_column
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
 from tests.models.training.streams import FEATURES, MixedSource, make_config
@@ -37,6 +38,20 @@ class OneBatch:
 
 def floats(**transforms):
     return [FeatureConfig(name, "float", transform=transform) for name, transform in transforms.items()]
+
+
+def test_texts_that_look_like_lists_are_found():
+    texts = {"tags": ["a|b", "c|d|e", "f"], "names": ["a", "b|c", ""], "words": ["a|b", "c|d", "e|f"]}
+    features = [FeatureConfig(name, "string") for name in ("tags", "names")] + [FeatureConfig("words", "strings")]
+
+    class Texts:
+        def batches(self, rows, start=0):
+            # A slice of a larger buffer, as readers give them.
+            columns = {name: slice_column(Strings.of(["x|y", *values]), 1, 4) for name, values in texts.items()}
+            yield Batch(columns, np.zeros(3, np.float32), None, 0)
+
+    assert unsplit_texts(Texts(), features) == ["tags"]
+    assert unsplit_texts(OneBatch(a=[1.0]), floats(a="none")) == []
 
 
 def test_scaling_is_mean_and_inverse_deviation_of_transformed_values():

@@ -5,6 +5,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, SequenceSpan
+from freshet_serving.models.zoo.din import build
+from freshet_serving.processor.errors import BadInput
 from tests.models.zoo.sequence_models import check_reference, check_served, dense, end_of, learned, make_batch
 
 pytestmark = pytest.mark.tensorflow
@@ -46,3 +49,17 @@ def test_longer_histories_keep_their_newest_events(trainer):
         lists = columns[name].values.reshape(8, 20)[:, -LENGTH:]
         newest[name] = type(columns[name]).of(lists.tolist())
     np.testing.assert_array_equal(trainer.score(columns), trainer.score(newest))
+
+
+@pytest.mark.parametrize(
+    ("side", "shared", "remedy"),
+    [
+        ("context", "item", r'set side = "item" in \[features.item\], which has side \'context\''),
+        ("item", "other", "name its table in sequences.history.tables"),
+    ],
+)
+def test_history_without_a_candidate_says_what_makes_one(side, shared, remedy):
+    span = SequenceSpan("history", 9 * 4, 4, (ColumnSpan("history.item", 0, 9 * 4, 4, "user", shared),))
+    layout = DenseInput(8, (ColumnSpan("item", 0, 8, 0, side, "item"),), (), (span,))
+    with pytest.raises(BadInput, match=remedy):
+        build(layout)

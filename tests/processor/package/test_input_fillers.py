@@ -4,7 +4,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.online_features.group_sections import parse_group
-from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD_KEY, InputFiller
+from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD, InputFiller
 from freshet_serving.processor.package.manifest import Manifest, validate
 from tests.support import packages
 from tests.support.looked_up import FILLED, HASHES, manifest
@@ -16,7 +16,7 @@ def plain(section=HASHES):
 
 def test_group_fills_inputs_and_unread_key_may_be_absent():
     filled = {name: InputFiller(ONLINE, "user", ("user_id",)) for name in FILLED}
-    assert manifest().fillers == filled | {"user_id": InputFiller(UNREAD_KEY, "", ())}
+    assert manifest().fillers == filled | {"user_id": InputFiller(UNREAD, "", ())}
 
 
 def test_a_key_that_the_model_reads_has_to_be_sent():
