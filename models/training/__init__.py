@@ -17,6 +17,7 @@ dense_optimizer  Adam with weight decay and clipping
 losses           a loss for each row, and each row's weight in the mean
 worker_pool      a few threads that share a list of calls
 prefetch_windows  groups of batches whose rows are brought into memory first
+shared_lists     long lists that rows of a batch share
 same_histories   rows of a batch that have the same histories
 schedule         learning rates over the steps of a run
 divergence       end of a run whose loss or weights are not finite

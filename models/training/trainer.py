@@ -21,7 +21,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ from freshet_serving.models.training.losses import mean_shares
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.same_histories import SameHistories
 from freshet_serving.models.training.schedule import rate_factor
+from freshet_serving.models.training.shared_lists import FirstRows, ListSharing
 from freshet_serving.models.training.worker_pool import WorkerPool
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.columns import Column
@@ -70,14 +71,22 @@ With 2,048 rows of 8 ids the parts take a millisecond.
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 Pieces = list[GradientPiece]
+NONE_SHARED: FirstRows = {}
 
 
 @dataclass(frozen=True, slots=True)
 class BoundBatch:
-    """A batch after its transform."""
+    """A batch after its transform.
+
+    Attributes:
+        batch: The batch.
+        bound: Its rows as the kernel reads them.
+        firsts: The rows that hold the lists which other rows share (models.training.shared_lists).
+    """
 
     batch: Batch
     bound: BoundRequest
+    firsts: FirstRows = field(default_factory=dict, kw_only=True)
 
 
 class Trainer:
@@ -155,6 +164,8 @@ class Trainer:
         # Fills the dense graph's inputs, as a server does.
         self.run = SubgraphRun(SCORE, subgraphs(self.manifest)[SCORE], self.plan)
         self._histories = SameHistories(self.manifest, self.plan) if self.dense.shares_histories else None
+        counting = [name for name, table in self.own.items() if not isinstance(table.admission, AdmitAll)]
+        self._sharing = ListSharing(self.manifest, counting)
         self.profile = StepProfile(lambda: self._worker_pool.helper_cpu_s)
         self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s, Int64s]] = {}
         self.steps, self.rate_factor = 0, 1.0
@@ -162,7 +173,8 @@ class Trainer:
     def transform(self, batch: Batch) -> BoundBatch:
         """Bind a batch to the plan. Thread-safe."""
         with self.profile.timed("transform"):
-            return BoundBatch(batch, self.plan.bind_inputs(batch.columns))
+            columns, firsts = self._sharing.shared(batch.columns)
+            return BoundBatch(batch, self.plan.bind_inputs(columns), firsts=firsts)
 
     def with_prefetched_rows(
         self, items: PrefetchPipeline, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
@@ -184,13 +196,7 @@ class Trainer:
     def learn(self, given: Batch | BoundBatch) -> float:
         """Take one optimizer step on a batch; return its mean loss before the step."""
         work = given if isinstance(given, BoundBatch) else self.transform(given)
-        return self._step(work.bound, work.batch.label, mean_shares(len(work.batch), work.batch.weight))
-
-    def _step(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
-        """Take a step on a bound batch; return the loss before it.
-
-        `label` is [rows] or [rows, labels]; `share` [rows] is the share of each row in the loss.
-        """
+        bound, label, share = work.bound, work.batch.label, mean_shares(len(work.batch), work.batch.weight)
         self.dense.ready(bound.rows, self._same(bound))
         with self.profile.timed("look up"):
             for table in self.own.values():
@@ -200,13 +206,13 @@ class Trainer:
             )
             refs = dict(item for table in found for item in table)
             with self._pooling(bound) as write:
-                self.dense.fill(write, bound.ids < FEW_IDS)
+                self.dense.fill(self._sharing.spread(write, work.firsts), bound.ids < FEW_IDS)
         with self.profile.timed_process("step"):
             self._set_rates(self.steps)
             loss, grads = self.dense.gradients(label, share)
         self.steps += 1
         with self.profile.timed("update"):
-            self._worker_pool.run([self.dense.move, *self._moves(bound, refs, grads)], bound.ids < FEW_IDS)
+            self._worker_pool.run([self.dense.move, *self._moves(work, refs, grads)], bound.ids < FEW_IDS)
         return loss
 
     def _same(self, bound: BoundRequest) -> Int64s | None:
@@ -218,18 +224,21 @@ class Trainer:
 
         Changes nothing.
         """
-        bound = given.bound if isinstance(given, BoundBatch) else self.plan.bind_inputs(given)
+        bound, firsts = self._as_bound(given)
         with self._pooling(bound) as write:
-            return self.dense.score(bound.rows, write)
+            return self.dense.score(bound.rows, self._sharing.spread(write, firsts))
 
     def pool(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
         """Return the dense input [n, width] of columns or a batch, from the current tables."""
-        return self._pooled(given.bound if isinstance(given, BoundBatch) else self.plan.bind_inputs(given))
+        return self._pooled(*self._as_bound(given))
 
-    def _pooled(self, bound: BoundRequest) -> Float32s:
+    def _as_bound(self, given: Mapping[str, Column] | BoundBatch) -> tuple[BoundRequest, FirstRows]:
+        return (given.bound, given.firsts) if isinstance(given, BoundBatch) else (self.plan.bind_inputs(given), {})
+
+    def _pooled(self, bound: BoundRequest, firsts: FirstRows = NONE_SHARED) -> Float32s:
         inputs = self.run.spec.allocate_inputs(bound.rows)
         with self._pooling(bound) as write:
-            write(slice(0, bound.rows), inputs)
+            self._sharing.spread(write, firsts)(slice(0, bound.rows), inputs)
         return inputs[MATRIX]
 
     def evict(self) -> int:
@@ -284,19 +293,20 @@ class Trainer:
                 reading.enter_context(table.reading())
             yield descriptors([table.descriptor() for table in self.own.values()])
 
-    def _moves(self, bound: BoundRequest, refs: Mapping[int, Int64s], grads: Pieces) -> list[Callable[[], None]]:
+    def _moves(self, work: BoundBatch, refs: Mapping[int, Int64s], grads: Pieces) -> list[Callable[[], None]]:
         """Return calls that update the rows that were read.
 
         A table with a large share of all ids is divided among several calls.
         """
         calls: list[Callable[[], None]] = []
+        bound = work.bound
         for name, table in self.own.items():
             ids = sum(len(refs[i]) for i, _ in self._readers[name])
             several = ids * self._worker_pool.size > bound.ids and ids > FEW_IDS
             parts = self._worker_pool.size if several else 1
             # Created here, so that no two threads create it.
             place = table.place
-            calls += [partial(self._move, name, place, part, parts, ids, bound, refs, grads) for part in range(parts)]
+            calls += [partial(self._move, name, place, part, parts, ids, work, refs, grads) for part in range(parts)]
         return calls
 
     def _move(
@@ -306,13 +316,13 @@ class Trainer:
         part: int,
         parts: int,
         ids: int,
-        bound: BoundRequest,
+        work: BoundBatch,
         refs: Mapping[int, Int64s],
         grads: Pieces,
     ) -> None:
         """Take one optimizer step on the rows of a table with number = `part` modulo `parts`."""
         touched, sums, met = scratch = self._scratch_of(name, part, ids)
-        count = self._add_up(name, place, part, parts, bound, refs, grads, *scratch)
+        count = self._add_up(name, place, part, parts, work.bound, refs, grads, *scratch, work.firsts)
         kernels.forget(place, touched[:count])
         self._take_step(name, touched[:count], sums[:count], met[:count])
 
@@ -328,6 +338,7 @@ class Trainer:
         touched: Int64s,
         sums: Float32s,
         met: Int64s,
+        firsts: FirstRows = NONE_SHARED,
     ) -> int:
         """Sum the gradients of all features of a table (kernels.accumulate); return the number of rows."""
         count = 0
@@ -336,9 +347,12 @@ class Trainer:
             ends = NO_SPLITS if splits is None else splits
             combiner, (most, codes) = COMBINERS[f.combiner], self.plan.lookups[i, [MAX_LENGTH, CODES]].tolist()
             for piece in grads:
-                grad = piece.by_inputs[self._held_by[i]]
-                rows, times = piece.rows_of(self._held_by[i])
-                what = (refs[i], ends, rows, times, combiner, most, codes, grad, f.offset, part, parts)
+                if (first := firsts.get(f.input)) is not None:
+                    (grad, rows, times), offset = self._sharing.summed(f, piece, first), 0
+                else:
+                    grad, offset = piece.by_inputs[self._held_by[i]], f.offset
+                    rows, times = piece.rows_of(self._held_by[i])
+                what = (refs[i], ends, rows, times, combiner, most, codes, grad, offset, part, parts)
                 count = kernels.accumulate(*what, place, touched, sums, met, count)
         return count
 
