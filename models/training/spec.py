@@ -13,10 +13,10 @@ from freshet_serving.models.config.feature_sections import RAGGED, FeatureConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
-from freshet_serving.models.data.source import Batch, Source, wanted_fields
+from freshet_serving.models.data.source import Batch, Source, join_columns, wanted_fields
 from freshet_serving.models.embedding.multi_hash import key_transform
 from freshet_serving.models.zoo.architectures import NEXT_ITEM, UNTIMED
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
     HASHES,
@@ -34,7 +34,8 @@ from freshet_serving.processor.package import (
 from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.package.value_types import VALUE_TYPES
 
-FIRST_ROWS = 20_000
+FIRST_ROWS, PART_ROWS, FIRST_NBYTES = 20_000, 500, 256 << 20
+"""Rows that settings are chosen by, rows read at once, and the memory that they may take: a list may be in each."""
 HEAVY_TAILS = 15.0
 INPUT_DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
 INPUT_DTYPES |= {"seconds": "int64", TIMES: "int64", FLOATS: "float32"}
@@ -64,7 +65,7 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
     floats = [f for f in features if f.kind in ("float", FLOATS)]
     if not floats:
         return {}
-    batch = next(iter(source.batches(FIRST_ROWS)), None)
+    batch = _first_rows(source)
     if batch is None:
         raise BadInput("data: expected at least one row, got none")
     scaling: Scaling = {}
@@ -92,7 +93,7 @@ def measure_transforms(source: Source, features: Sequence[FeatureConfig]) -> dic
         Transforms by feature name.
     """
     floats = [f for f in features if f.kind in ("float", FLOATS) and not f.transform]
-    batch = next(iter(source.batches(FIRST_ROWS)), None) if floats else None
+    batch = _first_rows(source) if floats else None
     if batch is None:
         return {}
     chosen = {}
@@ -111,7 +112,7 @@ def unsplit_texts(source: Source, features: Sequence[FeatureConfig]) -> list[str
         features: The features.
     """
     texts = {f.column for f in features if f.kind == "string" and not f.sequence}
-    batch = next(iter(source.batches(FIRST_ROWS)), None) if texts else None
+    batch = _first_rows(source) if texts else None
     return sorted(name for name in texts if batch is not None and _separated(batch.columns[name]) > len(batch) // 2)
 
 
@@ -121,6 +122,23 @@ def _separated(texts: Column) -> int:
     first, last = texts.offsets[[0, -1]].tolist()
     places = first + np.flatnonzero(texts.data[first:last] == ord("|"))
     return len(np.unique(np.searchsorted(texts.offsets, places, side="right")))
+
+
+def _first_rows(source: Source) -> Batch | None:
+    """Return the stream's first rows, FIRST_ROWS or as few as take FIRST_NBYTES; None without a row."""
+    parts: list[Batch] = []
+    nbytes = 0
+    for batch in source.batches(PART_ROWS):
+        parts.append(batch)
+        nbytes += nbytes_of(batch.columns)
+        if batch.end >= FIRST_ROWS or nbytes >= FIRST_NBYTES:
+            break
+    if not parts:
+        return None
+    columns = {name: join_columns([part.columns[name] for part in parts]) for name in parts[0].columns}
+    weights = [part.weight for part in parts if part.weight is not None]
+    label = np.concatenate([part.label for part in parts])
+    return Batch(columns, label, None, 0, np.concatenate(weights) if weights else None)
 
 
 def _finite(batch: Batch, feature: FeatureConfig) -> NDArray[np.float64]:
@@ -146,7 +164,7 @@ def measure_log_odds(source: Source) -> list[float]:
 
     They are finite even if all labels are equal; [] without a row.
     """
-    batch = next(iter(source.batches(FIRST_ROWS)), None)
+    batch = _first_rows(source)
     if batch is None:
         return []
     weight = np.ones(len(batch)) if batch.weight is None else batch.weight.astype(np.float64)

@@ -9,6 +9,7 @@ from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.data.source import Batch
+from freshet_serving.models.training import spec
 from freshet_serving.models.training.resolved_config import with_unsigned_ids
 from freshet_serving.models.training.spec import (
     draft,
@@ -52,6 +53,22 @@ def test_texts_that_look_like_lists_are_found():
 
     assert unsplit_texts(Texts(), features) == ["tags"]
     assert unsplit_texts(OneBatch(a=[1.0]), floats(a="none")) == []
+
+
+def test_long_lists_of_the_first_rows_stay_within_their_memory(monkeypatch):
+    read = []
+
+    class Long:
+        def batches(self, rows, start=0):
+            for first in range(0, 10_000, rows):
+                read.append(rows)
+                values = np.arange(first, first + rows, dtype=np.float32)
+                lists = Ragged(np.zeros(rows * 100, np.int64), np.arange(rows + 1) * 100)
+                yield Batch({"a": values, "lists": lists}, np.zeros(rows, np.float32), None, first)
+
+    monkeypatch.setattr(spec, "FIRST_NBYTES", 1 << 20)
+    assert measure_scaling(Long(), floats(a="none"))["a"][0] == pytest.approx((sum(read) - 1) / 2)
+    assert sum(read) == 1500
 
 
 def test_scaling_is_mean_and_inverse_deviation_of_transformed_values():
@@ -160,7 +177,8 @@ class Labels:
         self._labels = np.array(labels, np.float32)
 
     def batches(self, rows, start=0):
-        yield Batch({}, self._labels[:rows], None, 0)
+        for first in range(0, max(1, len(self._labels)), rows):
+            yield Batch({}, self._labels[first : first + rows], None, first)
 
 
 def test_log_odds_follow_the_labels_and_stay_finite():
