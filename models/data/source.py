@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, slice_column, take_rows
+from freshet_serving.processor.columns import Column, join_columns, slice_column, take_rows
 from freshet_serving.processor.errors import BadInput, nearest
 
 LIST_SEPARATOR = "|"
@@ -187,6 +187,22 @@ class Source(Protocol):
     def count_rows(self) -> int | None:
         """Return the number of rows of the whole stream; None if it is endless. May read all of the data."""
         ...
+
+
+def join_batches(parts: Sequence[Batch]) -> Batch:
+    """Concatenate consecutive batches, at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {name: join_columns([part.columns[name] for part in parts]) for name in parts[0].columns}
+    times = [part.time for part in parts if part.time is not None]
+    weights = [part.weight for part in parts if part.weight is not None]
+    return Batch(
+        columns,
+        np.concatenate([part.label for part in parts]),
+        np.concatenate(times) if times else None,
+        parts[0].start,
+        np.concatenate(weights) if weights else None,
+    )
 
 
 def check_position(rows: int, start: int) -> None:

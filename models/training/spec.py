@@ -13,7 +13,7 @@ from freshet_serving.models.config.feature_sections import RAGGED, FeatureConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
-from freshet_serving.models.data.source import Batch, Source, join_columns, wanted_fields
+from freshet_serving.models.data.source import Batch, Source, join_batches, wanted_fields
 from freshet_serving.models.embedding.multi_hash import key_transform
 from freshet_serving.models.zoo.architectures import NEXT_ITEM, UNTIMED
 from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
@@ -133,12 +133,7 @@ def _first_rows(source: Source) -> Batch | None:
         nbytes += nbytes_of(batch.columns)
         if batch.end >= FIRST_ROWS or nbytes >= FIRST_NBYTES:
             break
-    if not parts:
-        return None
-    columns = {name: join_columns([part.columns[name] for part in parts]) for name in parts[0].columns}
-    weights = [part.weight for part in parts if part.weight is not None]
-    label = np.concatenate([part.label for part in parts])
-    return Batch(columns, label, None, 0, np.concatenate(weights) if weights else None)
+    return join_batches(parts) if parts else None
 
 
 def _finite(batch: Batch, feature: FeatureConfig) -> NDArray[np.float64]:

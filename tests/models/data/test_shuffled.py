@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from freshet_serving.models.data import shuffled as module
 from freshet_serving.models.data.shuffled import shuffled
 from freshet_serving.models.data.source import Batch, Field, Schema, check_position
 from freshet_serving.processor.columns import Strings
@@ -61,6 +62,23 @@ def test_rows_are_shuffled_within_windows_and_resume_at_any_batch(total, rows, w
         assert [b.columns["n"].tolist() for b in again] == [b.columns["n"].tolist() for b in batches[at + 1 :]]
         other = read(source, start=batches[at].end, **given_ | {"rows": rows + 3})
         assert [n for b in other for n in b.columns["n"]] == numbers[batches[at].end :].tolist()
+
+
+def test_long_rows_are_shuffled_in_smaller_windows_that_resume(monkeypatch):
+    monkeypatch.setattr(module, "PART_ROWS", 8)
+    source, whole = Numbers(200), {"rows": 10, "until": 190, "window_rows": 100, "seed": [1]}
+    plain = read(source, start=0, **whole)
+    monkeypatch.setattr(module, "WINDOW_NBYTES", 500)
+    batches = read(source, start=0, **whole)
+    numbers = np.concatenate([batch.columns["n"] for batch in batches])
+    assert sorted(numbers) == list(range(190))
+    assert (
+        np.abs(numbers - np.arange(190)).max()
+        < 32
+        < np.abs(np.concatenate([batch.columns["n"] for batch in plain]) - np.arange(190)).max()
+    )
+    again = read(source, start=batches[11].end, **whole)
+    assert [b.columns["n"].tolist() for b in again] == [b.columns["n"].tolist() for b in batches[12:]]
 
 
 def test_different_seed_or_epoch_gives_a_different_order():
