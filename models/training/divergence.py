@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.processor.errors import BadInput
@@ -18,14 +18,22 @@ from freshet_serving.processor.package import MOST_IN_ROW, all_below
 
 if TYPE_CHECKING:
     # Code that only reads checkpoints needs no TensorFlow.
-    from freshet_serving.models.training.checkpoint import RunState
     from freshet_serving.models.training.trainer import Trainer
 
 MOST_NAMED = 3
 """Tables whose own rates a message names."""
 
 
-def check_loss(loss: float, trainer: Trainer, newest: Callable[[], RunState | None]) -> None:
+class SavedState(Protocol):
+    """The state of a checkpoint (models.training.checkpoint.RunState)."""
+
+    epoch: int
+    position: int
+    version: int
+    step: int
+
+
+def check_loss(loss: float, trainer: Trainer, newest: Callable[[], SavedState | None]) -> None:
     """Raise BadInput if a loss is not finite.
 
     Args:
@@ -37,7 +45,7 @@ def check_loss(loss: float, trainer: Trainer, newest: Callable[[], RunState | No
         raise _diverged(f"the loss is {loss}", trainer, newest())
 
 
-def check_weights(tables: Mapping[str, Changes], trainer: Trainer, newest: Callable[[], RunState | None]) -> None:
+def check_weights(tables: Mapping[str, Changes], trainer: Trainer, newest: Callable[[], SavedState | None]) -> None:
     """Raise BadInput if a row, a weight or a number of the optimizer is not finite, or a row too large for a delta.
 
     Args:
@@ -59,7 +67,7 @@ def check_weights(tables: Mapping[str, Changes], trainer: Trainer, newest: Calla
         raise _diverged(f"the last loss was finite, but {fault}", trainer, newest())
 
 
-def _diverged(fault: str, trainer: Trainer, saved: RunState | None) -> BadInput:
+def _diverged(fault: str, trainer: Trainer, saved: SavedState | None) -> BadInput:
     """Return the error of a diverged run; `saved` is the state of its newest checkpoint."""
     where, published = "with the first row", "no version of this run was published"
     if saved is not None and (saved.position or saved.epoch):
