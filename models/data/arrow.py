@@ -151,7 +151,7 @@ def check_type(t: pa.DataType, kind: str, name: str, where: str = "") -> None:
         # As floats, ids from 2**24 on would merge.
         other = "id"
     hint = f" (kind = {other!r} fits)" if other else ""
-    if kind in ONE_OF and _is_string(t):
+    if kind in ONE_OF and is_text(t):
         hint += "; text such as 'a|b' is a list in CSV alone: split it into a column of lists"
     if kind == "seconds":
         raise BadInput(f"{where}: expected {_WANTS[kind]} for hour and weekday, got {name!r} of type {t}")
