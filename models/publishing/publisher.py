@@ -23,16 +23,18 @@ from numpy.typing import NDArray
 from freshet_serving.models.publishing.entity_rows import entity_of, entity_rows
 from freshet_serving.models.publishing.key_ids import as_ids
 from freshet_serving.models.publishing.rollback_patch import RollbackPatch, rollback_patch_since
-from freshet_serving.processor.errors import BadInput, Conflict, Diverged, ParentRolledBack
+from freshet_serving.processor.errors import BadInput, ParentRolledBack
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import RECORD, Delta, Records, TableDelta
 from freshet_serving.processor.repository import (
     ChainLink,
     ChangeLog,
+    Difference,
     Int64s,
     Keyring,
     VersionContents,
     bits,
+    lookup_of,
     open_repository,
     part_difference,
     table_difference,
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from freshet_serving.models.publishing.torch_hook import TorchHook
 
 NOTHING = np.empty(0, np.int64)
+Changes = tuple[dict[str, TableDelta], dict[str, NDArray[np.float32]]]
+"""Changes by table, and whole dense weights by name."""
 
 
 class Publisher:
@@ -94,6 +98,8 @@ class Publisher:
             self._stands_on = self._find(stands_on)
 
     def _find(self, generation: Generation) -> ChainLink:
+        if generation.version != self.manifest.version:
+            raise BadInput(f"generation: expected a generation of version {self.manifest.version}, got {generation}")
         if self._change_log.history.known(generation.step) is None:
             self._change_log.reach_back()
         link = self._change_log.history.known(generation.step)
@@ -161,7 +167,7 @@ class Publisher:
         records = self._records(entities or {}, hashed)
         tables = self._tables({**(rows or {}), **records}, removed or {}, hashed, records.keys())
         weights = {name: self._weight(name, value) for name, value in (dense or {}).items()}
-        return self._commit(tables, weights, event_time, events)
+        return self._commit(lambda: (tables, weights), event_time, events)
 
     def publish_difference(
         self,
@@ -190,18 +196,23 @@ class Publisher:
             The delta's generation, or the newest one without changes.
         """
         self.check_start()
-        contents = self.served()
-        found: dict[str, TableDelta] = {}
-        for name, (ids, records) in self._records(entities or {}, hashed).items():
-            self._check_table(name, ids, records)
-            found[name] = table_difference(contents, name, ids, records.__getitem__)
+        sides: dict[str, tuple[Int64s, NDArray[Any]]] = dict(self._records(entities or {}, hashed))
         for name, (keys, values) in tables.items():
-            ids, rows = self._ids(name, keys, hashed), self._rows(name, values)
+            sides[name] = self._ids(name, keys, hashed), self._rows(name, values)
+        for name, (ids, rows) in sides.items():
             self._check_table(name, ids, rows)
-            found[name] = table_difference(contents, name, ids, rows.__getitem__)
         weights = {name: self._weight(name, value) for name, value in (dense or {}).items()}
-        weights = {name: value for name, value in weights.items() if differs_in_bits(value, contents.dense[name])}
-        return self._commit(found, weights, event_time, events)
+        state = {name: lookup_of(ids, rows.__getitem__) for name, (ids, rows) in sides.items()}
+
+        def begin() -> Difference:
+            contents = self.served()
+            changes = {
+                name: table_difference(contents, name, ids, rows.__getitem__) for name, (ids, rows) in sides.items()
+            }
+            moved = {name: value for name, value in weights.items() if differs_in_bits(value, contents.dense[name])}
+            return Difference(self.manifest, contents.link, state, weights, changes, moved)
+
+        return self._commit(self._kept_up(begin), event_time, events)
 
     def restore(self, generation: str, only: str) -> Generation:
         """Publish the delta that takes one part of the model back to an earlier generation, and leaves the other.
@@ -216,9 +227,13 @@ class Publisher:
         Returns:
             The delta's generation, or the newest one if the part has not changed since.
         """
-        contents = self.served()
-        past = VersionContents(self._version, self._change_log, self._find(Generation.parse(generation)))
-        return self._commit(*part_difference(contents, past, only), None, 0)
+        self._look()
+        past = self._find(Generation.parse(generation))
+
+        def begin() -> Difference:
+            return part_difference(self._change_log, past, only)
+
+        return self._commit(self._kept_up(begin), restores=past.step)
 
     def served(self) -> VersionContents:
         """Return tables and dense weights as of the newest generation: table(name), rows(name, keys), dense."""
@@ -276,44 +291,74 @@ class Publisher:
 
     # Committing.
 
+    def _kept_up(self, begin: Callable[[], Difference]) -> Callable[[], Changes]:
+        """Return a function that returns a difference to the head as it was last read.
+
+        Args:
+            begin: Computes the difference, at first and after a rollback of what it was computed for.
+        """
+        difference = begin()
+
+        def changes() -> Changes:
+            nonlocal difference
+            if not difference.follow(self._change_log):
+                difference = begin()
+            return difference.tables, difference.dense
+
+        return changes
+
     def _commit(
         self,
-        tables: dict[str, TableDelta],
-        dense: dict[str, NDArray[np.float32]],
-        event_time: tuple[float, float] | None,
-        events: int,
+        changes: Callable[[], Changes],
+        event_time: tuple[float, float] | None = None,
+        events: int = 0,
+        restores: int | None = None,
     ) -> Generation:
-        tables = {name: table for name, table in tables.items() if len(table.keys) or len(table.removed)}
-        checked = False
-        while True:
+        """Publish changes on top of the newest generation.
+
+        Args:
+            changes: Returns them for the head as it was last read.
+            event_time: Times of the first and the last event, Unix seconds.
+            events: Number of events.
+            restores: The earlier step that all of them come from, or None.
+        """
+        made: list[Delta] = []
+
+        def make() -> Delta | None:
             self._look()
-            head, top = self._change_log.history.head, self._change_log.history.top
             if not self._on_line():
                 raise ParentRolledBack(
-                    f"publisher: {self.generation} was rolled back, {self._named(head)} is served: call undone(), load "
-                    "its rows and weights, then publish"
+                    f"publisher: {self.generation} was rolled back, {self._named(self._change_log.history.head)} is "
+                    "served: call undone(), load its rows and weights, then publish"
                 )
+            tables, dense = changes()
+            tables = {name: table for name, table in tables.items() if len(table.keys) or len(table.removed)}
             if not tables and not dense:
-                # As after a publication: from here on a rollback undoes what the trainer has.
-                self._stands_on = head
-                return self.generation
-            model, version = self.manifest.model, self.manifest.version
-            delta = Delta(model, version, top + 1, head.step, tables, dense, self._unix_s(), event_time, events)
-            if not checked:
-                delta.check_fits(self.manifest)
-                checked = True
-            try:
-                self._stands_on = self._change_log.publish(delta)
-            except Diverged:
-                raise
-            except Conflict:
-                # Another writer was faster: retry on top of its delta.
-                now = self._change_log.history
-                if (now.head.digest, now.top) == (head.digest, top):
-                    raise
-                continue
-            self._told, self.last = True, delta
+                return None
+            history, manifest = self._change_log.history, self.manifest
+            delta = Delta(
+                manifest.model,
+                manifest.version,
+                history.top + 1,
+                history.head.step,
+                tables,
+                dense,
+                self._unix_s(),
+                event_time,
+                events,
+                restores=restores,
+            )
+            delta.check_fits(manifest)
+            made[:] = [delta]
+            return delta
+
+        link = self._change_log.publish_on_head(make)
+        if link is None:
+            # As after a publication: from here on a rollback undoes what the trainer has.
+            self._stands_on = self._change_log.history.head
             return self.generation
+        self._stands_on, self._told, self.last = link, True, made[0]
+        return self.generation
 
     def _look(self) -> None:
         self._change_log.look()

@@ -7,6 +7,7 @@ Tensors                          dense/<name>            the dense tensors that 
                                  tables/<table>/removed  int64 [r], ids removed (tombstones), distinct, not in keys
 Metadata (all strings)           format, model, version, step, parent_step, compacted ("0" | "1"),
                                  published_at, event_time (JSON [first, last] or []), events, counts (JSON),
+                                 restores (a step; only in a delta that takes a part back to it),
                                  checksums (JSON: tensor -> crc32), checksum (crc32 over all the rest and over every
                                  tensor's name, dtype, shape)
 
@@ -101,6 +102,7 @@ class Delta:
         events: Number of training events that it carries.
         compacted: Whether it replaces the run parent_step + 1 .. step.
         checksum: Checksum of the whole header, and through it of every tensor; identifies the delta.
+        restores: The earlier step that all of its rows and tensors come from; None if they are new.
     """
 
     model: str
@@ -114,6 +116,7 @@ class Delta:
     events: int = 0
     compacted: bool = False
     checksum: str = ""
+    restores: int | None = None
 
     @property
     def rows(self) -> int:
@@ -264,6 +267,8 @@ def stream_delta(file: BinaryIO, delta: Delta) -> None:
         "counts": json.dumps({"rows": delta.rows, "removed": delta.removed, "dense": len(delta.dense)}),
         "checksums": json.dumps({name: array_crc32(a) for name, a in arrays.items()}),
     }
+    if delta.restores is not None:
+        metadata["restores"] = str(delta.restores)
     metadata["checksum"] = header_checksum(metadata, arrays)
     write_tensors(file, arrays, metadata)
 
@@ -356,6 +361,7 @@ def _parse_verified(tensors: Tensors) -> Delta:
         events=_natural(meta, "events"),
         compacted=_natural(meta, "compacted") == 1,
         checksum=meta["checksum"],
+        restores=_natural(meta, "restores") if "restores" in meta else None,
     )
     try:
         delta.check_manifest()
@@ -448,6 +454,7 @@ def folded(deltas: Sequence[Delta]) -> Delta:
         dense=dense,
         event_time=next((d.event_time for d in reversed(deltas) if d.event_time), None),
         events=sum(delta.events for delta in deltas),
+        restores=None,
     )
 
 

@@ -45,12 +45,15 @@ from freshet_serving.processor.repository.log.contents import (
 )
 from freshet_serving.processor.repository.log.damage import find_damage, repair
 from freshet_serving.processor.repository.log.difference import (
+    Difference,
     Float32s,
     Int64s,
     bits,
     differs,
+    lookup_of,
     part_difference,
     places_of,
+    restores_part,
     table_difference,
 )
 from freshet_serving.processor.repository.log.history import ChainLink, History
@@ -145,6 +148,7 @@ __all__ = [
     "ChainRecord",
     "ChangeLog",
     "DeltaFolderScanner",
+    "Difference",
     "DurableDelta",
     "Float32s",
     "FolderWatch",
@@ -179,6 +183,7 @@ __all__ = [
     "is_address",
     "is_written_to",
     "listed",
+    "lookup_of",
     "narrowed",
     "newest_trusted",
     "open_repository",
@@ -190,6 +195,7 @@ __all__ = [
     "prunable",
     "re_sign",
     "repair",
+    "restores_part",
     "root_digest",
     "root_hash",
     "sealed",

@@ -59,6 +59,7 @@ from freshet_serving.processor.repository import (
     Identity,
     UnrecordedDelta,
     identity_of,
+    restores_part,
 )
 from freshet_serving.processor.versions.failed_versions import WarningMessage
 from freshet_serving.processor.versions.held_deltas import (
@@ -68,7 +69,14 @@ from freshet_serving.processor.versions.held_deltas import (
     held_reason,
     set_by_guard,
 )
-from freshet_serving.processor.versions.pre_deploy_check import GATED, RUN, GuardViolation, PreDeployCheck, entry_of
+from freshet_serving.processor.versions.pre_deploy_check import (
+    GATED,
+    ONE,
+    RUN,
+    GuardViolation,
+    PreDeployCheck,
+    entry_of,
+)
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
 from freshet_serving.processor.watching import (
     CURRENT,
@@ -474,11 +482,18 @@ class LogApplier:
         judged = judged and delta.step > self.vouched
 
         def examine(change: StateChange) -> None:
-            self.pre_deploy_check.examine(version, delta, change, judged)
+            self.pre_deploy_check.examine(version, delta, change, judged, ONE, lambda: self._was_served(delta))
 
         apply_ms = version.apply(delta, digest, keep=keep, examine=examine, commit=commit)
         self.pre_deploy_check.served(version, delta)
         return apply_ms
+
+    def _was_served(self, delta: Delta) -> bool:
+        """Report whether a delta only takes a part back; False if the files do not show it."""
+        try:
+            return restores_part(self.change_log, delta)
+        except FreshetError:
+            return False
 
     def _hold(self, link: ChainLink, error: GuardViolation) -> list[str]:
         """Make all servers serve the parent of a delta instead of the delta; raise Diverged."""

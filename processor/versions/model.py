@@ -269,8 +269,7 @@ class ServedModel(RoutedModel):
             here = version.generation
             if generation.step > here.step:
                 raise Conflict(f"rollback: expected a generation before {here}, got {generation}")
-            if log_applier.status.state == DIVERGED:
-                raise Conflict(f"change log: DIVERGED: {log_applier.status.reason}; load the version again")
+            self._check_follows(log_applier)
             change_log = log_applier.change_log
             change_log.look()
             if generation.step < change_log.history.base.step:
@@ -294,6 +293,7 @@ class ServedModel(RoutedModel):
                 self._look(generation.version, version)
             else:
                 self._swap(generation.version, *rebuilt, override=alone)
+            self._check_served(generation.version, link, "rollback")
             reached = self._still(generation.version).generation
             steps = [Generation(generation.version, step) for step in reversed(undone)]
             return RollbackResult(reached, steps, change_log.history.top + 1, recorded=alone is None)
@@ -305,15 +305,20 @@ class ServedModel(RoutedModel):
             generation: The generation whose part to serve.
             only: "entities" for the features of entities, "model" for rows and dense weights.
         """
-        with self._lock, self._dirty_versions.changing(generation.version):
+        number = generation.version
+        self._check_follows(self._loaded(number)[1])
+        # A log of its own: the lock is taken only to serve what is committed, as a poll does.
+        change_log = ChangeLog(self._repository.reader(self.name, number), self._clock.unix_s)
+        change_log.begin_at_snapshot()
+        link = publish_part(change_log, generation, only, self._clock.unix_s())
+        with self._lock, self._dirty_versions.changing(number):
             self.lock_watch.turn()
-            version, log_applier = self._loaded(generation.version)
-            change_log = log_applier.change_log
-            change_log.look()
-            if publish_part(version.files, change_log, generation, only, self._clock.unix_s()):
-                self._look(generation.version, version)
-            reached = self._still(generation.version).generation
-            return RollbackResult(reached, [], change_log.history.top + 1, recorded=True)
+            version, _ = self._loaded(number)
+            if link is not None:
+                self._look(number, version)
+                self._check_served(number, link, "rollback")
+            reached, top = self._still(number).generation, self._log_appliers[number].change_log.history.top
+            return RollbackResult(reached, [], top + 1, recorded=True)
 
     def release(self, number: int, reason: str = "") -> Generation:
         """Serve the held deltas of a loaded version, and commit the release to its change log.
@@ -333,7 +338,9 @@ class ServedModel(RoutedModel):
             self.lock_watch.turn()
             version, log_applier = self._loaded(number)
             log_applier.release(reason)
+            released = log_applier.change_log.history.head
             self._look(number, version)
+            self._check_served(number, released, "release")
             return self._still(number).generation
 
     def reject(self, number: int, reason: str = "") -> RollbackResult:
@@ -360,6 +367,8 @@ class ServedModel(RoutedModel):
             done = self.rollback(Generation(number, log_applier.target.step), reason)
             steps = publish_anew(change_log, sound) if done.recorded else []
             self._follow(number, self._still(number))
+            if steps and (again := change_log.history.known(steps[-1])) is not None:
+                self._check_served(number, again, "reject: the held deltas are undone, others published again")
             kept = tuple(Generation(number, step) for step in steps)
             reached = self._still(number).generation
             return replace(done, generation=reached, kept=kept, next_step=change_log.history.top + 1)
@@ -438,6 +447,35 @@ class ServedModel(RoutedModel):
         if version is None:
             raise NotFound(f"version {number} of model {self.name!r} is not loaded")
         return version, self._log_appliers[number]
+
+    def _check_follows(self, log_applier: LogApplier) -> None:
+        if log_applier.status.state == DIVERGED:
+            raise Conflict(f"change log: DIVERGED: {log_applier.status.reason}; load the version again")
+
+    def _check_served(self, number: int, link: ChainLink, operation: str) -> None:
+        """Raise Conflict unless a generation that an operation committed is served, or a later one that continues it.
+
+        Args:
+            number: The version.
+            link: The generation.
+            operation: Name of the operation, for the message.
+        """
+        served, log_applier = self._still(number), self._log_appliers[number]
+        history, status = log_applier.change_log.history, log_applier.status
+        here = history.links.get(served.digest)
+        if here is not None and any(one.digest == link.digest for one in history.back(here)):
+            return
+        written = Generation(number, link.step)
+        state = f"{status.state}: {status.reason}" if status.reason else "another writer has undone it"
+        cure = ""
+        if log_applier.target is not history.head:
+            cure = (
+                f"; `freshet delta release {self.name} --version {number}` serves it, `freshet delta reject "
+                f"{self.name} --version {number}` undoes it"
+            )
+        raise Conflict(
+            f"{operation}: {written} is committed but not served: {state}; this server serves {served.generation}{cure}"
+        )
 
     def _poll_versions(self) -> list[str]:
         known, policy = self._repository.versions(self.name), self.policy.versions

@@ -3,6 +3,11 @@
 A rollback moves the log's head to an earlier generation, so it takes back everything. One part goes back by a delta:
 what differs from the earlier generation, computed from the version's files and committed like any other delta. So
 servers follow it, the guard checks it, and a trainer sees the generation that it has to continue from.
+
+The delta is computed and committed without the model's lock, on top of the newest generation: when another writer is
+faster, only the keys of its deltas are compared again. The delta names the generation that it goes back to. A server
+whose guard finds it out of line compares it with that generation, and serves it if every row and weight is the one that
+was served before.
 """
 
 from __future__ import annotations
@@ -10,15 +15,14 @@ from __future__ import annotations
 from freshet_serving.processor.errors import NotFound
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Delta
-from freshet_serving.processor.repository import ChangeLog, VersionContents, VersionReader, part_difference
+from freshet_serving.processor.repository import ChainLink, ChangeLog, part_difference
 
 
-def publish_part(files: VersionReader, change_log: ChangeLog, generation: Generation, only: str, unix_s: float) -> bool:
-    """Commit the delta that takes a part back; return False if the part has not changed since.
+def publish_part(change_log: ChangeLog, generation: Generation, only: str, unix_s: float) -> ChainLink | None:
+    """Commit the delta that takes a part back, and return its generation; None if the part has not changed since.
 
     Args:
-        files: The version.
-        change_log: Its change log, just read.
+        change_log: The version's change log, which nothing else uses meanwhile.
         generation: The generation whose part to serve.
         only: "entities" for the features of entities, "model" for rows and dense weights.
         unix_s: The time.
@@ -28,15 +32,36 @@ def publish_part(files: VersionReader, change_log: ChangeLog, generation: Genera
         NotReady: The repository cannot be written.
     """
     change_log.may_write()
+    manifest = change_log.manifest
+    change_log.look()
     if generation.step < change_log.history.base.step:
         change_log.reach_back()
-    head, link = change_log.history.head, change_log.history.on_line(generation.step)
-    if link is None:
-        raise NotFound(f"rollback: generation {generation} of model {files.manifest.model!r} does not exist")
-    contents, past = (VersionContents(files, change_log, at) for at in (head, link))
-    tables, dense = part_difference(contents, past, only)
-    if not tables and not dense:
-        return False
-    manifest, step = files.manifest, change_log.history.top + 1
-    change_log.publish(Delta(manifest.model, manifest.version, step, head.step, tables, dense, unix_s))
-    return True
+
+    def past() -> ChainLink:
+        link = change_log.history.on_line(generation.step)
+        if link is None:
+            raise NotFound(f"rollback: generation {generation} of model {manifest.model!r} does not exist")
+        return link
+
+    difference = part_difference(change_log, past(), only)
+
+    def make() -> Delta | None:
+        nonlocal difference
+        link = past()
+        if not difference.follow(change_log):
+            difference = part_difference(change_log, link, only)
+        if not difference.tables and not difference.dense:
+            return None
+        history = change_log.history
+        return Delta(
+            manifest.model,
+            manifest.version,
+            history.top + 1,
+            history.head.step,
+            difference.tables,
+            difference.dense,
+            unix_s,
+            restores=link.step,
+        )
+
+    return change_log.publish_on_head(make)

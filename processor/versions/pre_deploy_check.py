@@ -11,7 +11,7 @@ Invariants
   Other servers have served it, or it cannot be known whether they did, and a starting server has no requests yet to
   check it with. Deltas that arrive later in one run are checked as a whole, as one change from what is served
   (processor.versions.log_applier).
-- A released delta is not checked again.
+- A released delta is not checked again. A part that goes back to what was served before is never held.
 - The guard learns only from what is served: a delta that fails on the way, or is held, leaves nothing behind.
 - A failed preview does not count against the delta: it is checked by the other figures.
 - The rows of a delta that are sampled cannot be predicted from outside: the generator is seeded from the system's
@@ -150,7 +150,13 @@ class PreDeployCheck:
         return self._bounds().mode != OFF
 
     def examine(
-        self, version: ServedVersion, delta: Delta, change: StateChange, judged: bool, asked: str = ONE
+        self,
+        version: ServedVersion,
+        delta: Delta,
+        change: StateChange,
+        judged: bool,
+        asked: str = ONE,
+        served_before: Callable[[], bool] = lambda: False,
     ) -> None:
         """Check a change that is ready to be served.
 
@@ -160,6 +166,8 @@ class PreDeployCheck:
             change: The change, staged and prepared.
             judged: False to learn from it only.
             asked: ONE, RUN or GATED.
+            served_before: Returns True if all that the change brings was served before; asked only if it is out of
+                line.
 
         Raises:
             GuardViolation: The change must not be served.
@@ -174,6 +182,8 @@ class PreDeployCheck:
             self._done.preview_s.observe(previewed.seconds)
             self._figures += previewed.figures
         verdict = self._judge(bounds, delta, asked) if judged else None
+        if verdict is not None and served_before():
+            verdict, judged = None, False
         if verdict is not None:
             if asked == ONE:
                 self._done.held[verdict.kind] += 1

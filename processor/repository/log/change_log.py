@@ -123,7 +123,7 @@ class ChangeLog:
             unix_s: Clock for Unix seconds.
         """
         self.folder, self.storage, self.manifest = version.folder, version.storage, version.root_manifest
-        self._unix_s, self._version = unix_s, version
+        self._unix_s, self.version = unix_s, version
         self._root, self._digest = root_hash(self.manifest), root_digest(self.manifest)
         self._written = 0
         # Number of a record that may exist although writing it has failed.
@@ -205,7 +205,7 @@ class ChangeLog:
 
     def records(self) -> Iterator[ChainRecord]:
         """Yield every record of the log, read again from the first on; raise Diverged at an invalid one."""
-        anew = ChangeLog(self._version, self._unix_s)
+        anew = ChangeLog(self.version, self._unix_s)
         while (record := anew._next()) is not None:
             yield record
 
@@ -278,7 +278,7 @@ class ChangeLog:
 
     def may_write(self) -> Signer | None:
         """Return the signing key for new records, None if they are not signed; raise SigningKeyRequired."""
-        return self._version.keyring.key_for("change log", self.manifest.key)
+        return self.version.keyring.key_for("change log", self.manifest.key)
 
     def publish(self, delta: Delta) -> ChainLink:
         """Commit a delta: its file, then its record. The delta has passed Delta.check().
@@ -292,6 +292,30 @@ class ChangeLog:
         name = f"{delta.step}{SUFFIX}"
         kept = self._write(delta, lambda file: stream_delta(file, delta), lambda digest: name)
         return self.commit(delta, kept)
+
+    def publish_on_head(self, make: Callable[[], Delta | None]) -> ChainLink | None:
+        """Commit a delta on top of the newest generation, made anew whenever another writer was faster.
+
+        Args:
+            make: Returns a delta of the head as it was last read, or None if there is nothing to commit.
+
+        Raises:
+            Conflict: It does not continue the log, although no other writer was faster.
+            NotReady: The repository is not writable, or other writers write to it all the time.
+        """
+        for _ in range(MOST_TRIES):
+            self.look()
+            delta = make()
+            if delta is None:
+                return None
+            try:
+                return self.publish(delta)
+            except Diverged:
+                raise
+            except Conflict:
+                if (self.history.head.step, self.history.top + 1) == (delta.parent_step, delta.step):
+                    raise
+        raise NotReady("change log: other writers write to it all the time; try again")
 
     def keep(self, delta: Delta, data: DeltaBytes) -> DurableDelta:
         """Make a delta's bytes durable in the version's folder, for commit().

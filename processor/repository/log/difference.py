@@ -1,24 +1,32 @@
 """Compute the delta that makes what is served equal to something else, bit by bit: a trainer's table, an older part.
 
 Both sides are read in pieces: apart from the differing rows, memory is eight bytes for each key of the trainer.
+
+A Difference stays true beside other writers: it follows the log and compares only the keys that newer deltas changed.
+So a retry after a conflict costs what the other writer published, whatever the size of the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import RECORD, TableDelta
+from freshet_serving.processor.errors import BadInput, Diverged
+from freshet_serving.processor.package import RECORD, Delta, DeltaRun, Manifest, TableDelta
+from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import VersionContents, stored, widened
+from freshet_serving.processor.repository.log.history import ChainLink
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 Read = Callable[[Int64s], NDArray[Any]]
 """Reader of rows at the given places, float32 [m, dim], or records."""
+Lookup = Callable[[Int64s], tuple[NDArray[np.bool_], NDArray[Any]]]
+"""Returns which distinct keys have a row, bool [n], and their rows, [n, dim]."""
 
 PIECE = 1 << 16
 MODEL, ENTITIES = "model", "entities"
@@ -66,14 +74,92 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
     return TableDelta(keys[places], rows, np.sort(np.concatenate([np.empty(0, np.int64), *gone])))
 
 
-def part_difference(
-    contents: VersionContents, past: VersionContents, only: str
-) -> tuple[dict[str, TableDelta], dict[str, NDArray[np.float32]]]:
-    """Return the tables and dense weights of the delta that takes one part of a version back; empty if it is there.
+class Difference:
+    """The delta that makes some tables and dense weights equal to a state, on top of the newest generation.
+
+    Attributes:
+        link: The generation that it applies to.
+        tables: Changes by table; empty ones are left out.
+        dense: The dense weights that differ, whole.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        link: ChainLink,
+        state: Mapping[str, Lookup],
+        weights: Mapping[str, Float32s],
+        tables: Mapping[str, TableDelta] | None = None,
+        dense: Mapping[str, Float32s] | None = None,
+    ) -> None:
+        """Begin with the difference at a generation.
+
+        Args:
+            manifest: The version's manifest.
+            link: The generation.
+            state: By table, the rows to serve.
+            weights: By name, the dense weights to serve.
+            tables: Changes by table at the generation; by default none, for a state that is the generation's own.
+            dense: The dense weights that differ there; by default none.
+        """
+        self.link, self._manifest, self._state, self._weights = link, manifest, state, weights
+        self.tables = {name: table for name, table in (tables or {}).items() if len(table.keys) or len(table.removed)}
+        self.dense = dict(dense or {})
+
+    def follow(self, change_log: ChangeLog) -> bool:
+        """Apply to the head as it was last read; return False, unchanged, if the generation has been undone.
+
+        Raises:
+            Diverged: A delta since the generation cannot be read.
+        """
+        head, ahead = change_log.history.head, list[ChainLink]()
+        for link in change_log.history.back(head):
+            if link.digest == self.link.digest:
+                break
+            ahead.append(link)
+        else:
+            return False
+        if ahead:
+            run = DeltaRun()
+            for link in reversed(ahead):
+                run.add(change_log.read_delta(link))
+            self._take(run.folded())
+            self.link = head
+        return True
+
+    def _take(self, delta: Delta) -> None:
+        for name in delta.tables.keys() & self._state.keys():
+            table = self._compared(name, delta.tables[name])
+            self.tables.pop(name, None)
+            if len(table.keys) or len(table.removed):
+                self.tables[name] = table
+        for name in delta.dense.keys() & self._weights.keys():
+            self.dense.pop(name, None)
+            if not np.array_equal(bits(self._weights[name]), bits(delta.dense[name])):
+                self.dense[name] = self._weights[name]
+
+    def _compared(self, name: str, served: TableDelta) -> TableDelta:
+        """Return the changes of a table after a delta: for its keys compared anew, for others as they were."""
+        keys, upserted = np.concatenate([served.keys, served.removed]), len(served.keys)
+        dtype = self._manifest.table(name).dtype
+        there, rows = self._state[name](keys)
+        same = np.zeros(len(keys), np.bool_)
+        same[:upserted] = ~differs(stored(rows[:upserted], dtype), stored(served.rows, dtype))
+        set_again, gone = there & ~same, ~there & (np.arange(len(keys)) < upserted)
+        known = self.tables.get(name) or TableDelta(keys[:0], rows[:0], keys[:0])
+        kept, left = ~np.isin(known.keys, keys), ~np.isin(known.removed, keys)
+        all_keys = np.concatenate([known.keys[kept], keys[set_again]])
+        order = np.argsort(all_keys)
+        all_rows = np.concatenate([known.rows[kept], rows[set_again]])
+        return TableDelta(all_keys[order], all_rows[order], np.sort(np.concatenate([known.removed[left], keys[gone]])))
+
+
+def part_difference(change_log: ChangeLog, past: ChainLink, only: str) -> Difference:
+    """Return the difference that takes one part of a version back to an earlier generation.
 
     Args:
-        contents: The served state.
-        past: An earlier state.
+        change_log: The version's change log, just read.
+        past: The earlier generation.
         only: MODEL or ENTITIES.
 
     Raises:
@@ -81,16 +167,72 @@ def part_difference(
     """
     if only not in (MODEL, ENTITIES):
         raise BadInput(f"only: expected {MODEL} or {ENTITIES}, got {only[:40]!r}")
-    tables = {}
-    for entry in contents.base.manifest.tables:
-        if (entry.dtype == RECORD) == (only == ENTITIES):
-            keys, rows = past.table(entry.name)
-            changed = table_difference(contents, entry.name, keys, rows.__getitem__)
-            if len(changed.keys) or len(changed.removed):
-                tables[entry.name] = changed
-    weights = past.dense if only == MODEL else {}
-    dense = {n: value for n, value in weights.items() if not np.array_equal(bits(value), bits(contents.dense[n]))}
-    return tables, dense
+    files, manifest = change_log.version, change_log.manifest
+    contents = VersionContents(files, change_log, past)
+    names = [entry.name for entry in manifest.tables if (entry.dtype == RECORD) == (only == ENTITIES)]
+    state = {name: partial(contents.rows, name) for name in names}
+    weights = contents.dense if only == MODEL else {}
+    difference = Difference(manifest, past, state, weights)
+    try:
+        if difference.follow(change_log):
+            return difference
+    except Diverged:
+        # Deltas that a snapshot replaces may have been pruned: compare whole tables, which needs none of them.
+        pass
+    served, tables = VersionContents(files, change_log, change_log.history.head), {}
+    for name in names:
+        keys, rows = contents.table(name)
+        tables[name] = table_difference(served, name, keys, rows.__getitem__)
+    dense = {n: value for n, value in weights.items() if not np.array_equal(bits(value), bits(served.dense[n]))}
+    return Difference(manifest, served.link, state, weights, tables, dense)
+
+
+def restores_part(change_log: ChangeLog, delta: Delta) -> bool:
+    """Report whether all that a delta changes is as it was at the earlier generation that the delta names.
+
+    A generation behind a gate does not count: it was never served.
+
+    Args:
+        change_log: The version's change log, just read.
+        delta: The delta, of the version's next or newest generation.
+    """
+    if delta.restores is None:
+        return False
+    if delta.restores < change_log.history.base.step:
+        change_log.reach_back()
+    history = change_log.history
+    past = history.on_line(delta.restores)
+    if past is None or past.step > min(delta.parent_step, history.target.step):
+        return False
+    contents = VersionContents(change_log.version, change_log, past)
+    for name, table in delta.tables.items():
+        there, rows = contents.rows(name, table.keys)
+        dtype = change_log.manifest.table(name).dtype
+        if not there.all() or differs(rows, stored(table.rows, dtype)).any():
+            return False
+        if contents.rows(name, table.removed)[0].any():
+            return False
+    return all(np.array_equal(bits(value), bits(contents.dense[name])) for name, value in delta.dense.items())
+
+
+def lookup_of(keys: Int64s, read: Read) -> Lookup:
+    """Return a lookup among the rows of a trainer.
+
+    Args:
+        keys: The trainer's keys, int64 [n], distinct, in any order.
+        read: Reads the trainer's rows at places among the keys.
+    """
+    order = np.argsort(keys)
+    ordered = keys[order]
+
+    def look_up(asked: Int64s) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+        at, there = places_of(ordered, asked)
+        known = read(order[at[there]])
+        rows = np.zeros((len(asked), *known.shape[1:]), known.dtype)
+        rows[there] = known
+        return there, rows
+
+    return look_up
 
 
 def differs(mine: Float32s, theirs: Float32s) -> NDArray[np.bool_]:
