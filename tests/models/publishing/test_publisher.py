@@ -265,3 +265,49 @@ def test_newest_version_is_published_to_by_default(publisher):
     write_package(root, version=2)
     assert Publisher(root, "small").generation == Generation(2, 0)
     assert Publisher(root, "small", version=1).generation == Generation(1, 0)
+
+
+@pytest.fixture
+def overtaken(publisher, folder, monkeypatch):
+    """Let another publisher be faster than the next publication, with the deltas of the list."""
+    commit, deltas = ChangeLog.publish, []
+
+    def publish(change_log, delta):
+        if deltas and change_log is publisher._change_log:
+            rows = deltas.pop(0)
+            Publisher(folder.parents[1], "small").publish(**rows)
+        return commit(change_log, delta)
+
+    monkeypatch.setattr(ChangeLog, "publish", publish)
+    return deltas
+
+
+def test_difference_overrides_deltas_that_came_meanwhile(publisher, overtaken):
+    whole = [1, 2, 3]
+    weights = make_weights(4)
+    overtaken += [
+        {"rows": {"user": ([2, 77], rows_of([2, 77], 9))}, "dense": {"mlp_0/bias": make_weights(8)["mlp_0/bias"]}},
+        {"removed": {"user": [3]}},
+    ]
+    generation = publisher.publish_difference({"user": (whole, rows_of(whole, 5))}, dense=weights)
+    assert generation == Generation(1, 3)
+    contents = publisher.served()
+    keys, rows = contents.table("user")
+    assert keys.tolist() == whole
+    assert np.array_equal(rows, rows_of(whole, 5))
+    assert all(np.array_equal(contents.dense[name], weights[name]) for name in weights)
+
+
+def test_restored_part_overrides_deltas_that_came_meanwhile(publisher, overtaken):
+    publisher.publish(rows={"user": ([1], rows_of([1], 5))})
+    before = served(publisher)
+    publisher.publish(rows={"user": ([2], rows_of([2], 5))})
+    overtaken.append({"rows": {"user": ([1, 88], rows_of([1, 88], 9))}})
+    assert publisher.restore("1.1", only="model") == Generation(1, 4)
+    assert served(publisher) == before
+
+
+def test_generation_of_another_version_is_refused(publisher):
+    publisher.publish(rows={"user": ([1], rows_of([1], 5))})
+    with pytest.raises(BadInput, match=r"generation: expected a generation of version 1, got 7\.0"):
+        publisher.restore("7.0", only="model")

@@ -1,5 +1,7 @@
 """Features go back without rows and weights, or those without the features; what is there already publishes nothing."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,9 @@ from freshet_serving import Publisher
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import read_delta
+from freshet_serving.processor.repository import ChangeLog, VersionContents
+from freshet_serving.processor.versions.part_restoration import publish_part
 from tests.support import entities
 from tests.support.packages import make_weights, rows_of
 
@@ -61,3 +66,62 @@ def test_unknown_generation_or_part_is_refused(processor):
         processor.rollback("small", Generation(1, 9), only="entities")
     with pytest.raises(BadInput, match="only: expected model or entities, got 'rows'"):
         processor.rollback("small", Generation(1, 1), only="rows")
+
+
+@pytest.fixture
+def racing(tmp_path, monkeypatch):
+    """Let another publisher be faster than each of the next operations, as often as is asked."""
+    commit, left = ChangeLog.publish, []
+
+    def publish(change_log, delta):
+        if left:
+            race = left.pop()
+            with monkeypatch.context() as calm:
+                calm.setattr(ChangeLog, "publish", commit)
+                race()
+        return commit(change_log, delta)
+
+    monkeypatch.setattr(ChangeLog, "publish", publish)
+    return left
+
+
+def test_part_goes_back_on_top_of_deltas_that_came_meanwhile(processor, tmp_path, racing):
+    other = Publisher(tmp_path, "small")
+    racing += [
+        lambda: other.publish(entities={"profile": ([1], entities.columns([1], 9))}),
+        lambda: other.publish(rows={"user": ([3], rows_of([3], 9))}, removed={"entities.profile": [2]}),
+    ]
+
+    done = processor.rollback("small", Generation(1, 1), only="entities")
+
+    assert str(done.generation) == "1.5"
+    served = Publisher(tmp_path, "small")
+    past = VersionContents(served._version, served._change_log, served._change_log.history.on_line(1))
+    now = served.served()
+    for mine, theirs in zip(now.table("entities.profile"), past.table("entities.profile")):
+        assert np.array_equal(mine, theirs)
+    assert np.array_equal(now.rows("user", np.array([3]))[1], rows_of([3], 9))
+
+
+def test_delta_holds_only_the_keys_that_changed_since(processor, tmp_path):
+    Publisher(tmp_path, "small").publish(rows={"user": ([1, 40], rows_of([1, 40], 5))})
+    processor.rollback("small", Generation(1, 2), only="model")
+    delta = read_delta(tmp_path / "small" / "1" / "deltas" / "4.safetensors")
+    assert list(delta.tables) == ["user"]
+    assert (delta.tables["user"].keys.tolist(), delta.tables["user"].removed.tolist()) == ([1], [40])
+    assert (delta.dense, delta.restores) == ({}, 2)
+
+
+def test_model_is_not_locked_while_the_difference_is_computed(processor, monkeypatch):
+    model, others = processor.host.model("small"), []
+
+    def publish(*args):
+        others.append(threading.Thread(target=model.poll))
+        others[-1].start()
+        others[-1].join(30)
+        assert not others[-1].is_alive()
+        return publish_part(*args)
+
+    monkeypatch.setattr("freshet_serving.processor.versions.model.publish_part", publish)
+    assert str(processor.rollback("small", Generation(1, 1), only="entities").generation) == "1.3"
+    assert len(others) == 1

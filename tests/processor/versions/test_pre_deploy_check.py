@@ -1,6 +1,7 @@
 """Deltas on probation, on real versions: good ones are served, each fault is held, and what the records say of it."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,6 +125,46 @@ def test_moved_rows_and_weights_are_held_without_any_request(tmp_path, stream, f
     model.poll()
     assert served(model) == f"1.{GOOD}"
     assert model.chain(1).state == "HELD"
+
+
+def test_part_that_was_served_before_is_never_held(tmp_path, stream):
+    model, other = opened(tmp_path), opened(tmp_path)
+    feed(tmp_path, model, stream)
+    drop(tmp_path, stream.fault("zeroed"))
+    model.poll()
+    model.release(1)
+    other.poll()
+    assert served(model) == served(other) == f"1.{GOOD + 1}"
+
+    done = model.restore(Generation(1, GOOD), "model")
+
+    assert str(done.generation) == served(model) == f"1.{GOOD + 2}"
+    other.poll()
+    assert served(other) == f"1.{GOOD + 2}"
+    assert model.guard_stats.held.total() == 1
+
+
+def test_delta_that_claims_an_earlier_state_falsely_is_held(tmp_path, stream):
+    model = opened(tmp_path)
+    feed(tmp_path, model, stream)
+    drop(tmp_path, replace(stream.fault("zeroed"), restores=GOOD - 1))
+    model.poll()
+    assert (served(model), model.chain(1).state) == (f"1.{GOOD}", "HELD")
+
+
+def test_part_taken_back_behind_a_gate_says_held_and_the_command(tmp_path, stream):
+    model = opened(tmp_path)
+    feed(tmp_path, model, stream)
+    chain(tmp_path).hold("looked at")
+    cure = "`freshet delta release small --version 1` serves it"
+
+    with pytest.raises(
+        Conflict, match=f"rollback: 1.{GOOD + 1} is committed but not served: HELD: looked at; .*{cure}"
+    ):
+        model.restore(Generation(1, GOOD - 1), "model")
+
+    assert served(model) == f"1.{GOOD}"
+    assert str(model.release(1)) == f"1.{GOOD + 1}"
 
 
 def test_released_delta_is_served_everywhere_without_another_check(tmp_path, stream):
