@@ -115,6 +115,15 @@ class Publisher:
         """
         return Generation(self.manifest.version, self._stands_on.step)
 
+    @property
+    def held(self) -> str:
+        """Why servers hold the newest generation, as of the last look at the change log; "" if they may serve it.
+
+        A guard that has not seen the generation yet may still hold it.
+        """
+        history = self._change_log.history
+        return "" if history.gate is None else history.held or "held"
+
     def ids(self, table: str, keys: Any) -> Int64s:
         """Return keys as packages store them, int64 [n]; strings are hashed with the table's seed. Raises BadInput.
 

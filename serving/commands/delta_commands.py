@@ -11,8 +11,8 @@ from freshet_serving.serving.commands.completion import generations, models
 from freshet_serving.serving.commands.key_commands import KeyOption
 
 if TYPE_CHECKING:
+    from freshet_serving.models.publishing.publisher import Publisher
     from freshet_serving.processor.generation import Generation
-    from freshet_serving.processor.package import Delta
 
 delta_app = typer.Typer(help="List, apply, fold and roll back deltas.", no_args_is_help=True)
 
@@ -262,7 +262,7 @@ def delta_make(
     generation = publisher.publish_difference(export.tables, export.dense, hashed=True)
     for note in export.notes:
         print(note)
-    _print_difference(model, publisher.last, before, generation)
+    _print_difference(model, publisher, before, generation)
 
 
 @delta_app.command("follow")
@@ -306,14 +306,22 @@ def _make_features(model: str, path: Path, repository: str, version: int | None,
     before = publisher.generation
     keys, columns = read_entity(publisher.manifest, entity, str(path)).newest()
     generation = publisher.publish_difference({}, entities={entity: (keys, columns)})
-    _print_difference(model, publisher.last, before, generation)
+    _print_difference(model, publisher, before, generation)
 
 
-def _print_difference(model: str, delta: Delta | None, before: Generation, generation: Generation) -> None:
+def _print_difference(model: str, publisher: Publisher, before: Generation, generation: Generation) -> None:
+    """Print a published difference; exit with 1 if servers hold it."""
+    delta = publisher.last
     if delta is None:
         print(f"{model} {before}: no differences")
-        return
-    print(
-        f"{model} {generation}: {delta.rows} rows, {delta.removed} removed, {len(delta.dense)} dense weights, "
-        f"{delta.nbytes} bytes"
-    )
+    else:
+        print(
+            f"{model} {generation}: {delta.rows} rows, {delta.removed} removed, {len(delta.dense)} dense weights, "
+            f"{delta.nbytes} bytes"
+        )
+    if publisher.held:
+        print(
+            f"HELD: servers do not serve {model} {generation}: {publisher.held}; `freshet delta release {model} "
+            f"--version {generation.version}` serves it"
+        )
+        raise typer.Exit(1)

@@ -136,6 +136,19 @@ def test_header_is_the_deltas_manifest_as_documented(tmp_path):
     assert all(len(c) == 8 and int(c, 16) >= 0 for c in [*checksums.values(), meta["checksum"]])
 
 
+def test_restored_step_is_stored_only_where_there_is_one(tmp_path):
+    path = tmp_path / "3.safetensors"
+    for delta in (make_delta(3, [1]), dataclasses.replace(make_delta(3, [1]), restores=0)):
+        write_delta(path, delta)
+        assert read_delta(path).restores == delta.restores
+        assert (b'"restores"' in path.read_bytes()) == (delta.restores is not None)
+
+
+def test_folded_run_claims_no_restored_step():
+    restored = dataclasses.replace(make_delta(4, [2]), restores=1)
+    assert delta_module.folded([make_delta(3, [1]), restored]).restores is None
+
+
 def test_empty_delta_is_a_valid_delta(tmp_path):
     write_delta(tmp_path / "1", Delta("small", 1, 1, 0, {}))
     back = read_delta(tmp_path / "1")

@@ -112,6 +112,18 @@ def test_difference_of_an_entitys_table_is_published(tmp_path):
     assert "profile: 8 keys of user, 32 bytes each: tags, up to 3 of tags" in shown
 
 
+def test_difference_behind_a_gate_says_held_and_exits_with_one(tmp_path):
+    entities.write_package(tmp_path, entity=EntityEntry("profile", "user", ["tags"], {"tags": 3}))
+    ChangeLog.of(Repository(tmp_path).version("small")).hold("looked at")
+    pq.write_table(pa.table({"user": [1], "tags": [["a"]]}), tmp_path / "users.parquet")
+    make = ("delta", "make", "small", "--from-export", str(tmp_path / "users.parquet"), "--repository", str(tmp_path))
+    published, held = run(*make, "--entity", "profile", code=1).splitlines()
+    assert published.startswith("small 1.1: 1 rows")
+    assert held == (
+        "HELD: servers do not serve small 1.1: looked at; `freshet delta release small --version 1` serves it"
+    )
+
+
 def test_rows_of_a_stream_are_published_as_features(tmp_path, monkeypatch):
     monkeypatch.setattr("freshet_serving.serving.commands.shutdown_signals.stop_on_signal", lambda stop: None)
     entities.write_package(tmp_path, entity=EntityEntry("profile", "user", ["tags"], {"tags": 3}))
