@@ -125,3 +125,29 @@ def test_model_is_not_locked_while_the_difference_is_computed(processor, monkeyp
     monkeypatch.setattr("freshet_serving.processor.versions.model.publish_part", publish)
     assert str(processor.rollback("small", Generation(1, 1), only="entities").generation) == "1.3"
     assert len(others) == 1
+
+
+@pytest.mark.long
+def test_every_part_goes_back_beside_a_feed(processor, tmp_path):
+    model, stop = processor.host.model("small"), threading.Event()
+
+    def feed():
+        publisher, step = Publisher(tmp_path, "small"), 2
+        while not stop.wait(0.05):
+            step += 1
+            publisher.publish(
+                rows={"user": ([step % 20], rows_of([step % 20], step))},
+                entities={"profile": ([step % 8], entities.columns([step % 8], step))},
+            )
+            model.poll()
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    try:
+        reached = [processor.rollback("small", Generation(1, 1), only=only) for only in ("entities", "model") * 10]
+    finally:
+        stop.set()
+        feeding.join()
+    steps = [done.generation.step for done in reached]
+    assert steps == sorted(steps)
+    assert model.chain(1).state == "CURRENT"
