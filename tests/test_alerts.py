@@ -15,7 +15,11 @@ from tests.serving.fakes import FakeProcessor
 DOCS = Path(__file__).parents[1] / "docs" / "reference"
 RULES = DOCS / "alerts.yml"
 # Of a fleet, and of what is only there where it was asked for.
-ELSEWHERE = {"freshet_worker_restarts_total", *(f"freshet_{name}_total" for name in OTHERS)}
+ELSEWHERE = {
+    "freshet_worker_restarts_total",
+    "freshet_model_feature_damaged_total",
+    *(f"freshet_{name}_total" for name in OTHERS),
+}
 
 
 @pytest.mark.parametrize("command", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")])

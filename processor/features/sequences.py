@@ -68,11 +68,9 @@ class SequenceColumns:
         """
         found = dict(inputs)
         for s in self._sequences:
-            splits, lengths = found.pop(s.name + ROW_SPLITS, None), found.pop(s.name + LENGTHS, None)
-            if splits is not None or lengths is not None:
-                _unpack(found, s, splits, lengths)
+            unpack(found, s)
             columns = {name: found[name] for name in s.inputs if name in found}
-            lists = [column for column in columns.values() if isinstance(column, Ragged) and _sound(column)]
+            lists = [column for column in columns.values() if isinstance(column, Ragged) and is_sound(column)]
             if len(lists) < len(columns) or not lists:
                 # The caller refuses what is no list, and names it.
                 continue
@@ -88,22 +86,33 @@ class SequenceColumns:
         return found
 
 
-def _sound(column: Ragged) -> bool:
-    """Report whether row_splits describe the values."""
+def is_sound(column: Ragged) -> bool:
+    """Report whether a column's row_splits describe its values."""
     splits = column.row_splits
     whole = splits.dtype.kind in "iu" and splits.ndim == 1 and len(splits) > 1
     return bool(whole and splits[0] == 0 and splits[-1] == len(column.values) and (splits[1:] >= splits[:-1]).all())
 
 
-def _unpack(found: dict[str, Column], s: SequenceEntry, splits: Column | None, lengths: Column | None) -> None:
-    """Replace a sequence's columns by lists, given one row_splits or lengths for all of them."""
+def unpack(found: dict[str, Column], s: SequenceEntry) -> None:
+    """Replace a sequence's columns by lists if they came with one row_splits or lengths for all of them.
+
+    Args:
+        found: Columns by name, to change.
+        s: The sequence.
+
+    Raises:
+        BadInput: The columns do not belong together.
+    """
+    splits, lengths = found.pop(s.name + ROW_SPLITS, None), found.pop(s.name + LENGTHS, None)
     if splits is not None and lengths is not None:
         raise BadInput(f"input {s.name + ROW_SPLITS!r}: expected it or {s.name + LENGTHS!r}, got both")
     if splits is not None:
         ends = _whole_numbers(splits, s.name + ROW_SPLITS)
-        found |= {n: Ragged(found[n], ends) for n in s.inputs if n in found}  # type: ignore[arg-type]
+        sent = {n: found[n] for n in s.inputs if n in found}
+        found |= {n: column if isinstance(column, Ragged) else Ragged(column, ends) for n, column in sent.items()}
         return
-    assert lengths is not None
+    if lengths is None:
+        return
     counts = _whole_numbers(lengths, s.name + LENGTHS)
     for name in s.inputs:
         values = found.get(name)

@@ -6,6 +6,7 @@ group_sections   makes groups of features (processor.package.feature_groups) of 
 store_settings   where a store is and how to log in to it: the server's part
 opening          opens the stores that a server is configured with
 online_store     the interface of a store: fields of hashes by key, within a deadline
+damaged_values   counts the values that cannot be read, and says which in the log
 redis_store      a store in Redis: a server, a cluster, a master named by sentinels
 entity_cache     cache of what was read, and one read for all that ask at the same time
 feast_keys       keys and fields under which Feast stores features

@@ -6,7 +6,8 @@ Invariants
   nothing out makes none.
 - No state of a store fails a request: what a store does not give becomes the training default, and its status is kept.
   A request fails only by what it sends, or if this server has no store of that name.
-- Columns of one sequence that are looked up have lists of one length: rows where the store's differ become empty.
+- Columns of one sequence have lists of one length. Where lists of the store differ from one another they become empty;
+  where they differ from a list that was sent, they become as many missing values.
 - A key that is the same in all rows is looked up once and fills inputs of one row, so that a user's features stay
   those of the user.
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.sequences import is_sound, unpack
 from freshet_serving.processor.online_features.online_store import OpenStore
 from freshet_serving.processor.online_features.reader import (
     OnlineColumn,
@@ -37,7 +39,7 @@ from freshet_serving.processor.online_features.reader import (
     RequestKeys,
     Status,
 )
-from freshet_serving.processor.package import ONLINE, Manifest
+from freshet_serving.processor.package import ONLINE, Manifest, SequenceEntry
 
 log = logging.getLogger("freshet.features")
 
@@ -89,7 +91,7 @@ class FeatureLookup:
         self._specs = {i.name: i for i in manifest.inputs if i.name in features}
         self._keys = {n: f.keys for n, f in manifest.fillers.items() if f.kind == ONLINE}
         self._blank = {name for name, feature in features.items() if feature.default is None}
-        self._sequences = [s.inputs for s in manifest.sequences]
+        self._sequences = manifest.sequences
         self._stores = {f.input: group.store for group in manifest.online_features for f in group.features}
         groups = [group for group in manifest.online_features if group.store in stores]
         self._closed = {name: store for name, store in self._stores.items() if store not in stores}
@@ -101,7 +103,8 @@ class FeatureLookup:
             )  # fmt: skip
         defaults = {name: f.default for name, f in features.items() if f.default is not None}
         unsigned = frozenset(i.name for i in manifest.inputs if i.declared == "uint64")
-        self._features = OnlineFeatures(groups, stores, defaults, clock, unsigned)
+        where = f"{manifest.model} version {manifest.version}"
+        self._features = OnlineFeatures(groups, stores, defaults, clock, unsigned, where)
 
     def find(self, inputs: Mapping[str, Column]) -> LeftOut:
         """Return what a request leaves out.
@@ -159,9 +162,17 @@ class FeatureLookup:
     def _filled(self, inputs: Mapping[str, Column], names: list[str], found: OnlineColumns) -> FilledInputs:
         columns = {name: self._input(name, found.columns[name], name in found.defaulted) for name in names}
         reasons = {name: why for name, why in found.defaulted.items() if name in columns}
+        filled = {**inputs, **columns}
         for sequence in self._sequences:
-            _align({name: columns[name] for name in sequence if name in columns}, columns, reasons)
-        return FilledInputs({**inputs, **columns}, columns, reasons)
+            if columns.keys().isdisjoint(sequence.inputs):
+                continue
+            unpack(filled, sequence)
+            for name, misfits in _align(sequence, filled, columns).items():
+                columns[name] = filled[name]
+                if rows := int(np.count_nonzero(misfits & (found.columns[name].status == Status.PRESENT))):
+                    self._features.count_misfits(name, rows)
+                reasons.setdefault(name, Status.DAMAGED.name.lower())
+        return FilledInputs(filled, columns, reasons)
 
     def statistics(self) -> OnlineFeatureStats:
         """Return a snapshot of the counters."""
@@ -185,27 +196,66 @@ class FeatureLookup:
         return numbers
 
 
-def _align(lists: Mapping[str, Column], columns: dict[str, Column], reasons: dict[str, str]) -> None:
-    """Empty the rows in which columns of a sequence have lists of different lengths.
+def _align(
+    sequence: SequenceEntry, filled: dict[str, Column], looked_up: Collection[str]
+) -> dict[str, NDArray[np.bool_]]:
+    """Give the looked-up columns of a sequence lists of one length.
 
     Args:
-        lists: The columns.
-        columns: Receives them, as far as they change.
-        reasons: Receives why, by column.
+        sequence: The sequence.
+        filled: Columns by name, to change.
+        looked_up: Those that were looked up.
+
+    Returns:
+        For each column that has changed, bool [its rows]: rows of the store whose list does not fit.
     """
-    ragged = {name: column for name, column in lists.items() if isinstance(column, Ragged)}
-    counts = [np.diff(column.row_splits) for column in ragged.values()]
-    if len({len(each) for each in counts}) != 1:
-        return
-    odd = (np.stack(counts) != counts[0]).any(axis=0)
-    if not odd.any():
-        return
-    for name, column in ragged.items():
-        lengths = np.diff(column.row_splits)
-        splits = np.zeros(len(column) + 1, np.int64)
-        np.cumsum(np.where(odd, 0, lengths), out=splits[1:])
-        columns[name] = Ragged(take_rows(column.values, np.flatnonzero(np.repeat(~odd, lengths))), splits)
-        reasons.setdefault(name, Status.DAMAGED.name.lower())
+    lists = {
+        name: column
+        for name in sequence.inputs
+        if isinstance(column := filled.get(name), Ragged) and (name in looked_up or is_sound(column))
+    }
+    sent = [np.diff(column.row_splits) for name, column in lists.items() if name not in looked_up]
+    counts = {name: np.diff(column.row_splits) for name, column in lists.items() if name in looked_up}
+    if sent:
+        # One user's list serves all rows, as it does alone; a request that sends lists of two lengths is refused later.
+        lengths = sent[0]
+        fitting = {n: each == lengths for n, each in counts.items() if len(each) in (1, len(lengths))}
+    elif len({len(each) for each in counts.values()}) == 1:
+        alike = np.logical_and.reduce([each == next(iter(counts.values())) for each in counts.values()])
+        lengths = np.where(alike, next(iter(counts.values())), 0)
+        fitting = dict.fromkeys(counts, alike)
+    else:
+        return {}
+    changed = {}
+    for name, fits in fitting.items():
+        if not fits.all() or len(fits) != len(counts[name]):
+            filled[name] = _refitted(lists[name], lengths, fits)
+            changed[name] = ~(fits if len(fits) == len(counts[name]) else fits.all(keepdims=True))
+    return {name: misfits for name, misfits in changed.items() if misfits.any()}
+
+
+def _refitted(column: Ragged, lengths: NDArray[np.int64], fits: NDArray[np.bool_]) -> Ragged:
+    """Return lists of given lengths: the column's where they fit, else missing values.
+
+    Args:
+        column: The lists; one serves all rows.
+        lengths: int64 [n].
+        fits: bool [n], rows whose list has that length.
+    """
+    splits = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=splits[1:])
+    starts = np.broadcast_to(column.row_splits[:-1], len(lengths))
+    places = np.arange(splits[-1]) + np.repeat(starts - splits[:-1], lengths)
+    places[np.repeat(~fits, lengths)] = len(column.values)
+    return Ragged(take_rows(_with_missing(column.values), places), splits)
+
+
+def _with_missing(values: NDArray[Any] | Strings) -> NDArray[Any] | Strings:
+    """Return the values and one more, which is missing as in training: NaN, "" or 0."""
+    if isinstance(values, Strings):
+        return Strings(values.data, np.append(values.offsets, values.offsets[-1]))
+    missing: Any = np.nan if values.dtype.kind == "f" else 0
+    return np.append(values, values.dtype.type(missing))
 
 
 def _entities(inputs: Mapping[str, Column], keys: Mapping[str, None]) -> dict[str, Column]:

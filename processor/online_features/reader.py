@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge, nearest
+from freshet_serving.processor.online_features.damaged_values import DamagedValues
 from freshet_serving.processor.online_features.entity_cache import EntityCache, Flight
 from freshet_serving.processor.online_features.feast_keys import feature_field, key_serializer, timestamp_field
 from freshet_serving.processor.online_features.feast_values import decode_timestamp, decode_value
@@ -115,6 +116,7 @@ class OnlineFeatureStats:
         joined: Those that another request was reading at the same time.
         losses: Keys without an answer, by the name of the Loss in lower case.
         values: Values by the name of their status in lower case.
+        damaged: Those that are damaged, by the name of the input.
         read_s: Seconds spent in requests that needed a store.
         cache_nbytes: Bytes of cached entries.
     """
@@ -126,6 +128,7 @@ class OnlineFeatureStats:
     joined: int
     losses: dict[str, int]
     values: dict[str, int]
+    damaged: dict[str, int]
     read_s: float
     cache_nbytes: int
 
@@ -157,8 +160,9 @@ class _Lookup:
         features: Sequence[OnlineFeature],
         number: int,
         unsigned: Container[str],
+        damaged: DamagedValues,
     ) -> None:
-        self.keys, self.features = keys, features
+        self.keys, self.features, self._damaged = keys, features, damaged
         self._unsigned = [feature.input in unsigned for feature in features]
         self.kinds = [VALUE_TYPES[feature.type] for feature in features]
         self._is_feast = group.format == FEAST
@@ -201,6 +205,8 @@ class _Lookup:
         if isinstance(reply, Loss):
             if reply not in PERSISTENT:
                 return None
+            for feature in self.features:
+                self._damaged.say(feature.input, f"the store {reply.value}")
             return Entity((Status.DAMAGED,) * count, (b"",) * count, (math.inf,) * count)
         decoded = [self._decode(i, reply) for i in range(count)]
         status, values, expires = zip(*decoded)
@@ -229,7 +235,7 @@ class _Lookup:
                 if data is None:
                     return Status.NOT_FOUND, b"", math.inf
                 text = decode_text(data, self.kinds[i], self._unsigned[i])
-                return (Status.PRESENT if is_finite(self.kinds[i], text) else Status.DAMAGED), text, math.inf
+                return Status.PRESENT, _finite(self.kinds[i], text), math.inf
             stamp = reply[self._views[i]]
             if data is None:
                 # The view was written for this entity, but not this feature: added to the view later, for example.
@@ -237,14 +243,14 @@ class _Lookup:
             value = decode_value(data, self.kinds[i])
             if value is None:
                 return Status.NULL, b"", math.inf
-            if not is_finite(self.kinds[i], value):
-                return Status.DAMAGED, b"", math.inf
+            value = _finite(self.kinds[i], value)
             ttl_s = self.features[i].ttl_s
             if not ttl_s:
                 return Status.PRESENT, value, math.inf
             # Feast reads a missing timestamp as 1970.
             return Status.PRESENT, value, (decode_timestamp(stamp) if stamp else 0.0) + ttl_s
-        except MalformedMessage:
+        except MalformedMessage as error:
+            self._damaged.say(self.features[i].input, str(error), data or b"")
             return Status.DAMAGED, b"", math.inf
 
 
@@ -286,6 +292,7 @@ class OnlineFeatures:
         defaults: Mapping[str, Any],
         clock: Clock,
         unsigned: Container[str] = (),
+        where: str = "online features",
     ) -> None:
         """Prepare the lookups of a version.
 
@@ -295,6 +302,7 @@ class OnlineFeatures:
             defaults: For inputs, the value of a row that the store has none for; 0, "" or an empty list for others.
             clock: The clock.
             unsigned: Inputs that declare uint64.
+            where: The model and version, for the log.
 
         Raises:
             BadInput: A group's store is not among the stores, two groups fill one input, or a default does not fit.
@@ -304,6 +312,7 @@ class OnlineFeatures:
         self._kinds: dict[str, ValueType] = {}
         by_store: dict[str, list[tuple[FeatureGroup, _Lookup]]] = {}
         number = 0
+        self.damaged = DamagedValues(where, [f.input for group in groups for f in group.features], clock)
         for group in groups:
             where = f"online_features.{group.name}"
             if group.store not in stores:
@@ -323,7 +332,8 @@ class OnlineFeatures:
                 )
                 by_keys.setdefault(feature.keys, []).append(feature)
             for keys, features in by_keys.items():
-                by_store.setdefault(group.store, []).append((group, _Lookup(group, keys, features, number, unsigned)))
+                lookup = _Lookup(group, keys, features, number, unsigned, self.damaged)
+                by_store.setdefault(group.store, []).append((group, lookup))
                 number += 1
         self._sources = []
         for name, found in by_store.items():
@@ -402,9 +412,23 @@ class OnlineFeatures:
                 self._joined,
                 dict(self._losses),
                 {status.name.lower(): int(self._values[status]) for status in Status},
+                self.damaged.counts(),
                 self._read_s,
                 sum(source.cache.nbytes for source in self._sources),
             )
+
+    def count_misfits(self, feature: str, rows: int) -> None:
+        """Count values that are present, but are lists of another length than those of their sequence.
+
+        Args:
+            feature: The input that the feature fills.
+            rows: How many values.
+        """
+        with self._lock:
+            self._values[Status.PRESENT] -= rows
+            self._values[Status.DAMAGED] += rows
+        self.damaged.count(feature, rows)
+        self.damaged.say(feature, "expected a list as long as the others of its sequence")
 
     def _find(
         self, source: _Source, keyed: _Keyed, keys: Sequence[bytes], end_s: float
@@ -511,6 +535,8 @@ class OnlineFeatures:
                     defaulted[feature.input] = what.name.lower()
             columns.append(values)
             statuses.append(status)
+            if damaged := int(np.count_nonzero(status == Status.DAMAGED)):
+                self.damaged.count(feature.input, damaged)
         return columns, statuses
 
     def _count(
@@ -532,6 +558,12 @@ class OnlineFeatures:
             self._read_s += read_s
             for loss in losses:
                 self._losses[loss.name.lower()] += 1
+
+
+def _finite(kind: ValueType, value: DecodedValue) -> DecodedValue:
+    if not is_finite(kind, value):
+        raise MalformedMessage("expected a number that is finite as float32")
+    return value
 
 
 def _row_count(entities: Mapping[str, Column]) -> int:

@@ -42,11 +42,18 @@ def feature_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
     losses = CounterMetricFamily(
         "freshet_model_feature_losses", "Keys that a store did not answer, by reason.", labels=(*LABELS, "reason")
     )
+    damaged = CounterMetricFamily(
+        "freshet_model_feature_damaged",
+        "Looked-up values that cannot be read, by feature; they are answered with the training default.",
+        labels=(*LABELS, "feature"),
+    )
     cache = GaugeMetricFamily("freshet_model_feature_cache_bytes", "Memory of cached features.", labels=LABELS)
     for model, features in looked_up:
         for status, count in features.values.items():
             values.add_metric((model, status), count)
         for reason, count in features.losses.items():
             losses.add_metric((model, reason), count)
+        for feature, count in features.damaged.items():
+            damaged.add_metric((model, feature), count)
         cache.add_metric((model,), features.cache_nbytes)
-    yield from (values, losses, cache)
+    yield from (values, losses, damaged, cache)

@@ -7,6 +7,7 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.sequences import SequenceColumns
 from freshet_serving.processor.online_features.feature_lookup import FeatureLookup
 from freshet_serving.processor.online_features.online_store import Loss
 from freshet_serving.processor.online_features.reader import OnlineFeatures
@@ -107,6 +108,53 @@ def test_list_of_floats_fills_a_column_of_a_history(store, kind, stored, wanted)
     filled = FeatureLookup(model, opened(store), FakeClock()).fill({"user_id": np.array([7])}).inputs
     assert filled["spent"].values.dtype == np.float32
     assert (filled["spent"].values.tolist(), len(filled["items"].values)) == (wanted, len(wanted))
+
+
+def history_lookup(store, **stored):
+    section = {"features": ["items", "words", "spent"]}
+    section["types"] = {"items": "int64_list", "words": "string_list", "spent": "float_list"}
+    model = manifest(section={"key": "user_id", "format": "hash", "timeout_ms": 400} | section)
+    inputs = [Input("items", "int64", ragged=True), Input("words", "string", ragged=True)]
+    inputs += [*model.inputs, Input("spent", "float32", ragged=True)]
+    model = replace(model, inputs=inputs, sequences=[SequenceEntry("h", [], 8, 0, ["items", "words", "spent"])])
+    store.hashes = {b"user:7": {name.encode(): text for name, text in stored.items()}}
+    return SequenceColumns(model), FeatureLookup(model, opened(store), FakeClock())
+
+
+SENT = {
+    "lists": {"items": Ragged.of([[1, 2, 3]])},
+    "row_splits": {"items": np.array([1, 2, 3]), "h.row_splits": np.array([0, 3])},
+    "lengths": {"items": np.array([[1, 2, 3, 0]]), "h.lengths": np.array([3])},
+}
+
+
+@pytest.mark.parametrize("form", SENT)
+@pytest.mark.parametrize("words", [b'["a", "b"]', b"[]", b'["a", "b", "c", "d"]', b"x", None])
+def test_list_of_the_store_is_aligned_to_what_was_sent(store, form, words):
+    sequences, features = history_lookup(store, spent=b"[0.5, 1, 2]", **({"words": words} if words is not None else {}))
+    filled = features.fill({"user_id": np.array([7])} | SENT[form])
+    lists = sequences.aligned(filled.inputs)
+    assert lists["items"].values.tolist() == [1, 2, 3]
+    assert lists["words"].values.tolist() == [b"", b"", b""]
+    assert lists["spent"].values.tolist() == [0.5, 1, 2]
+    assert filled.defaulted == {"words": "not_found" if words is None else "damaged"}
+    assert features.statistics().damaged == {"items": 0, "words": int(words is not None), "spent": 0}
+
+
+def test_floats_of_another_length_are_missing_and_fitting_rows_stay(store):
+    sequences, features = history_lookup(store, words=b'["a"]', spent=b"[0.5]")
+    sent = {"user_id": np.array([7, 8]), "items": Ragged.of([[5], [1, 2]])}
+    lists = sequences.aligned(features.fill(sent).inputs)
+    assert lists["words"].values.tolist() == [b"a", b"", b""]
+    np.testing.assert_array_equal(lists["spent"].values, np.array([0.5, np.nan, np.nan], np.float32))
+
+
+def test_one_list_of_the_store_serves_all_rows_that_fit(store):
+    sequences, features = history_lookup(store, words=b'["a"]', spent=b"[0.5]")
+    sent = {"user_id": np.array([7, 7]), "items": Ragged.of([[5], [6]])}
+    filled = features.fill(sent)
+    assert sequences.aligned(filled.inputs)["words"].values.tolist() == [b"a", b"a"]
+    assert filled.defaulted == {}
 
 
 @pytest.mark.parametrize("loss", list(Loss))

@@ -45,9 +45,17 @@ def test_other_types_are_text_as_well(kind, text, expected):
     ("kind", "text"),
     [
         ("int64", b""),
-        ("int64", b"1.0"),
+        ("int64", b"1.5"),
         ("int64", b"1_0"),
-        ("int64", b" 1"),
+        ("int64", b"1 2"),
+        ("int64", b"9007199254740994.0"),
+        ("int64", b"nan"),
+        ("bool", b"2"),
+        ("bool", b"-1.0"),
+        ("bool_list", b"[7.3]"),
+        ("int64_list", b"[9007199254740993, 9007199254740994.0]"),
+        ("int64_list", b"[1,]"),
+        ("int64_list", b"[null]"),
         ("int64", b"9" * 19),
         ("int32", b"2147483648"),
         ("int64", b"9" * 5000),
@@ -90,3 +98,29 @@ def test_uint64_is_decimal_and_carries_its_bits():
 def test_keys_of_uint64_have_no_sign():
     carried = np.array(2**63 + 5, "<u8").tobytes()
     assert key_formatter("user:{id}", ["id"], ["int64"], {"id"})([carried]) == b"user:9223372036854775813"
+
+
+NUMBERS = ("2.0", "2e0", "2", "+2", "1.0", "0.0", "1.5", "nan", "NaN", "1e300", "true", "True", "False", "yes", "1 2")
+NUMBERS += ("9223372036854775807", "9223372036854775808", "9007199254740994.0", '"2"', "null", "", "[1]", "0x1", "inf")
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "unix_timestamp", "float", "double", "bool"])
+def test_number_is_read_alike_alone_and_in_a_list(kind):
+    def outcome(text, name):
+        try:
+            return decode_text(text.encode(), VALUE_TYPES[name])
+        except MalformedMessage:
+            return None
+
+    for number in NUMBERS:
+        alone = outcome(number, kind)
+        for around in ("[{}]", " [ {} ]\n") if number else ():
+            assert outcome(around.format(number), f"{kind}_list") == alone, number
+        assert outcome(f" {number}\n", kind) == alone
+
+
+def test_whole_numbers_written_as_floats_are_integers():
+    assert decode_text(b"2.0", VALUE_TYPES["int64"]) == np.array(2, "<i8").tobytes()
+    mixed = decode_text(b"[9007199254740993, 1.0]", VALUE_TYPES["int64_list"])
+    assert mixed == np.array([9007199254740993, 1], "<i8").tobytes()
+    assert decode_text(b"[NaN, 1]", VALUE_TYPES["float_list"]) == np.array([np.nan, 1], "<f4").tobytes()

@@ -22,6 +22,7 @@ def test_lookups_are_counted_by_outcome_and_reason():
     values = "freshet_model_feature_values_total"
     assert [samples[values, status] for status in ("present", "damaged", "not_found", "late")] == [1, 1, 1, 0]
     assert samples["freshet_model_feature_losses_total", "late"] == 0
+    assert [samples["freshet_model_feature_damaged_total", name] for name in ("f0", "f1")] == [0, 1]
 
 
 def test_models_without_online_features_have_no_such_metric():

@@ -1,0 +1,70 @@
+"""Count the values of online features that cannot be read, and say so in the log.
+
+A damaged value is answered with its default, so nothing but this tells that a writer and the model disagree. One line a
+minute for each feature names the feature, the reason and a sample of the value. The key is never in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+
+from freshet_serving.processor.clock import Clock
+
+log = logging.getLogger("freshet.features")
+
+INTERVAL_S = 60.0
+"""Seconds between two lines about one feature."""
+SAMPLE_NBYTES = 32
+
+
+class DamagedValues:
+    """Counts the damaged values of one version's features. Thread-safe."""
+
+    def __init__(self, where: str, inputs: Iterable[str], clock: Clock) -> None:
+        """Start counting.
+
+        Args:
+            where: The model and version, for the log.
+            inputs: The inputs that the features fill.
+            clock: The clock.
+        """
+        self._where, self._clock = where, clock
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(inputs, 0)
+        self._said_s: dict[str, float] = {}
+
+    def count(self, feature: str, values: int) -> None:
+        """Count values that were answered with the default because they are damaged.
+
+        Args:
+            feature: The input that the feature fills.
+            values: How many.
+        """
+        with self._lock:
+            self._counts[feature] += values
+
+    def counts(self) -> dict[str, int]:
+        """Return the damaged values by input."""
+        with self._lock:
+            return dict(self._counts)
+
+    def say(self, feature: str, reason: str, sample: bytes = b"") -> None:
+        """Log why a feature's value cannot be read, unless that feature was named within the last minute.
+
+        Args:
+            feature: The input that the feature fills.
+            reason: What was expected, or what is wrong.
+            sample: The value as it is stored; its first bytes are shown.
+        """
+        now_s = self._clock.now_s()
+        with self._lock:
+            if now_s < self._said_s.get(feature, -INTERVAL_S) + INTERVAL_S:
+                return
+            self._said_s[feature] = now_s
+        shown = f", got {sample[:SAMPLE_NBYTES]!r}{'...' * (len(sample) > SAMPLE_NBYTES)}" if sample else ""
+        log.warning(
+            "%s: online feature %r cannot be read and gets its default: %s%s; correct what writes it, or its type in "
+            "the model", self._where, feature, reason, shown,
+        )  # fmt: skip
