@@ -35,7 +35,11 @@ class ExampleRequests:
         self._recordings = recordings
 
     def signature(self, version: ServedVersion) -> dict[str, Any]:
-        """Return a version's inputs and outputs as a JSON-compatible object, with an example."""
+        """Return a version's inputs and outputs as a JSON-compatible object, with an example.
+
+        Args:
+            version: The version. An input whose example is "" is too long to show.
+        """
         manifest = version.manifest
         source, example = self._example(version)
         features: dict[str, list[dict[str, str]]] = {}
@@ -54,7 +58,7 @@ class ExampleRequests:
                     "columns": spec.columns,
                     "ragged": spec.ragged,
                     "features": features.get(spec.name, [])[:64],
-                    "example": example[spec.name],
+                    "example": example.get(spec.name, ""),
                 }
                 for spec in manifest.read_inputs
             ],
@@ -62,18 +66,20 @@ class ExampleRequests:
         }
 
     def _example(self, version: ServedVersion) -> tuple[str, dict[str, str]]:
-        """Return the example's source, and each input as JSON text."""
+        """Return the example's source, and each input as JSON text; those are left out that are too long to show."""
         inputs, fillers = version.manifest.read_inputs, version.manifest.fillers
+        made_up = {i.name: _made_up_input(i, version) for i in inputs}
         # What the server looks up of a person is shown to nobody who asks for an example.
-        hidden = {
-            i.name: _made_up_input(i, version) for i in inputs if i.name in fillers and fillers[i.name].kind == ONLINE
-        }
+        hidden = {name: made_up[name] for name, filler in fillers.items() if filler.kind == ONLINE and name in made_up}
         for source, found in ((RECORDED, self._recorded), (ASKED, _asked), (WARM, _warm)):
             # An unreadable source is skipped.
             with contextlib.suppress(FreshetError, OSError, ImportError, ValueError, KeyError):
-                if (example := found(version)) is not None and (found_texts := texts({**example, **hidden}, inputs)):
+                if (example := found(version)) is not None and (
+                    # A request may leave out what the server fills: records of entities, and keys that are not read.
+                    found_texts := texts({**made_up, **example, **hidden}, inputs)
+                ):
                     return source, found_texts
-        return MADE_UP, texts(_made_up(version), inputs)
+        return MADE_UP, texts(made_up, inputs)
 
     def _recorded(self, version: ServedVersion) -> dict[str, Column] | None:
         """Return the first request of the model's newest recording."""
@@ -99,10 +105,6 @@ def _warm(version: ServedVersion) -> dict[str, Column] | None:
     if entry is None or entry.nbytes > MAX_WARMUP_NBYTES:
         return None
     return parse_warmup(version.files.file(WARMUP), manifest.inputs)[0]
-
-
-def _made_up(version: ServedVersion) -> dict[str, Column]:
-    return {spec.name: _made_up_input(spec, version) for spec in version.manifest.inputs}
 
 
 def _made_up_input(spec: Input, version: ServedVersion) -> Column:

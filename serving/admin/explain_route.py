@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +30,7 @@ from freshet_serving.processor.online_features.feature_lookup import FeatureLook
 from freshet_serving.processor.online_features.online_store import OpenStore
 from freshet_serving.processor.online_features.opening import open_stores
 from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
+from freshet_serving.processor.package import UNREAD_KEY, Manifest
 from freshet_serving.processor.repository import DELTA, ROLLBACK
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import find
@@ -141,16 +142,12 @@ class Explanations:
         version, step = _picked(model, asked, None)
         sent, _ = tfs_rest.decode(body, {}, version.manifest, limits)
         against = None if asked.against is None else _question(model, asked.against, "against")
-        filled = None
-        if version.manifest.online_features:
-            lookup = self._lookup(version)
-            left_out = lookup.find(sent)
-            if left_out.names and not shows_features:
-                raise Forbidden(
-                    f"authorization: expected a key with the scope {FEATURES}, because {left_out.names[0]!r} would be "
-                    "looked up and shown; or send it"
-                )
-            filled = lookup.fill(sent, left_out=left_out)
+        if not shows_features and (hidden := _filled_by_server(version.manifest, sent)):
+            raise Forbidden(
+                f"authorization: expected a key with the scope {FEATURES}, because {hidden[0]!r} would be "
+                "looked up and shown; or send it"
+            )
+        filled = self._lookup(version).fill(sent) if version.manifest.online_features else None
         inputs = sent if filled is None else filled.inputs
         answer = self._asked_for(model, inputs, asked, GenerationRef(version, step), against, limits)
         return answer if filled is None else {**answer, "features_missing": dict(filled.defaulted)}
@@ -172,7 +169,7 @@ class Explanations:
     ) -> dict[str, Any]:
         found = self._find(model.name, request_id)
         version, step = _picked(model, asked, found.generation.version)
-        if version.manifest.online_features and not shows_features:
+        if not shows_features and any(f.kind != UNREAD_KEY for f in version.manifest.fillers.values()):
             raise Forbidden(
                 f"authorization: expected the scope {FEATURES}: recordings hold features that were looked up"
             )
@@ -246,6 +243,20 @@ def _picked(model: ServedModel, asked: ExplainRequest, answered_by: int | None) 
     if number is None and asked.label is None and answered_by in model.served:
         number = answered_by
     return model.pick(number, asked.label), None
+
+
+def _filled_by_server(manifest: Manifest, sent: Collection[str]) -> list[str]:
+    """Return the inputs that the server fills from a store or from records of entities.
+
+    Args:
+        manifest: The version's manifest.
+        sent: The inputs that the request sends.
+    """
+    return [
+        name
+        for name, filler in manifest.fillers.items()
+        if filler.kind != UNREAD_KEY and name not in sent and all(key in sent for key in filler.keys)
+    ]
 
 
 def _undone(model: ServedModel, asked: GenerationRef) -> str:

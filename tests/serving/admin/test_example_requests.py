@@ -19,7 +19,7 @@ from freshet_serving.serving.front.example_text import text_of
 from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
 from tests.processor.engines import processors
 from tests.serving.admin.test_model_views import processor  # noqa: F401
-from tests.support import looked_up
+from tests.support import entities, looked_up
 from tests.support.packages import make_inputs, write_package
 
 
@@ -75,6 +75,24 @@ def test_example_hides_what_the_server_looks_up(tmp_path):
     assert examples["user"] == "[3]"
     assert "41.5" not in examples["f0"]
     assert "private" not in examples["tags"]
+
+
+def test_example_has_inputs_that_requests_leave_out_to_entities(tmp_path):
+    entities.write_package(tmp_path / "repository")
+    with processors(tmp_path / "repository") as build:
+        served = build()
+        served.process(PredictRequest("small", {"user": np.array([3])}))
+        version = served.host.catalogue["small"].pick(1)
+        told = ExampleRequests().signature(version)
+        examples = {i["name"]: i["example"] for i in told["inputs"]}
+        assert (told["source"], examples["user"]) == ("asked lately", "[3]")
+        inputs, _ = decode(body(told), {}, version.manifest, DEFAULTS)
+        assert inputs.keys() == {"user", "tags", "floats"}
+
+
+def test_examples_too_long_to_show_are_empty(version, monkeypatch):
+    monkeypatch.setattr("freshet_serving.serving.front.example_text.MAX_CHARS", 8)
+    assert {i["example"] for i in ExampleRequests().signature(version)["inputs"]} == {""}
 
 
 def test_unreadable_recordings_give_a_generated_example(version, tmp_path):

@@ -16,7 +16,7 @@ from freshet_serving.serving.admin.explain_route import WAITING, ExplainSettings
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.processor.engines import USERS, processors, publish
-from tests.support import looked_up
+from tests.support import entities, looked_up
 from tests.support.packages import make_inputs, write_package
 
 ROUTE = "/admin/models/small/explain"
@@ -75,6 +75,18 @@ def test_looked_up_features_are_shown_with_their_scope_alone(tmp_path):
         refused = ask(json={"inputs": sent})
         assert "expected a key with the scope features, because 'tags' would be looked up" in error_of(refused, 403)
         whole = ask(json={"inputs": sent | {"tags": [["a"]], "f0": [1.0], "f1": [2.0]}})
+        assert whole.status_code == 200, whole.text
+
+
+def test_entity_features_are_shown_with_their_scope_alone(tmp_path):
+    entities.write_package(tmp_path / "repository")
+    with processors(tmp_path / "repository") as build:
+        ask = Asking(build())
+        assert ask(json={"inputs": {"user": [3]}}).status_code == 200
+        ask.app = NoFeatures(ask.app)
+        refused = ask(json={"inputs": {"user": [3]}})
+        assert "expected a key with the scope features, because 'tags' would be looked up" in error_of(refused, 403)
+        whole = ask(json={"inputs": {"user": [3], "tags": [["a"]], "floats": [[0.5, 1, 2, 3]]}})
         assert whole.status_code == 200, whole.text
 
 
