@@ -18,7 +18,9 @@ request.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, overload
@@ -145,6 +147,8 @@ class InProcessHost(ModelHost):
             config.policies, config.delta_guard, config.max_staleness_s, config.ready_when_empty,
         )  # fmt: skip
         self.predictor = InProcessPredictor(self, Groups(config, clock), clock, config.limits)
+        self._forked = False
+        _open_hosts.add(self)
 
     def on_routes_changed(self) -> None:
         # Models change concurrently: older routes must not replace newer ones.
@@ -205,12 +209,36 @@ class InProcessHost(ModelHost):
 
     def close(self) -> None:
         """Answer what is queued, then stop the sessions; later calls raise NotReady."""
+        if self._forked:
+            # The threads that would be waited for are those of the parent.
+            return
         super().close()
         self.predictor.close()
+        # Hosts, models and their callbacks refer to each other: without this, mapped files and their leases would stay
+        # until the garbage collector finds them.
+        for model in self._models.values():
+            model.let_go()
+        self.on_routes_changed()
         if self._remote is not None:
             self._remote.close()
         for opened in self._stores.values():
             opened.store.close()
+
+    def disown(self) -> None:
+        """Make calls raise NotReady in a child of the process that opened it: a fork copies no threads."""
+        self._forked = True
+        self._closed = "the processor was opened by the parent of this process: open one after fork()"
+
+
+_open_hosts: weakref.WeakSet[InProcessHost] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for host in list(_open_hosts):
+        host.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 class Processor:

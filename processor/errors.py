@@ -25,11 +25,13 @@ of the file being read: shortage() and unreadable() report it as NotReady, and t
 import difflib
 import errno
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 NO_MEMORY = "not enough memory"
+
+T = TypeVar("T")
 
 
 class FreshetError(Exception):
@@ -230,3 +232,14 @@ def unreadable(what: str, error: OSError) -> FreshetError:
     """
     kind = Corrupt if shortage(error) is None else NotReady
     return kind(f"{what}: cannot be read: {error.strerror or 'it cannot be mapped'}")
+
+
+def first_of(items: Iterable[T]) -> T:
+    """Return the first item; raise LookupError if there is none.
+
+    next() would raise StopIteration, which ends whatever generator it passes through and which no future can hold: who
+    waits for it waits for ever. tests/test_stop_iteration.py keeps it out of the engine and the servers.
+    """
+    for item in items:
+        return item
+    raise LookupError("expected at least one item, got none")

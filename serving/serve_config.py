@@ -18,7 +18,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from freshet_serving.processor.cores import ResourceLimits
-from freshet_serving.processor.errors import BadInput, nearest, nearest_file
+from freshet_serving.processor.errors import BadInput, first_of, nearest, nearest_file
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import UNDO_DEPTH
 from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings, parse_store
@@ -376,7 +376,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
             else:
                 # A further host of a cluster or of sentinels, whose addresses have commas themselves.
                 _want(bool(addresses), "online_store: expected NAME=redis://HOST:PORT, got no name")
-                addresses[next(reversed(addresses))] += f",{part}"
+                addresses[first_of(reversed(addresses))] += f",{part}"
         for name in addresses:
             _want(name not in self.online_stores, f"online_store: {name[:64]!r} has a section [online_stores] too")
         return [parse_store(name, section) for name, section in (addresses | self.online_stores).items()]

@@ -16,7 +16,7 @@ import numpy as np
 from freshet_serving.compiler.dense.op_allowlist import check_allowed_ops
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.backends import MATRIX, Dims, IoSpec, Matrix
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.package import NAME, Output
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class DenseGraph:
 
     def rows(self, inputs: Tensors) -> int:
         """Return how many rows these inputs of the graph have."""
-        return next(len(inputs[name]) for name, dims in self.inputs.items() if None in dims)
+        return first_of(len(inputs[name]) for name, dims in self.inputs.items() if None in dims)
 
     def run(self, inputs: Tensors, weights: Tensors | None = None) -> dict[str, Matrix]:
         """Return the outputs that TensorFlow computes, the reference.

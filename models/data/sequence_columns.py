@@ -21,7 +21,7 @@ import numpy as np
 
 from freshet_serving.models.data.source import Batch, Field, Schema, Source
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.options import option
 
 TIES = ("exclude", "file")
@@ -117,7 +117,7 @@ class SequenceSource:
             elif f.reads is not None:
                 self._lists[f.name] = f.reads.name
         own = source.schema
-        if self._events and not own.time and next(iter(source.batches(1))).time is None:
+        if self._events and not own.time and first_of(source.batches(1)).time is None:
             raise BadInput("data.time: expected the column of the rows' time, which from_events needs, got nothing")
         self.schema = Schema(tuple(fields), own.label, own.time, own.weight)
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from freshet_serving.models.data.source import Batch, Source, check_position
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +106,4 @@ class SplitRows:
             if batch.end >= length:
                 break
         for _ in range(given, self.count_batches(rows, start)):
-            yield replace(next(iter(self._source.batches(1))).slice(0, 0), start=length)
+            yield replace(first_of(self._source.batches(1)).slice(0, 0), start=length)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, join_columns, slice_column, take_rows
-from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.errors import BadInput, first_of, nearest
 
 LIST_SEPARATOR = "|"
 """What stands between the values of a list that is text, unless data.list_separator says otherwise."""
@@ -102,7 +102,7 @@ class Schema:
         return [f.name for f in self.fields]
 
     def kind(self, name: str) -> str:
-        return next(f.kind for f in self.fields if f.name == name)
+        return first_of(f.kind for f in self.fields if f.name == name)
 
 
 @dataclass(frozen=True, slots=True)

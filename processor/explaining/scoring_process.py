@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor import errors
 from freshet_serving.processor.backends import Weights, weights_hash
-from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.processor.errors import FreshetError, NotReady, first_of
 from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables, SpareRun
 from freshet_serving.processor.package import Manifest, Tensors, crc32, parse_tensors, write_tensors
 from freshet_serving.processor.repository import VersionReader
@@ -78,7 +78,7 @@ class ScoringProcess:
         # Bytes come last, since tensors after them would not be aligned.
         arrays: dict[str, NDArray[Any]] = {WEIGHT + name: weights for name, weights in dense.items()}
         arrays |= {INPUT + name: rows for name, rows in inputs.items()} | {MANIFEST: manifest}
-        about = {"folder": str(files.folder.resolve()), "way": json.dumps(way)}
+        about = {"folder": os.path.abspath(files.storage.folder), "way": json.dumps(way)}
         answer = self._ask(arrays, about)
         reply = json.loads(answer.metadata["answer"])
         if "error" in reply:
@@ -186,7 +186,7 @@ def _answered(
 
 def _forget(kept: dict[Any, Any], most: int) -> None:
     while len(kept) > most:
-        del kept[next(iter(kept))]
+        del kept[first_of(kept)]
 
 
 def _send(there: socket.socket, arrays: Arrays, about: Mapping[str, str]) -> None:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freshet_serving.processor.backends import MATRIX, Executable, IoSpec, Matrix, Weights
+from freshet_serving.processor.errors import first_of
 from freshet_serving.processor.package import (
     SCORE,
     USER,
@@ -135,7 +136,7 @@ class SpareExecutables:
             found = _Bucket(open_programs(_OneBucket(files, key), spec, subgraph=name))
         kept[key] = found
         while len(kept) > KEPT:
-            del kept[next(iter(kept))]
+            del kept[first_of(kept)]
         for weights, spare in found.packed:
             if _same(weights, dense):
                 return spare

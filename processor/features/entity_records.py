@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.features.late_values import LateFill, SentColumns
 from freshet_serving.processor.kernels import records as kernels
@@ -146,7 +146,7 @@ class EntityRecords:
         for t in self.transforms:
             mine = [name for name in t.inputs if name in left]
             if mine and len(mine) < len(t.inputs):
-                sent = next(name for name in t.inputs if name not in left)
+                sent = first_of(name for name in t.inputs if name not in left)
                 raise BadInput(f"input {sent!r}: expected {mine[0]!r} with it, or neither: the model combines them")
             if mine:
                 left.add(t.name)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import BufferLayout, Column, PackedColumns
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.bound_request import (
     NOTHING,
     BoundLayout,
@@ -467,7 +467,7 @@ class SparsePlan:
         if feature < 0:
             return None
         number = self.lookups[feature, pool.SOURCE]
-        name = next(name for (name, _), n in self._sources.items() if n == number)
+        name = first_of(name for (name, _), n in self._sources.items() if n == number)
         values, _, stride, splits = inputs[number].tolist()
         first = int(read_word(splits + 8 * row).value) if splits else row * stride
         return _non_finite_error(name, c_float.from_address(values + 4 * (first + column)).value, row, column)

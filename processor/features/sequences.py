@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
-from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.errors import BadInput, TooLarge, first_of
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.package import Manifest, SequenceEntry
 
@@ -77,7 +77,7 @@ class SequenceColumns:
             ends = lists[0].row_splits
             for name, column in zip(columns, lists):
                 if not np.array_equal(column.row_splits, ends):
-                    raise BadInput(f"input {name!r}: expected lists as long as those of {next(iter(columns))!r}")
+                    raise BadInput(f"input {name!r}: expected lists as long as those of {first_of(columns)!r}")
             long = np.diff(ends) > s.max_length
             if long.any():
                 self.cut += int(long.sum())

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import first_of
 
 ENTRY_NBYTES = 300
 """Bytes of an entry beside its key and value: the objects that hold them."""
@@ -145,7 +146,7 @@ class EntityCache(Generic[Value]):
                 self._entries[key] = (flight.started_s + self._ttl_s, size, value)
                 self._nbytes += size
                 while self._nbytes > self._max_nbytes:
-                    self._remove(next(iter(self._entries)))
+                    self._remove(first_of(self._entries))
         flight.land(value)
 
     def _remove(self, key: bytes) -> None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.sequences import is_sound, unpack
 from freshet_serving.processor.online_features.online_store import OpenStore
 from freshet_serving.processor.online_features.reader import (
@@ -221,8 +221,8 @@ def _align(
         lengths = sent[0]
         fitting = {n: each == lengths for n, each in counts.items() if len(each) in (1, len(lengths))}
     elif len({len(each) for each in counts.values()}) == 1:
-        alike = np.logical_and.reduce([each == next(iter(counts.values())) for each in counts.values()])
-        lengths = np.where(alike, next(iter(counts.values())), 0)
+        alike = np.logical_and.reduce([each == first_of(counts.values()) for each in counts.values()])
+        lengths = np.where(alike, first_of(counts.values()), 0)
         fitting = dict.fromkeys(counts, alike)
     else:
         return {}

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.package.record_texts import TextColumn, check_texts, pack_texts, unpack_texts
 from freshet_serving.processor.package.tensors import RECORD
 from freshet_serving.processor.package.transforms import Transform, codes_a_value
@@ -337,7 +337,7 @@ def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
         table: The entity's table.
         rows: The records, int32 [n, words].
     """
-    entity = next(e for e in manifest.entities if e.table == table)
+    entity = first_of(e for e in manifest.entities if e.table == table)
     layout = record_layout(manifest, entity)
     for f in (*layout.sources, *layout.given):
         where = f"entity {entity.name!r}: {f.source!r}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from freshet_serving.processor.errors import first_of
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Output
 from freshet_serving.processor.package.tensors import RECORD
@@ -53,7 +54,7 @@ class ItemRanking:
             return None
         # A request's own ids: what transforms make of them could not be sent as candidates.
         sent = {i.name: i.declared for i in manifest.inputs if i.dtype == "int64" and not i.columns and not i.ragged}
-        number = next(n for n, t in enumerate(manifest.tables) if t.name == feature.table)
+        number = first_of(n for n, t in enumerate(manifest.tables) if t.name == feature.table)
         table = manifest.tables[number]
         if feature.input not in sent or table.dtype == RECORD or output.columns != table.dim:
             return None

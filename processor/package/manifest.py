@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.package import format1
 from freshet_serving.processor.package.entities import NOT_GIVEN, EntityEntry, validate_entities
 from freshet_serving.processor.package.feature_groups import FeatureGroup
@@ -285,7 +285,7 @@ class Manifest:
         return [t for t in self.tables if t.dtype != RECORD]
 
     def table(self, name: str) -> TableEntry:
-        return next(t for t in self.tables if t.name == name)
+        return first_of(t for t in self.tables if t.name == name)
 
     def check_reachable(self, table: str) -> None:
         """Raise BadInput if the model reads a table's rows in its stage too, which no delta changes."""
@@ -296,7 +296,7 @@ class Manifest:
             )
 
     def input(self, name: str) -> Input:
-        return next(i for i in self.inputs if i.name == name)
+        return first_of(i for i in self.inputs if i.name == name)
 
     @property
     def lookups(self) -> list[Feature]:

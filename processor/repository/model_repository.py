@@ -37,7 +37,7 @@ from freshet_serving.processor.package import NAME, atomic_file, read_file
 from freshet_serving.processor.repository.envelope import opened, wrap_envelope
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
-from freshet_serving.processor.repository.version import MANIFEST, VersionReader, VersionWriter, inside
+from freshet_serving.processor.repository.version import MANIFEST, VersionReader, VersionWriter, followed, inside
 
 log = logging.getLogger("freshet.repository")
 
@@ -145,7 +145,7 @@ class Repository:
         return found
 
     def folder(self, model: str, version: int) -> Path:
-        return inside(self.root, self.path(model, version).relative_to(self.root).as_posix())
+        return followed(self.root, self.path(model, version).relative_to(self.root).as_posix())
 
     def path(self, model: str, version: int) -> Path:
         """Return a version's folder, existing or not, without following links.

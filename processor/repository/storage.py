@@ -174,7 +174,11 @@ class FolderStorage:
         hidden = hidden_beside(self.folder)
         self.folder.rename(hidden)
         fsync_folder(self.folder.parent)
-        shutil.rmtree(hidden, ignore_errors=True)
+        if hidden.is_symlink():
+            # The target is not the repository's to remove.
+            hidden.unlink()
+        else:
+            shutil.rmtree(hidden, ignore_errors=True)
 
 
 def newest(there: Callable[[int], bool], known: int = 0) -> int:

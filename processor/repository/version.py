@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import Conflict, Corrupt, NotFound, unreadable
+from freshet_serving.processor.errors import Conflict, Corrupt, NotFound, printable, unreadable
 from freshet_serving.processor.memory import reserve
 from freshet_serving.processor.package import (
     MAX_MANIFEST_NBYTES,
@@ -63,6 +63,8 @@ def table_file(name: str) -> str:
 def inside(root: Path, relative: str) -> Path:
     """Return `relative` resolved below `root`; raise NotFound if it would leave it.
 
+    Links are followed as long as they stay inside, so that a link can be moved to promote what it points at.
+
     Args:
         root: The folder.
         relative: Path relative to it.
@@ -75,6 +77,23 @@ def inside(root: Path, relative: str) -> Path:
     if "\0" in relative or not path.is_relative_to(base):
         raise NotFound("path: expected a file inside the repository")
     return path
+
+
+def followed(root: Path, relative: str) -> Path:
+    """Return a version's folder or file resolved below `root`; raise NotFound if a link leads out.
+
+    Args:
+        root: The repository, or the version's folder.
+        relative: Path relative to it, of our own making.
+    """
+    try:
+        return inside(root, relative)
+    except NotFound:
+        raise NotFound(
+            f"{printable(relative[:256])}: is a link, or lies behind one, whose target is outside; a link to a version "
+            "is followed inside its repository, one to a file inside its version: move the target there, or copy it "
+            "in place of the link"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +333,9 @@ class VersionReader:
         except OSError as error:
             raise unreadable("manifest", error) from None
         self.manifest = Manifest.from_json(data)
-        if str(self.manifest.version) != folder.name.lstrip("0") or self.manifest.model != folder.parent.name:
+        # The names of the repository, not those of the target of a link.
+        named = self.storage.folder
+        if str(self.manifest.version) != named.name.lstrip("0") or self.manifest.model != named.parent.name:
             raise Corrupt(
                 f"manifest: is for {self.manifest.model!r} version {self.manifest.version}, not for its folder"
             )
@@ -423,7 +444,7 @@ class VersionReader:
 
     def _brought(self, name: str) -> Path:
         where = self.where(name)
-        path = inside(self.folder, where)
+        path = followed(self.folder, where)
         self.storage.fetch(where, self._entry(name).nbytes)
         return path
 

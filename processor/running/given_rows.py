@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.backends import Executable, IoSpec, Matrix
+from freshet_serving.processor.errors import first_of
 
 Tensors = Mapping[str, Matrix]
 
@@ -29,7 +30,7 @@ def outputs_of(executable: Executable, inputs: Tensors, spec: IoSpec) -> dict[st
     of_rows = {name: inputs[name] for name, dims in spec.inputs.items() if None in dims}
     for name in given.keys() - of_rows.keys():
         given[name][...] = inputs[name]
-    rows = len(next(iter(of_rows.values())))
+    rows = len(first_of(of_rows.values()))
     found = {name: np.empty((rows, *values.shape[1:]), np.float32) for name, values in room.items()}
     run_rows((given, room, executable.bind_buffers(given, room)), bucket, of_rows, found, np.arange(rows))
     return found

@@ -47,7 +47,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from freshet_serving.processor.errors import Overloaded
+from freshet_serving.processor.errors import Overloaded, first_of
 from freshet_serving.processor.running.cost import CostTable, smoothed
 
 PATIENCE_S = 1.0
@@ -445,7 +445,7 @@ class Batcher(Generic[T]):
         first: _TargetQueue[T] | None = None
         until_s: float | None = None
         if len(self._target_queues) == 1 and not self._window_s:
-            return next(iter(self._target_queues.values())), None
+            return first_of(self._target_queues.values()), None
         for target_queue in self._target_queues.values():
             if self._window_s > 0 and not hurry and target_queue.rows < self._max_rows and not target_queue.divided:
                 last_s = target_queue.heap[0][0] - self.predict_s(target_queue.target, target_queue.rows, 0)

@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
-from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
+from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
 from freshet_serving.processor.features.stage_runs import LARGE
 from freshet_serving.processor.running.cost import FREE, WORTH
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
@@ -486,7 +486,7 @@ class SessionGroup:
 
     def _start(self, queue: Queue) -> None:
         taken = {session.number for session in self._sessions()}
-        number = next(n for n in count() if n not in taken)
+        number = first_of(n for n in count() if n not in taken)
         cpus = self.options.cpus
         staged, clock = self._device, self._clock
         if staged is None:
@@ -501,7 +501,7 @@ class SessionGroup:
         thread.start()
 
     def _retire(self, queue: Queue) -> None:
-        thread = next(t for t in reversed(self._threads) if t.queue is queue and not t.retired)
+        thread = first_of(t for t in reversed(self._threads) if t.queue is queue and not t.retired)
         thread.retired = True
         queue.sessions -= self._inline is None
         self._count -= 1

@@ -28,6 +28,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from freshet_serving.processor.errors import first_of
+
 
 class Span(NamedTuple):
     """A reservation of rows in a staging buffer.
@@ -119,7 +121,7 @@ class StagingPool:
     def take(self) -> int | None:
         """Take the next buffer to run; it is the caller's until release(). None: try again after a mark_filled()."""
         if not self._due and self._open:
-            self._close(next((s for s in self._open.values() if not s.unfilled), next(iter(self._open.values()))))
+            self._close(next((s for s in self._open.values() if not s.unfilled), first_of(self._open.values())))
         return self._due.popleft() if self._due else None
 
     def release(self, number: int) -> None:

@@ -108,7 +108,8 @@ class ModelHost(ABC):
         self._beside = StandbyThread("freshet-keep")
         self._beside.start()
         self.score_watch = ScoreWatch(self, clock)
-        self._closed = False
+        # Why nothing is served any more; "" while it is.
+        self._closed = ""
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
         self._policies = policies or {}
@@ -185,7 +186,7 @@ class ModelHost(ABC):
 
         Waits for work in progress, but not for long: it may itself wait for a lock that is never released.
         """
-        self._closed = True
+        self._closed = self._closed or "the processor is closed"
         self.repository.close()
         self._rounds.close()
         self._beside.close()
@@ -213,7 +214,7 @@ class ModelHost(ABC):
     def model(self, name: str) -> ServedModel:
         """Return the model of that name; raise NotFound, or NotReady once the host is closed."""
         if self._closed:
-            raise NotReady("the processor is closed")
+            raise NotReady(self._closed)
         return find(self._models, name)
 
     def status(self, model: str) -> list[VersionStatus]:

@@ -71,7 +71,7 @@ from freshet_serving.processor.versions.pre_deploy_check import GuardStats, Guar
 from freshet_serving.processor.versions.readiness import LockWatchdog
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routed_model import RoutedModel
-from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, VersionStatus, without
+from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus, without
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
 from freshet_serving.processor.versions.timeline import timeline
 from freshet_serving.processor.watching import DIVERGED, OFF, AutoRollback, ChainStatus, LabelSums, Sketch
@@ -682,6 +682,11 @@ class ServedModel(RoutedModel):
         self._serve(number, version)
         if old is not None:
             old.close()
+
+    def let_go(self) -> None:
+        """Let go of what was served, once no session reads it: its maps, leases and descriptors end at once."""
+        self.routes = Routes(self.name)
+        self._log_appliers.clear()
 
     def _drop(self, number: int) -> None:
         dropped = self.served.get(number)

@@ -56,7 +56,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.errors import NotReady, first_of
 from freshet_serving.processor.generation import Generation, Position
 from freshet_serving.processor.memory import gather
 from freshet_serving.processor.package import Delta, Manifest, TableEntry
@@ -323,7 +323,7 @@ class ServedVersion:
             excess = self.position.advance(delta.step)
             self._stamps[change.epoch] = delta.step
             if len(self._stamps) > STAMPS:
-                del self._stamps[next(iter(self._stamps))]
+                del self._stamps[first_of(self._stamps)]
             self._publish(change)
             for old in self._undo[:excess]:
                 for name, table_versions in old.versions.items():

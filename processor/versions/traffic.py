@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 import xxhash
 
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 
 BUCKETS = 1 << 32
 MAX_TARGETS = 16
@@ -157,7 +157,7 @@ def _sizes(weights: Mapping[str, float]) -> dict[str, int]:
         sizes[label] = end - at
         at = end
     # Rounding may leave the very end unassigned: it goes to the last label that has weight.
-    last = next(label for label in reversed(list(weights)) if weights[label] > 0)
+    last = first_of(label for label in reversed(list(weights)) if weights[label] > 0)
     sizes[last] += BUCKETS - at
     return {label: size for label, size in sizes.items() if size}
 

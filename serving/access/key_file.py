@@ -38,7 +38,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, json_kind, printable
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, first_of, json_kind, printable
 from freshet_serving.processor.package import atomic_file, read_file
 from freshet_serving.serving.access.rate_limiter import Slots, slots_of
 from freshet_serving.serving.access.scopes import ADMIN_READ, ADMIN_WRITE, FEATURES, SCOPES
@@ -135,7 +135,7 @@ class ApiKeys:
         keys = tuple(_key(table, f"keys[{number}]") for number, table in enumerate(tables))
         for what, values in (("name", [key.name for key in keys]), ("sha256", [key.sha256 for key in keys])):
             if len(set(values)) < len(values):
-                twice = next(key.name for key in keys if values.count(getattr(key, what)) > 1)
+                twice = first_of(key.name for key in keys if values.count(getattr(key, what)) > 1)
                 raise BadInput(f"api_keys: expected each {what} once, got the one of {twice!r} again")
         return cls(keys, _limits(address, "address"))
 

@@ -8,7 +8,6 @@ loop is not involved. Long operations may have threads of their own, at low prio
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,6 +45,7 @@ from freshet_serving.serving.admin.model_views import ModelViews
 from freshet_serving.serving.admin.try_call import TryCalls
 from freshet_serving.serving.admin.validation import StrictModel, first_problem
 from freshet_serving.serving.codecs.wire import dump_json, show
+from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.http.asgi import error_body, error_reply
 from freshet_serving.serving.http.pages import PAGE_HEADERS, reference
 from freshet_serving.serving.lifecycle import Availability
@@ -206,8 +206,8 @@ class Admin:
     async def models(self) -> Response:
         """Return versions, labels, generation, freshness, sessions and memory of every model."""
         processor = self._lifecycle.processor()
-        info = await asyncio.to_thread(processor.info)
-        requests = await asyncio.to_thread(self._metrics.requests)
+        info = await in_thread(None, processor.info)
+        requests = await in_thread(None, self._metrics.requests)
         answered = {name: {**model, "requests": requests.get(name, 0)} for name, model in info["models"].items()}
         return json_reply({**info, "ready": self._lifecycle.ready, "models": answered})
 

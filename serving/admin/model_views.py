@@ -6,7 +6,7 @@ page may use them while the model is busy.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Query
@@ -17,6 +17,7 @@ from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.timeline import MOST
 from freshet_serving.serving.admin.admin_bodies import Name, json_reply
 from freshet_serving.serving.admin.example_requests import ExampleRequests
+from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.lifecycle import Availability
 
 if TYPE_CHECKING:
@@ -56,18 +57,18 @@ class ModelViews:
     async def timeline(self, name: Name, version: Loaded = None, most: Most = 200) -> Response:
         """Return the newest records of a version's chain, each delta with its state on this server."""
         model = find(self._lifecycle.processor().catalogue, name)
-        return json_reply(await asyncio.to_thread(model.timeline, model.pick(version).manifest.version, most))
+        return json_reply(await in_thread(None, partial(model.timeline, model.pick(version).manifest.version, most)))
 
     async def tables(self, name: Name, version: Loaded = None) -> Response:
         """Return the tables of a version: rows, memory, and the number of lookups that found no row."""
-        return json_reply(await asyncio.to_thread(describe_tables, self._lifecycle.processor(), name, version))
+        return json_reply(await in_thread(None, partial(describe_tables, self._lifecycle.processor(), name, version)))
 
     async def canaries(self, name: Name) -> Response:
         """Return the canaries that are on trial: their measurements, the baseline's, and the bounds."""
-        return json_reply(await asyncio.to_thread(describe_trials, self._lifecycle.processor(), name))
+        return json_reply(await in_thread(None, partial(describe_trials, self._lifecycle.processor(), name)))
 
     async def signature(self, name: Name, version: Loaded = None) -> Response:
         """Return inputs and outputs of a version, with a recorded, recent, warm-up or made-up request."""
         version_ = find(self._lifecycle.processor().catalogue, name).pick(version)
-        signature: dict[str, Any] = await asyncio.to_thread(self._examples.signature, version_)
+        signature: dict[str, Any] = await in_thread(None, partial(self._examples.signature, version_))
         return json_reply({**signature, "data_port": self._data_port})

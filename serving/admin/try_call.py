@@ -9,10 +9,10 @@ Bounds: MOST_CALLS at once, a body of MAX_BODY_NBYTES, a reply of MAX_REPLY_NBYT
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import ssl
 import time
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 
@@ -22,6 +22,7 @@ from fastapi.responses import Response
 
 from freshet_serving.processor.errors import BadInput, NotReady, Overloaded, TooLarge
 from freshet_serving.serving.admin.admin_bodies import Name, read_whole
+from freshet_serving.serving.front.in_thread import in_thread
 
 MOST_CALLS = 2
 MAX_BODY_NBYTES, MAX_REPLY_NBYTES = 1 << 20, 8 << 20
@@ -79,7 +80,7 @@ class TryCalls:
             path = f"/v1/models/{quote(name, safe='')}{which}:predict"
             began_s = time.perf_counter()
             key = request.headers.get("authorization")
-            answer = await asyncio.to_thread(_call, self._address, self._context, path, body, key)
+            answer = await in_thread(None, partial(_call, self._address, self._context, path, body, key))
             took_ms = round((time.perf_counter() - began_s) * 1e3, 3)
         finally:
             self._open -= 1

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.errors import BadInput, first_of, json_kind
 from freshet_serving.processor.features.limits import RequestSize
 from freshet_serving.processor.package import Input, Manifest, ranks_items
 from freshet_serving.serving.codecs.json_columns import is_base64, numbers, strings
@@ -132,7 +132,7 @@ def _scores(outputs: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
         return numbers[name]
     if len(numbers) != 1:
         raise BadInput(f"Expected one output of numbers, or one named {name!r}, got {', '.join(outputs)}")
-    return next(iter(numbers.values()))
+    return first_of(numbers.values())
 
 
 def _example(value: Any, where: str) -> Example:
@@ -234,6 +234,6 @@ def _carried(spec: Input, values: Values) -> Values:
 def _check(spec: Input, name: str, values: Values) -> None:
     wanted = TYPES[spec.dtype]
     if any(type(v) not in wanted for v in values):
-        got = next(type(v) for v in values if type(v) not in wanted)
+        got = first_of(type(v) for v in values if type(v) not in wanted)
         shown = {int: "DT_INT64", float: "DT_FLOAT"}.get(got, "DT_STRING")
         raise BadInput(f"Key: {show(name)}. Data types don't match. Expected {declared(spec).dt}, got {shown}")

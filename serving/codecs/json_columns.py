@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.errors import BadInput, first_of, json_kind
 from freshet_serving.processor.features.limits import RequestSize
 from freshet_serving.processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER, has_boolean_letters
 from freshet_serving.processor.package import Input
@@ -101,10 +101,10 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
         return rows
     width = spec.columns or 1
     if set(map(type, rows)) != {list}:
-        at = next(i for i, row in enumerate(rows) if type(row) is not list)
+        at = first_of(i for i, row in enumerate(rows) if type(row) is not list)
         raise BadInput(f"{spec.name}: expected {_shape(spec)}, got {json_kind(rows[at])} at item {at}")
     if set(map(len, rows)) != {width}:
-        at = next(i for i, row in enumerate(rows) if len(row) != width)
+        at = first_of(i for i, row in enumerate(rows) if len(row) != width)
         raise BadInput(
             f"{spec.name}: Encountered list at unexpected size: {len(rows[at])} at item {at} expected size: {width}"
         )
@@ -114,7 +114,7 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
 def _ragged(spec: Input, rows: list[Any], plain: bool, extent: RequestSize | None) -> Ragged:
     if rows and (types := set(map(type, rows))) != {list}:
         if types - {list, type(None)}:
-            at = next(i for i, row in enumerate(rows) if type(row) is not list and row is not None)
+            at = first_of(i for i, row in enumerate(rows) if type(row) is not list and row is not None)
             raise BadInput(f"{spec.name}: expected {_shape(spec)}, got {json_kind(rows[at])} at item {at}")
         rows = [[] if row is None else row for row in rows]
     if extent is not None:
@@ -230,7 +230,7 @@ def _digits(value: int) -> str:
 
 
 def _type_error(spec: Input, flat: list[Any], wanted: tuple[type, ...]) -> BadInput:
-    at, value = next((i, v) for i, v in enumerate(flat) if type(v) not in wanted)
+    at, value = first_of((i, v) for i, v in enumerate(flat) if type(v) not in wanted)
     shown = "" if type(value) in (list, dict) else f" {_shown(value)}"
     what = f"JSON Value:{shown} ({json_kind(value)}, value {at})"
     missing = "; null means a missing float, string or list, but an id cannot be missing" if value is None else ""

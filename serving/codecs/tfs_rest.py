@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.errors import BadInput, first_of, json_kind
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.serving.codecs import examples
@@ -224,7 +224,7 @@ def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> byte
         outputs = {name: array.reshape(-1) if name in options.flat else array for name, array in outputs.items()}
     arrays = {name: json_values(np.ascontiguousarray(array)) for name, array in outputs.items()}
     if len(outputs) == 1:
-        return dump_json({key: next(iter(arrays.values()))})
+        return dump_json({key: first_of(arrays.values())})
     if not options.row:
         return dump_json({key: arrays})
     rows = zip(*(_rows_of(np.ascontiguousarray(array)) for array in outputs.values()))

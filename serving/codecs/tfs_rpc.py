@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.eas.message_tree import MessageTree
-from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.errors import BadInput, TooLarge, first_of
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.features.sequences import unpadded
 from freshet_serving.processor.package import MAX_RANK, Input, Manifest
@@ -245,7 +245,7 @@ def _check_outputs(outputs: Sequence[str], names: Collection[str]) -> None:
                 f"output tensor alias not found in signature: {show(name)} Outputs expected to be in the set {known}."
             )
     if len(set(outputs)) != len(outputs):
-        raise BadInput(f"duplicate output tensor alias: {show(next(n for n in outputs if outputs.count(n) > 1))}")
+        raise BadInput(f"duplicate output tensor alias: {show(first_of(n for n in outputs if outputs.count(n) > 1))}")
 
 
 def _column(spec: Input, given: Mapping[str, Any], filling: PaddedExtent, lists: ListTensors) -> Column:

@@ -28,7 +28,7 @@ from rich.live import Live
 from rich.table import Table
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.errors import BadInput, NotReady, first_of
 
 if TYPE_CHECKING:
     from freshet_serving.models.config.train_config import TrainConfig
@@ -249,7 +249,7 @@ class Demo:
         raise NotReady(f"freshet serve was not ready within {READY_TIMEOUT_S:.0f} s; see {self._folder / 'serve.log'}")
 
     def _start_traffic(self) -> None:
-        batch = next(iter(self._source.batches(256)))
+        batch = first_of(self._source.batches(256))
         bodies = []
         for i in range(0, 256, 4):
             columns = batch.slice(i, i + 4).columns
@@ -300,7 +300,7 @@ class Demo:
 
     def _print_hints(self) -> None:
         name = self._config.model.name
-        batch = next(iter(self._source.batches(2)))
+        batch = first_of(self._source.batches(2))
         example = json.dumps({"inputs": {n: as_json(c) for n, c in batch.columns.items()}})
         self._console.print("try:", highlight=False)
         for line in (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from freshet_serving.processor.errors import BadInput, nearest_file, printable
+from freshet_serving.processor.errors import BadInput, first_of, nearest_file, printable
 from freshet_serving.serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, TokenOption
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _features(sides: list[dict[str, Any]]) -> Table:
     names = dict.fromkeys(name for side in sides for name in side["inputs"])
     for name in names:
         reads = [side["inputs"].get(name, {}) for side in sides]
-        first = next(read for read in reads if read)
+        first = first_of(read for read in reads if read)
         about = f"{name} ({first['kind']}" + (
             f", {first['combiner']})" if "ids" in first and len(first["ids"]) > 1 else ")"
         )
@@ -146,7 +146,7 @@ def _events(name: str, sides: list[dict[str, Any]]) -> Table:
     from rich.text import Text
 
     told = [side.get("histories", {}).get(name) for side in sides]
-    first = next(each for each in told if each)
+    first = first_of(each for each in told if each)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(f"{name}, {first['events']} events", overflow="fold")
     for side in sides:
@@ -158,7 +158,7 @@ def _events(name: str, sides: list[dict[str, Any]]) -> Table:
     strongest = sorted(by_place, key=lambda place: -max(abs(e["score_change"] or 0) for e in by_place[place] if e))
     for place in sorted(strongest[:MOST_EVENTS]):
         events = by_place[place]
-        some = next(e for e in events if e)
+        some = first_of(e for e in events if e)
         ids = ", ".join(printable(one["id"]) for each in some["ids"].values() for one in each[:1])
         ids += "".join(f", {_number(value)}" for value in some.get("floats", {}).values())
         changes = ("" if e is None else _signed(e["score_change"]) for e in events)

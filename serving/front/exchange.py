@@ -37,7 +37,7 @@ from typing import Any
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.engine import PredictReply, PredictRequest
-from freshet_serving.processor.errors import Expired, FreshetError
+from freshet_serving.processor.errors import Expired, FreshetError, first_of
 from freshet_serving.processor.features.limits import FREE_NBYTES
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.item_ranker import ranking_of
@@ -345,7 +345,7 @@ class Exchange(ABC):
         if isinstance(result, FreshetError):
             shared.dispatcher.served.failed(self._who.model, self._replica.manifest.version, now_s - self.began_s)
             return
-        rows = len(next(iter(result.outputs.values())))
+        rows = len(first_of(result.outputs.values()))
         shared.metrics.predicted(result.model, rows)
         shared.dispatcher.served.succeeded(
             result.model, result.generation.version, rows, now_s - self.began_s, result.timing

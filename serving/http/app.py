@@ -18,7 +18,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.engine import PredictReply
@@ -51,6 +51,7 @@ from freshet_serving.serving.codecs.wire import (
 )
 from freshet_serving.serving.front import catalog, queries
 from freshet_serving.serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, DecodedRequest, Exchange, ServingContext
+from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer, no_model_control
 from freshet_serving.serving.front.resource_limits import BodyMemory
 from freshet_serving.serving.front.shared_memory import Regions
@@ -420,7 +421,7 @@ class DataApp:
 
     async def _scrape(self, route: Route) -> Answer:
         # In a thread: formatting a few hundred series must not delay predictions.
-        text = await asyncio.to_thread(self.metrics.scrape)
+        text = await in_thread(None, self.metrics.scrape)
         return 200, text, [(b"content-type", CONTENT_TYPE.encode())]
 
     async def _openapi(self, route: Route) -> Answer:
@@ -495,7 +496,7 @@ class DataApp:
     async def _act(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Perform a control operation in the process that owns the models, off the loop."""
         self._lifecycle.processor()
-        return await asyncio.to_thread(self._control, operation, arguments)
+        return await in_thread(None, partial(self._control, operation, arguments))
 
 
 def _json(document: Any, generation: Generation | None = None) -> Answer:

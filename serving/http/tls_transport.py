@@ -31,6 +31,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
+from freshet_serving.processor.errors import first_of
 from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.serving.access.certificates import CertificateSource
 
@@ -70,7 +71,7 @@ class Handshakes:
         opened: asyncio.Future[None] = loop.create_future()
         made = TlsTransport(self._certificates().context, protocol, opened, self._thread)
         if len(self._waiting) >= MOST_HANDSHAKES:
-            next(iter(self._waiting)).abort()
+            first_of(self._waiting).abort()
         self._waiting[made] = None
         timer = loop.call_later(HANDSHAKE_S, made.abort)
         try:

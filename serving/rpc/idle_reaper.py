@@ -27,8 +27,10 @@ import struct
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
+from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.rpc.port_sockets import (
     descriptors,
     idle_s,
@@ -99,8 +101,8 @@ class IdleReaper:
             await asyncio.sleep(rest_s)
             began_s = time.monotonic()
             try:
-                if await asyncio.to_thread(descriptors) > self._wanted:
-                    await asyncio.to_thread(self.reap, port, self._answering.ports())
+                if await in_thread(None, descriptors) > self._wanted:
+                    await in_thread(None, partial(self.reap, port, self._answering.ports()))
             except Exception:
                 log.exception("could not check for idle connections")
             rest_s = max(LOOK_S, REST * (time.monotonic() - began_s))

@@ -19,6 +19,7 @@ from freshet_serving.serving.codecs.messages import POOL, message
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.front import catalog, queries
 from freshet_serving.serving.front.exchange import OK, DecodedRequest
+from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer
 from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.front.shared_memory import Regions
@@ -224,7 +225,7 @@ class Inference:
     async def _act(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Perform a control operation in the process that owns the models, off the loop."""
         self._lifecycle.processor()
-        return await asyncio.to_thread(self._control, operation, arguments)
+        return await in_thread(None, partial(self._control, operation, arguments))
 
     async def _shm_status(self, request: Any, context: Any) -> Any:
         reply = message(f"{PACKAGE}SystemSharedMemoryStatusResponse")()

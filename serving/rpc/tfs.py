@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.codecs.wire import SIGNATURE, show
 from freshet_serving.serving.front import catalog, queries
 from freshet_serving.serving.front.exchange import DecodedRequest
+from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.front.model_control import MAX_MODELS, ControlHandler, Document, ModelControlAuthorizer
 from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.lifecycle import Availability
@@ -175,7 +175,7 @@ class TensorFlowServing:
         if len(configs) > MAX_MODELS:
             raise BadInput(f"model_config_list: expected at most {MAX_MODELS} models, got {len(configs)}")
         self._lifecycle.processor()
-        await asyncio.to_thread(self._control, "reload", {"models": [_config(c) for c in configs]})
+        await in_thread(None, partial(self._control, "reload", {"models": [_config(c) for c in configs]}))
         reply = message(f"{PACKAGE}ReloadConfigResponse")()
         reply.status.error_code = 0
         return reply

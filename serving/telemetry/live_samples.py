@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.errors import FreshetError, first_of
 from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.telemetry.metrics import BOUNDS_S, Counts, Metrics
@@ -228,7 +228,7 @@ def _latencies_ms(counts: Sequence[int]) -> dict[str, float] | None:
     found = {}
     for name, share in SHARES.items():
         wanted = share * whole
-        at = next(n for n, end in enumerate(ends) if end >= wanted)
+        at = first_of(n for n, end in enumerate(ends) if end >= wanted)
         part = (wanted - (ends[at] - counts[at])) / counts[at] if counts[at] else 0.0
         found[name] = round((edges[at] + (edges[at + 1] - edges[at]) * part) * 1e3, 3)
     return found

@@ -20,6 +20,7 @@ import select
 import socket
 
 from freshet_serving.serving.front.backlog import HANDSHAKE_S, refuse_new_connections
+from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.workers.worker_pool import WorkerPool
 from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
 
@@ -58,7 +59,7 @@ class Acceptor:
         if self._held is not None:
             self._held.close()
         self._worker_pool.end()
-        await asyncio.to_thread(self._worker_pool.join)
+        await in_thread(None, self._worker_pool.join)
 
     def opened(self) -> None:
         """Have the workers answer predictions from now on."""
@@ -68,7 +69,7 @@ class Acceptor:
     async def drain(self) -> None:
         """Have the workers report the server as unready."""
         if self.host is not None:
-            await asyncio.to_thread(self.host.drain)
+            await in_thread(None, self.host.drain)
 
     def drain_share(self, share: float) -> None:
         """Have every worker close this share of its connections."""

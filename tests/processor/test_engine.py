@@ -1,6 +1,7 @@
 """The processor as its users see it: opened, answering while everything changes, told about, closed."""
 
 import errno
+import gc
 import os
 import queue
 import threading
@@ -224,3 +225,49 @@ def test_client_messages_contain_no_path(root, open_processor, monkeypatch):
         with pytest.raises(FreshetError) as refused:
             call()
         assert str(root) not in str(refused.value)
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_closing_frees_maps_leases_and_threads_without_the_collector(root):
+    write_package(root, 2, users=USERS)
+    publish(root, 1, version=2, users=[3], dense_seed=1)
+    gc.collect()
+    gc.disable()
+    try:
+        counts = []
+        for _ in range(4):
+            opened = Processor.initialize(ProcessorConfig(str(root), sessions=2))
+            opened.process(request([0, 3]))
+            opened.close()
+            counts.append((descriptors(), threading.active_count()))
+        # The first one opens what lives as long as the process.
+        assert len(set(counts[1:])) == 1, counts
+        with pytest.raises(NotReady, match="the processor is closed"):
+            opened.process(request([0]))
+    finally:
+        gc.enable()
+
+
+def test_forked_child_raises_in_place_of_waiting_for_threads(root, open_processor):
+    write_package(root, 3, users=USERS)
+    opened = open_processor()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        said = b"nothing"
+        try:
+            opened.process(request([0]))
+        except NotReady as error:
+            opened.close()
+            said = str(error).encode()
+        finally:
+            os.write(writer, said)
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.read() == b"the processor was opened by the parent of this process: open one after fork()"
+    os.waitpid(child, 0)
+    assert opened.process(request([0])).generation.version == 3

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from freshet_serving.processor.errors import Corrupt, NotReady, nearest, nearest_file, shortage, unreadable
+from freshet_serving.processor.errors import Corrupt, NotReady, first_of, nearest, nearest_file, shortage, unreadable
 from freshet_serving.processor.package.delta import read_delta_file
 from freshet_serving.processor.package.tensors import map_file
 from freshet_serving.processor.repository.mapped_file import MappedFile
@@ -86,3 +86,12 @@ def test_nearest_file_comes_from_the_same_folder(tmp_path):
 )
 def test_former_name_suggests_the_new_one_or_the_nearest(name, hint):
     assert nearest(name, ["sessions", "workers"]) == hint
+
+
+def test_first_item_of_any_iterable_is_returned():
+    assert [first_of(items) for items in ([3, 4], {"a": 1}, (n for n in range(5, 9)))] == [3, "a", 5]
+
+
+def test_nothing_to_take_is_no_stop_iteration():
+    with pytest.raises(LookupError, match="expected at least one item, got none"):
+        first_of(())

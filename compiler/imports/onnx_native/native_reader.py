@@ -40,7 +40,7 @@ from freshet_serving.compiler.imports.onnx_native.native_bags import without_loo
 from freshet_serving.compiler.imports.onnx_native.string_outputs import number_strings
 from freshet_serving.compiler.imports.onnx_native.trial import trial_options
 from freshet_serving.compiler.imports.onnx_native.value_sizes import check_sizes
-from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.errors import BadInput, TooLarge, first_of
 
 ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
 DOMAINS = (*OURS, ML, MICROSOFT)
@@ -80,7 +80,7 @@ class NativeModel:
     @property
     def opset(self) -> int:
         """Version of ONNX's own operators."""
-        return int(next(entry.version for entry in self.proto.opset_import if entry.domain in OURS))
+        return int(first_of(entry.version for entry in self.proto.opset_import if entry.domain in OURS))
 
 
 def read_native(path: Path) -> NativeModel:

@@ -148,6 +148,43 @@ def test_symbolic_link_that_stays_inside_is_followed(root):
     assert Repository(root).resolve("link") == path.resolve()
 
 
+@pytest.mark.parametrize("target", [".store/build-7", "releases/1", "other/7"])
+def test_version_folder_that_is_a_link_inside_the_repository_is_opened(root, target):
+    written = write_package(root)
+    (root / target).parent.mkdir()
+    written.rename(root / target)
+    written.symlink_to(os.path.relpath(root / target, written.parent))
+    repository = Repository(root)
+    assert repository.versions("small") == [1]
+    repository.version("small").verify()
+
+
+def test_model_folder_that_is_a_link_inside_the_repository_is_opened(root):
+    write_package(root)
+    (root / "small").rename(root / "small-2026-11")
+    (root / "small").symlink_to("small-2026-11")
+    assert Repository(root).version("small", 1).manifest.model == "small"
+
+
+@pytest.mark.parametrize("which", ["small/1", "small"])
+def test_link_out_of_the_repository_is_refused_as_a_link(root, tmp_path, which):
+    write_package(root)
+    (root / which).rename(tmp_path / "outside")
+    (root / which).symlink_to(tmp_path / "outside")
+    with pytest.raises(NotFound, match=r"^small/1: is a link, or .* target is outside") as caught:
+        Repository(root).version("small", 1)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_removing_a_version_leaves_the_target_of_its_link(root):
+    written = write_package(root)
+    written.rename(root / "kept")
+    written.symlink_to("../kept")
+    Repository(root).storage("small", 1).end()
+    assert (root / "kept" / "model.json").exists()
+    assert list((root / "small").iterdir()) == []
+
+
 def test_repository_behind_a_link_serves_paths_through_the_link(root, tmp_path):
     path = touch(root / "small" / "x")
     (tmp_path / "link").symlink_to(root)
