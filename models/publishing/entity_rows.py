@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -74,22 +74,28 @@ def as_column(spec: Input, values: Any, where: str) -> Column:
     if isinstance(values, (Strings, Ragged)):
         return values
     if spec.ragged:
-        lists = [list(row) for row in values]
+        # As in training: a list that is missing is empty, a string is "" and a float NaN.
+        lists = [[] if row is None else _items(row, f"{where}: row {n}") for n, row in enumerate(_items(values, where))]
         splits = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         flat = as_column(Input(spec.name, spec.dtype, declared=spec.declared), [v for row in lists for v in row], where)
         assert not isinstance(flat, Ragged)
         return Ragged(flat, splits)
     if spec.dtype == "string":
-        words = np.asarray(values).reshape(-1).tolist() if isinstance(values, np.ndarray) else list(values)
+        words = values.reshape(-1).tolist() if isinstance(values, np.ndarray) else _items(values, where)
+        words = ["" if word is None else word for word in words]
         if not all(isinstance(word, (str, bytes)) for word in words):
             raise BadInput(f"{where}: expected str or bytes")
         return Strings.of(words)
-    if spec.dtype == "float32" and isinstance(values, (list, tuple)):
-        values = [np.nan if value is None else value for value in values]
+    if not isinstance(values, np.ndarray):
+        values = _items(values, where)
+        if spec.dtype == "float32":
+            values = [np.nan if value is None else value for value in values]
     try:
         array = exact_array(values)
     except OverflowError:
         raise BadInput(f"{where}: expected {spec.declared or spec.dtype}, got numbers beyond it") from None
+    except ValueError:
+        raise BadInput(f"{where}: expected {spec.declared or spec.dtype}, got lists of several lengths") from None
     kinds = "fiub" if spec.dtype == "float32" else "iu"
     if array.size and array.dtype.kind not in kinds:
         raise BadInput(f"{where}: expected {spec.declared or spec.dtype}, got {array.dtype}")
@@ -97,6 +103,16 @@ def as_column(spec: Input, values: Any, where: str) -> Column:
         return carried(array, spec.declared == "uint64", f"{where}: expected numbers")
     with np.errstate(over="ignore"):
         return array.astype(spec.dtype)
+
+
+def _items(values: Any, where: str) -> list[Any]:
+    """Return the items of a list or array; a string, whose items are its letters, and a mapping or set are none."""
+    if isinstance(values, (str, bytes, bytearray, Mapping, Set)) or not isinstance(values, Iterable):
+        raise BadInput(f"{where}: expected a list or an array, got {type(values).__name__}")
+    try:
+        return list(values)
+    except TypeError:
+        raise BadInput(f"{where}: expected a list or an array, got a single value") from None
 
 
 def _hash_strings(strings: Strings, seed: int) -> Int64s:

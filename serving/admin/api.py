@@ -18,7 +18,7 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.errors import FreshetError, shortage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.watching import LabelSums
 from freshet_serving.serving.access.access_guard import AccessGuard
@@ -397,6 +397,13 @@ def _handle_errors(app: FastAPI, data_address: tuple[str, int] | None) -> None:
     @app.exception_handler(ClientDisconnect)
     async def left(request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=499)
+
+    @app.exception_handler(MemoryError)
+    @app.exception_handler(OSError)
+    async def scarce(request: Request, error: Exception) -> Response:
+        if (short := shortage(error)) is None:
+            raise error
+        return await refused(request, short)
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:

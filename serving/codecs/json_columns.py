@@ -181,7 +181,7 @@ def _whole_numbers(spec: Input, flat: list[int]) -> NDArray[np.int64]:
     wide = np.dtype(np.uint64 if spec.declared == "uint64" else np.int64)
     low, high = span(wide)
     if flat and not low <= min(flat) <= max(flat) <= high:
-        value = next(v for v in flat if not low <= v <= high)
+        value = first_of(v for v in flat if not low <= v <= high)
         own = declared(spec)
         assert own.dtype is not None, "numbers"
         least, most = span(own.dtype)

@@ -30,7 +30,8 @@ FIELD = re.compile(rb"(?<=\r\n)(" + TOKEN + rb"++):[ \t]*+([\t -~\x80-\xff]*+)\r
 # Bytes that are invalid in any head, so an incomplete head with them can be refused.
 STRAY = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n|\Z)")
 TARGET = re.compile(rb"(?i:https?://[^/?#]*+)?(/[^?#]*+)(?:\?([^#]*+))?")
-ONCE = (b"host", b"content-length", b"transfer-encoding")
+# Of two authorizations, a proxy may check the first and this server the last.
+ONCE = (b"host", b"content-length", b"transfer-encoding", b"authorization")
 
 
 class HttpProtocolError(FreshetError):

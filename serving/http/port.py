@@ -109,8 +109,7 @@ class HttpPort(uvicorn.Server):
             refuse_new_connections(self._listener)
             await self._adopt_rest(self._listener)
             self._listener.close()
-        if self._handshakes is not None:
-            self._handshakes.end()
+        self.end_handshakes()
         await asyncio.gather(*self._adopting, return_exceptions=True)
         if self._handshakes is not None:
             self._handshakes.close()
@@ -142,6 +141,11 @@ class HttpPort(uvicorn.Server):
             await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
         else:
             await self._handshakes.accept(protocol, connection)
+
+    def end_handshakes(self) -> None:
+        """Let no client hold up the end by a TLS handshake that it does not finish."""
+        if self._handshakes is not None:
+            self._handshakes.end()
 
     def end(self) -> None:
         """Stop accepting and finish requests in flight."""

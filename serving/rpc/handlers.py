@@ -58,11 +58,15 @@ def generation_metadata(generation: Generation) -> Metadata:
 
 
 def headers_of(context: Any) -> Headers:
-    """Return the metadata of a call as headers (serving.request_headers)."""
-    return {
-        name.encode(): value.encode() if isinstance(value, str) else bytes(value)
-        for name, value in context.invocation_metadata() or ()
-    }
+    """Return the metadata of a call as headers (serving.request_headers).
+
+    Of two authorizations a proxy may check the first and this server the last: joined they are no key's.
+    """
+    headers: dict[bytes, bytes] = {}
+    for name, value in context.invocation_metadata() or ():
+        key, data = name.encode(), value.encode() if isinstance(value, str) else bytes(value)
+        headers[key] = b"%b, %b" % (headers[key], data) if key == AUTHORIZATION and key in headers else data
+    return headers
 
 
 def address_of(context: Any) -> str:

@@ -317,6 +317,7 @@ class Worker:
             self._connection_ended()
 
     async def _end(self) -> None:
+        self._ports.http.end_handshakes()
         await asyncio.gather(*self._adopting, return_exceptions=True)
         self._ports.end()
 

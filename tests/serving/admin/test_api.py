@@ -1,5 +1,7 @@
+import errno
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 
@@ -247,3 +249,14 @@ def test_every_route_is_in_the_schema():
     }
     content = paths["/admin/models/{name}/deltas"]["post"]["requestBody"]["content"]
     assert content.keys() == {"application/octet-stream", "application/json"}
+
+
+@pytest.mark.parametrize("failure", [MemoryError(), OSError(errno.EMFILE, "Too many open files")])
+def test_shortage_passes_and_is_not_an_error_of_the_server(failure, monkeypatch):
+    client = Client()
+    for method, path in (("info", "GET /admin/models"), ("apply_delta", "POST /admin/models/ctr/deltas")):
+        with monkeypatch.context() as patched:
+            patched.setattr(client.processor, method, Mock(side_effect=failure))
+            reply = client(*path.split(), content=b"x" if path.startswith("POST") else None, headers=OCTETS)
+        assert reply.status_code == 503, path
+        assert list(reply.json()) == ["error"]

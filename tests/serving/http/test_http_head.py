@@ -196,3 +196,10 @@ def test_arbitrary_bytes_are_a_head_or_a_protocol_error(data):
     for made in (data, head(data), b"POST " + data + b" HTTP/1.1\r\n" + HOST + b"\r\n"):
         with contextlib.suppress(HttpProtocolError):
             read_head(made)
+
+
+@pytest.mark.parametrize("name", [b"authorization", b"Authorization", b"host", b"content-length"])
+def test_header_on_which_much_depends_comes_once(name):
+    head = b"GET / HTTP/1.1\r\nhost: a\r\n%b: 1\r\n%b: 1\r\n\r\n" % (name, name)
+    with pytest.raises(HttpProtocolError, match=f"{name.decode().lower()}: expected once, got it again"):
+        read_head(head)

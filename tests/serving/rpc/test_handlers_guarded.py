@@ -90,6 +90,8 @@ def test_method_requires_key_scope_and_rate(live, keys, path):
     assert refused.details() == "authorization: expected a valid bearer token"
     assert refused.code() is CODES.UNAUTHENTICATED
     assert code_of(live, path, (("authorization", "Bearer guess"),)) is CODES.UNAUTHENTICATED
+    if scope in keys.secrets:
+        assert code_of(live, path, (("authorization", "Bearer guess"), *keys[scope])) is CODES.UNAUTHENTICATED
     lacking = "metrics" if scope != "metrics" else "features"
     assert code_of(live, path, keys[lacking]) is CODES.PERMISSION_DENIED
     if path != STREAM:

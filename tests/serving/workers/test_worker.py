@@ -232,3 +232,25 @@ def test_worker_accepts_calls_only_once_it_has_its_routes(born):
     channel.send({**ROUTES, "loaded": False, "models": {}, "op": "routes", "id": 1})
     heard(channel, "reply")
     assert listens(grpc)
+
+
+def test_end_does_not_wait_for_handshakes_of_clients():
+    events = []
+
+    async def main():
+        finished = asyncio.Event()
+
+        def end_handshakes():
+            events.append("handshakes end")
+            finished.set()
+
+        worker = SimpleNamespace(
+            _adopting={asyncio.create_task(finished.wait())},
+            _ports=SimpleNamespace(
+                http=SimpleNamespace(end_handshakes=end_handshakes), end=lambda: events.append("ports end")
+            ),
+        )
+        await asyncio.wait_for(Worker._end(worker), 30)
+
+    asyncio.run(main())
+    assert events == ["handshakes end", "ports end"]
