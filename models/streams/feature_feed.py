@@ -85,7 +85,9 @@ class FeatureFeed:
         self._publisher = Publisher(repository, model, key=key)
         self._key_field, fields = entity_fields(self._publisher.manifest, entity)
         schema = Schema((self._key_field, *fields), ())
-        self._stream = open_stream(SCHEMES.get(source.partition("://")[0], ""), source, schema, CONTEXT)
+        self._stream = open_stream(
+            SCHEMES.get(source.partition("://")[0], ""), source, schema, CONTEXT, strict=not follow
+        )
         self._folder = Path(state)
         self._folder.mkdir(parents=True, exist_ok=True)
         journal = StreamJournal(self._folder / JOURNAL, self._stream.identity, context=CONTEXT)

@@ -50,8 +50,20 @@ class GrowingFolder:
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         context: ErrorContext = TRAINING,
+        strict: bool = True,
     ) -> None:
-        self._folder, self._context = Path(folder), context
+        """Set up the reader.
+
+        Args:
+            folder: The folder.
+            schema: Columns to read.
+            now_s: Clock.
+            sleep: Waits so many seconds.
+            context: Reader of the stream, for messages.
+            strict: True if a folder in which no file has these columns is an error; else they are set aside, as such
+                files beside others are.
+        """
+        self._folder, self._context, self._strict = Path(folder), context, strict
         self._columns = CanonicalColumns(schema, text=False)
         self._now_s, self._sleep = now_s, sleep
         self._taken: dict[str, int] = {}
@@ -126,6 +138,7 @@ class GrowingFolder:
 
     def _look(self, now_s: float) -> list[Segment]:
         found, unfinished = [], {}
+        refused: BadInput | None = None
         for path, name in sorted(self._files()):
             try:
                 status = path.stat()
@@ -158,14 +171,16 @@ class GrowingFolder:
             try:
                 self._types(file)
             except BadInput as error:
-                if not self._taken:
-                    raise
-                self._set_aside(name, seen, str(error))
+                refused = refused or error
+                self._set_aside(name, seen, f"{name}: {error}")
                 continue
             self._aside.pop(name, None)
             self._taken[name] = seen[0]
             found.append(Segment({"file": name, "nbytes": seen[0]}, file.count_rows()))
         self._unfinished = unfinished
+        if refused is not None and self._strict and not self._taken:
+            # Not one file fits: the configuration is wrong rather than a file.
+            raise refused
         return found
 
     def set_aside(self, name: str, why: str) -> None:

@@ -67,7 +67,7 @@ def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, ane
     return FollowedSource(stream, StreamJournal(journal, stream.identity, anew), schema, data.follow)
 
 
-def open_stream(form: str, path: str, schema: Schema, context: ErrorContext = TRAINING) -> Stream:
+def open_stream(form: str, path: str, schema: Schema, context: ErrorContext = TRAINING, strict: bool = True) -> Stream:
     """Open a stream.
 
     Args:
@@ -75,6 +75,7 @@ def open_stream(form: str, path: str, schema: Schema, context: ErrorContext = TR
         path: Path or URL.
         schema: Columns to read.
         context: Reader of the stream, for messages.
+        strict: See GrowingFolder.
 
     Raises:
         BadInput: The stream cannot be opened.
@@ -89,4 +90,4 @@ def open_stream(form: str, path: str, schema: Schema, context: ErrorContext = TR
         return KafkaStream(path, schema, context=context)
     from freshet_serving.models.streams.growing_folder import GrowingFolder
 
-    return GrowingFolder(path, schema, context=context)
+    return GrowingFolder(path, schema, context=context, strict=strict)

@@ -43,7 +43,7 @@ from freshet_serving.processor.repository.log.contents import (
     stored,
     widened,
 )
-from freshet_serving.processor.repository.log.damage import find_damage, repair
+from freshet_serving.processor.repository.log.damage import find_damage, find_damaged_file, repair
 from freshet_serving.processor.repository.log.difference import (
     Difference,
     Float32s,
@@ -179,6 +179,7 @@ __all__ = [
     "differs",
     "dump_warmup",
     "find_damage",
+    "find_damaged_file",
     "identity_of",
     "is_address",
     "is_written_to",

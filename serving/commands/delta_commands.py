@@ -121,9 +121,17 @@ def delta_repair(
     key: KeyOption = "",
 ) -> None:
     """Finds the first damaged record of a version's change log and, with --yes, writes a record that cuts the log
-    there. Removes no file and never cuts a valid record. Exits with 1 if damage was found and not cut."""
+    there. Removes no file and never cuts a valid record. Names a damaged file of a delta that is served; no cut
+    repairs it. Exits with 1 if damage was found and not cut."""
     from freshet_serving.processor.errors import printable
-    from freshet_serving.processor.repository import ChangeLog, Keyring, find_damage, open_repository, repair
+    from freshet_serving.processor.repository import (
+        ChangeLog,
+        Keyring,
+        find_damage,
+        find_damaged_file,
+        open_repository,
+        repair,
+    )
 
     keyring = Keyring.of_writer(key, trust or ())
     change_log = ChangeLog(open_repository(repository).with_keys(keyring).version(model, version))
@@ -131,8 +139,14 @@ def delta_repair(
     history = change_log.history
     where = f"{model} {history.version}.{history.head.step}"
     if damage is None:
-        print(f"{where}: nothing to repair; all {history.number} records that a server reads at start are valid")
-        return
+        damaged = find_damaged_file(change_log)
+        if damaged is None:
+            print(f"{where}: nothing to repair; all {history.number} records that a server reads at start are valid")
+            return
+        before, why = damaged
+        print(f"{where}: all {history.number} records that a server reads at start are valid, but {printable(why)}")
+        print(f"  restore that file, or roll back to {history.version}.{before.step}, the generation before it")
+        raise typer.Exit(1)
     print(f"{where}: record {history.number} is the last valid record")
     for number, what in enumerate(damage.cut[:SHOWN], start=damage.first):
         first = printable(damage.why).removeprefix(f"record {number}: ")

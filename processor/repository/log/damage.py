@@ -18,9 +18,9 @@ from pathlib import Path
 
 from freshet_serving.processor.errors import Corrupt, Diverged, NotReady
 from freshet_serving.processor.package import SUFFIX
-from freshet_serving.processor.repository.log.chain_record import REPAIR, ChainRecord, record_name
+from freshet_serving.processor.repository.log.chain_record import DELTA, REPAIR, ChainRecord, record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, History
+from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink, History
 from freshet_serving.processor.repository.log.repair import EmptyRecord, RecordsDigest
 from freshet_serving.processor.repository.log.scrub import STEP
 from freshet_serving.processor.repository.storage import VersionStorage
@@ -77,6 +77,30 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
         damage = assess(change_log.storage, change_log.history, str(error), change_log.check_record)
         return damage if damage is not None else find_damage(change_log)
     return None
+
+
+def find_damaged_file(change_log: ChangeLog) -> tuple[ChainLink, str] | None:
+    """Return the oldest delta to be served whose file is missing or damaged; None if all are sound.
+
+    Args:
+        change_log: A sound change log: find_damage() has read it.
+
+    Returns:
+        The generation before that delta, and what is wrong.
+
+    Raises:
+        NotReady: A file cannot be read now.
+    """
+    history, damaged = change_log.history, None
+    for link in history.back(history.target):
+        if link.record is None or link.record.kind != DELTA:
+            continue
+        try:
+            change_log.bring_delta(link)
+            change_log.read_delta(link)
+        except (Corrupt, Diverged) as error:
+            damaged = history.links[link.parent], str(error)
+    return damaged
 
 
 def repair(

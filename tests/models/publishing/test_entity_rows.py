@@ -163,3 +163,30 @@ def test_column_of_a_declared_uint64_carries_its_bits():
     assert as_column(lists, Ragged.of([[2**63], [5]]), "x").values.tolist() == [-(2**63), 5]
     with pytest.raises(BadInput, match="x: expected numbers from 0 to 18446744073709551615, got -1"):
         as_column(spec, [-1], "x")
+
+
+STRING, STRINGS = Input("tag", "string"), Input("tags", "string", ragged=True)
+IDS, FLOAT = Input("ids", "int64", ragged=True), Input("price", "float32")
+
+
+@pytest.mark.parametrize(
+    ("spec", "values"),
+    [
+        (STRING, "abc"), (STRING, b"abc"), (STRING, {"a": 1}), (STRING, {"a", "b"}), (STRING, None), (STRING, 5),
+        (STRINGS, "abc"), (STRINGS, ["abc"]), (STRINGS, [5]), (STRINGS, [["a"], "b"]), (STRINGS, [[["a"]]]),
+        (IDS, [1]), (IDS, [[None]]), (IDS, ["12"]), (IDS, [[2**63]]), (IDS, [[2**70]]), (IDS, [{1: 2}]),
+        (FLOAT, "1"), (FLOAT, ["1"]), (FLOAT, [[1], [2, 3]]), (FLOAT, 5), (FLOAT, {}), (FLOAT, [object()]),
+        (Input("id", "int64"), [None]), (Input("id", "int64"), [1.5]),
+        (Input("id", "int64"), np.array([2**63], np.uint64)),
+    ],
+)  # fmt: skip
+def test_values_that_are_no_column_are_refused_by_name(spec, values):
+    with pytest.raises(BadInput, match=r"^here: (row \d: )?expected "):
+        as_column(spec, values, "here")
+
+
+def test_missing_values_are_those_of_training():
+    assert as_column(STRING, ["a", None], "x").tolist() == [b"a", b""]
+    assert as_column(STRINGS, [["a", None], None], "x").values.tolist() == [b"a", b""]
+    assert as_column(IDS, [None, [3]], "x").row_splits.tolist() == [0, 0, 1]
+    np.testing.assert_array_equal(as_column(FLOAT, [None, 2], "x"), np.array([np.nan, 2], np.float32))

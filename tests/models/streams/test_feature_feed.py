@@ -160,3 +160,27 @@ def test_mistakes_are_refused_before_a_row_is_read(folder):
     (folder / "state" / POSITION).write_text("{}")
     with pytest.raises(Corrupt, match="expected a version and a row"):
         feed_of(folder)
+
+
+def test_followed_folder_whose_first_file_is_another_table_goes_on(folder):
+    pq.write_table(pa.table({"user": ["x"], "tags": [1.5]}), folder / "rows" / "a.parquet")
+    notes = []
+    feed = feed_of(folder, notes, follow=True, every_s=0.0)
+
+    def note(line):
+        notes.append(line)
+        if "set aside" in line:
+            arrive(folder, "b", [(1, ["a"])])
+        elif "rows of profile" in line:
+            feed.stop()
+
+    feed._note = note
+    feed.run()
+    assert notes[0].startswith("1 files were set aside; the last: a.parquet")
+    assert notes[1] == "small 1.1: 1 rows of profile"
+
+
+def test_files_of_another_table_beside_good_ones_are_set_aside(folder):
+    pq.write_table(pa.table({"user": ["x"], "tags": [1.5]}), folder / "rows" / "a.parquet")
+    arrive(folder, "b", [(1, ["a"])])
+    assert "small 1.1: 1 rows of profile" in run(folder)

@@ -72,6 +72,19 @@ def test_repair_shows_and_then_cuts_the_damage(version, tmp_path):
     assert "written as a snapshot" in run("delta", "compact", *where)
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"damaged")])
+def test_repair_names_a_damaged_delta_file_and_ends_with_one(version, tmp_path, damage):
+    change_log = ChangeLog.of(version, whole=True)
+    for step in (1, 2, 3):
+        change_log.publish(make_delta(step, [step]))
+    where = ("small", "--repository", str(tmp_path))
+    assert "nothing to repair" in run("delta", "repair", *where)
+    damage(change_log.path_of(change_log.history.on_line(2)))
+    told = run("delta", "repair", *where, code=1)
+    assert "are valid, but delta 2: the file" in told
+    assert "restore that file, or roll back to 1.1, the generation before it" in told
+
+
 def test_unprintable_reason_is_escaped(version, tmp_path):
     change_log = ChangeLog.of(version, whole=True)
     change_log.publish(make_delta(1, [1]))
