@@ -30,7 +30,7 @@ from freshet_serving.processor.online_features.feature_lookup import FeatureLook
 from freshet_serving.processor.online_features.online_store import OpenStore
 from freshet_serving.processor.online_features.opening import open_stores
 from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
-from freshet_serving.processor.package import UNREAD_KEY, Manifest
+from freshet_serving.processor.package import UNREAD, Manifest
 from freshet_serving.processor.repository import DELTA, ROLLBACK
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import find
@@ -169,7 +169,7 @@ class Explanations:
     ) -> dict[str, Any]:
         found = self._find(model.name, request_id)
         version, step = _picked(model, asked, found.generation.version)
-        if not shows_features and any(f.kind != UNREAD_KEY for f in version.manifest.fillers.values()):
+        if not shows_features and any(f.kind != UNREAD for f in version.manifest.fillers.values()):
             raise Forbidden(
                 f"authorization: expected the scope {FEATURES}: recordings hold features that were looked up"
             )
@@ -255,7 +255,7 @@ def _filled_by_server(manifest: Manifest, sent: Collection[str]) -> list[str]:
     return [
         name
         for name, filler in manifest.fillers.items()
-        if filler.kind != UNREAD_KEY and name not in sent and all(key in sent for key in filler.keys)
+        if filler.kind != UNREAD and name not in sent and all(key in sent for key in filler.keys)
     ]
 
 
