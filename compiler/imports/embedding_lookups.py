@@ -98,7 +98,7 @@ class LookupFinder:
             if self._shapes.rows(source) is None:
                 continue
             lookup = self.lookup([(target, source)])
-            if lookup is not None and self._holds(lookup):
+            if lookup is not None and self.holds(lookup):
                 return lookup
         return None
 
@@ -299,18 +299,22 @@ class LookupFinder:
             padded = np.concatenate([values, np.repeat(values[-1:], -len(values) % entry)])
             if like.dtype.kind == "i":
                 padded = padded.astype(like.dtype)
-            (found,) = self._runner.run([goal], {}, {start: padded.reshape(-1, *like.shape[1:])})
-            values = np.asarray(found).reshape(len(padded), -1)[:count]
+            (results,) = self._runner.run([goal], {}, {start: padded.reshape(-1, *like.shape[1:])})
+            results = np.asarray(results)
+            if results.size % len(padded):
+                raise BadInput("graph: expected a result for each key, got one for several together")
+            values = results.reshape(len(padded), -1)[:count]
             if values.shape[1] == 1 and goal != steps[0][0]:
                 values = values[:, 0]
         return np.ascontiguousarray(values.reshape(count, -1).astype(np.float32))
 
-    def _holds(self, lookup: Lookup) -> bool:
+    def holds(self, lookup: Lookup) -> bool:
         """Return whether the table gives what the model does, on every sample."""
         for values in self._shapes.values:
-            wanted = np.asarray(values[lookup.target], np.float32).reshape(-1, lookup.dim)
-            got = lookup.values(values[lookup.source])
-            if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=CLOSE, atol=CLOSE):
+            expected, rows = np.asarray(values[lookup.target], np.float32), lookup.values(values[lookup.source])
+            if rows.size != expected.size:
+                return False
+            if not np.allclose(rows, expected.reshape(rows.shape), rtol=CLOSE, atol=CLOSE):
                 return False
         return True
 

@@ -90,7 +90,8 @@ class Runner:
         fed |= {self.tensor(ref): array for ref, array in (given or {}).items()}
         try:
             values: list[Any] = self._session.run([self.tensor(ref) for ref in refs], fed)
-        except tf.errors.OpError as error:
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            # A session says by the latter two that a value has another shape or type than its tensor.
             raise BadInput(f"graph: the model refuses these inputs: {reason_of(error)}") from None
         return values
 

@@ -18,7 +18,7 @@ import numpy as np
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.cut import GATHERS
 from freshet_serving.compiler.imports.derived_transforms import TransformDeriver
-from freshet_serving.compiler.imports.embedding_lookups import CLOSE, Lookup, LookupFinder
+from freshet_serving.compiler.imports.embedding_lookups import Lookup, LookupFinder
 from freshet_serving.compiler.imports.foreign_graph import VARIABLE, ForeignGraph, ForeignNode, Ref
 from freshet_serving.compiler.imports.shapes import Shapes
 
@@ -79,7 +79,7 @@ def _filled(target: Ref, shapes: Shapes, finder: LookupFinder, derived: Transfor
         if dims is None:
             continue
         lookup = finder.lookup([(target, source)])
-        if lookup is None or not lookup.variable or not _holds(lookup, shapes):
+        if lookup is None or not lookup.variable or not finder.holds(lookup):
             continue
         name, columns = derived.places(source) if shapes.rows(source) is not None else (derived.values(source), [])
         if name:
@@ -97,16 +97,6 @@ def _dims(target: Ref, source: Ref, shapes: Shapes) -> tuple[int, ...] | None:
             return None
         found.add(rows[len(keys) :])
     return found.pop() if len(found) == 1 else None
-
-
-def _holds(lookup: Lookup, shapes: Shapes) -> bool:
-    """Return whether the table gives what the model does, on every sample."""
-    for values in shapes.values:
-        wanted = np.asarray(values[lookup.target], np.float32).reshape(-1, lookup.dim)
-        got = lookup.values(values[lookup.source])
-        if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=CLOSE, atol=CLOSE):
-            return False
-    return True
 
 
 def variables_of(graph: ForeignGraph, refs: Iterable[Ref], stop: Iterable[Ref] = ()) -> set[str]:

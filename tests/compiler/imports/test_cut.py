@@ -18,6 +18,8 @@ pytestmark = pytest.mark.tensorflow
 IDS = tf.TensorSpec([None], tf.int64, name="ids")
 PAIR = tf.TensorSpec([None, 2], tf.int64, name="ids")
 WORDS = tf.TensorSpec([None], tf.string, name="words")
+FREE = tf.TensorSpec([None, None], tf.int64, name="ids")
+THREE = tf.TensorSpec([None, 3], tf.string, name="words")
 LIST = tf.RaggedTensorSpec([None, None], tf.int64)
 
 
@@ -211,3 +213,33 @@ def test_gelu_is_computed_in_the_dense_graph_without_erfc(cut_of):
 
     wanted = tf.math.erfc(x) @ variable(2, 4, 1, name="h")
     np.testing.assert_allclose(importer.graph.run({"x": x})["score"], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("of", ["each row", "one row"])
+def test_positions_of_a_free_length_are_looked_up_by_the_stage(of, cut_of):
+    def score(m, ids):
+        places = tf.range(tf.shape(ids)[1])[None]
+        places = tf.tile(places, [tf.shape(ids)[0], 1]) if of == "each row" else places
+        return tf.reduce_max(tf.gather(m.rows, ids) + tf.gather(m.tables["places"], places), 1) @ m.head
+
+    _, found, draft = cut_of(FREE, score, places=variable(3, 30, 4, name="places"))
+
+    assert [n.op for n in found.dense] == ["MatMul"]
+    assert list(draft.tables) == ["rows"]
+    assert [one.spec.input for one in draft.stage.rows] == ["ids"]
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_tally_of_a_list_is_no_function_of_its_words(once, cut_of):
+    """There is one result for each list, and not one for each key."""
+    words = vocabulary(**{f"w{i}": i + 1 for i in range(9)})
+
+    def score(m, value):
+        places = tf.cast(m.tables["words"].lookup(value), tf.int32)
+        tally = tf.math.bincount(places, minlength=10, maxlength=10, axis=-1, binary_output=once, dtype=tf.float32)
+        return tally @ m.rows @ m.head
+
+    _, found, draft = cut_of(THREE, score, words=words)
+
+    assert draft.tables == {}
+    assert [port.size for port in found.ports] == [10]
