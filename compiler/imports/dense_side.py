@@ -11,7 +11,8 @@ import numpy as np
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.cut import GraphCut
-from freshet_serving.compiler.imports.foreign_graph import TABLE, VARIABLE, ForeignGraph, ForeignNode, Ref, text
+from freshet_serving.compiler.imports.foreign_graph import VARIABLE, ForeignGraph, ForeignNode, Ref, text
+from freshet_serving.compiler.imports.ops import DENSE
 from freshet_serving.compiler.imports.shapes import SHAPE_OPERAND, Shapes
 from freshet_serving.processor.backends import MATRIX, Dims
 from freshet_serving.processor.package import Output
@@ -142,7 +143,7 @@ class _DenseCopy:
         return name, 0
 
     def _frozen(self, ref: Ref) -> Ref:
-        """Return a constant in place of a value from a table or from a variable that cannot be a weight."""
+        """Return a constant in place of a value that no dense graph can compute, or of no weight."""
         name = f"{ref[0]}/frozen{ref[1] or ''}"
         return (name, 0) if name in self.graph.nodes else self._constant(name, self._shapes.runner.constant(ref))
 
@@ -151,10 +152,9 @@ class _DenseCopy:
         for node in self._shapes.order:
             if node.name not in self._shapes.constant:
                 continue
-            source = node.op == TABLE or (
-                node.op == VARIABLE and self._shapes.runner.tensor((node.name, 0)).dtype != tf.float32
-            )
-            if source or any(ref[0] in tainted for ref in node.inputs):
+            float_variable = node.op == VARIABLE and self._shapes.runner.tensor((node.name, 0)).dtype == tf.float32
+            dense = float_variable or node.op in DENSE
+            if not dense or any(ref[0] in tainted for ref in node.inputs):
                 tainted.add(node.name)
         return tainted
 

@@ -25,6 +25,7 @@ from freshet_serving.compiler.imports.cut import Cutter, GraphCut
 from freshet_serving.compiler.imports.dense_side import build_dense
 from freshet_serving.compiler.imports.draft import Draft, DraftBuilder
 from freshet_serving.compiler.imports.duplicated_tables import duplicated_tables, notes_of
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec, feeds_of, plain
 from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import Ref
@@ -264,7 +265,7 @@ class Importer:
         """Verify the package; return the samples as the dense graph gets them.
 
         Raises:
-            BadInput: The package gives something else than the model.
+            BadInput: The package gives something else than the model, or nothing.
         """
         spec = manifest.stage
         loaded = TensorFlowStage(stage, manifest.inputs, spec.outputs, spec.lookups) if spec else None
@@ -278,7 +279,10 @@ class Importer:
             inputs = run.spec.allocate_inputs(rows)
             run.fill(matrix, 0, [plan.bind_inputs(sample)], np.array([[0, rows]], np.int64), inputs, counts)
             examples.append(inputs)
-            got = graph.run(inputs)
+            try:
+                got = graph.run(inputs)
+            except (tf.errors.OpError, ValueError, TypeError) as error:
+                raise BadInput(f"graph: TensorFlow does not compute its dense part: {reason_of(error)}") from None
             for name, ref in self.outputs.items():
                 wanted = np.asarray(values[ref], np.float32).reshape(rows, -1)
                 if not np.allclose(got[name], wanted, rtol=CLOSE, atol=CLOSE, equal_nan=True):

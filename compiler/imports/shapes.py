@@ -15,6 +15,7 @@ import numpy as np
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.feeds import FeedSpec, feeds_of
 from freshet_serving.compiler.imports.foreign_graph import INPUT, Ref
+from freshet_serving.compiler.imports.ops import DENSE
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.columns import Column
 
@@ -76,11 +77,15 @@ class Shapes:
             self._rows[ref] = (each, tuple(int(d) for d in shapes[0][1:]))
 
     def _free(self) -> set[str]:
-        """Return the nodes that depend on the number of rows alone."""
+        """Return the nodes that depend on the number of rows alone, as far as a dense graph can compute them.
+
+        It has the values of constants, however they are computed.
+        """
         free: set[str] = set()
         for node in self.order:
             of_rows = node.op == "Shape" and self.rows(node.inputs[0]) is not None
-            if node.op != INPUT and (of_rows or all(ref[0] in free for ref in node.inputs)):
+            made = node.op in DENSE and all(ref[0] in free for ref in node.inputs)
+            if of_rows or made or node.name in self.constant:
                 free.add(node.name)
         return free
 

@@ -243,3 +243,33 @@ def test_tally_of_a_list_is_no_function_of_its_words(once, cut_of):
 
     assert draft.tables == {}
     assert [port.size for port in found.ports] == [10]
+
+
+def lower(mask, below):
+    """keras.ops.tril: which way it is made is a branch."""
+    return tf.cond(below < 0, lambda: tf.linalg.band_part(mask, -1, 0), lambda: mask)
+
+
+def test_branch_over_the_number_of_rows_is_left_to_the_stage(cut_of):
+    def score(m, ids):
+        pairs = tf.einsum("ni,nj->nij", tf.gather(m.rows, ids), tf.gather(m.rows, ids))
+        mask = lower(tf.ones(tf.shape(pairs), tf.bool), tf.constant(-1))
+        return tf.reshape(pairs * tf.cast(mask, tf.float32), [-1, 16])
+
+    importer, found, _ = cut_of(IDS, score)
+
+    assert sorted(found.reasons.values()) == ["StatelessIf is not allowed in a dense graph", *["looks up rows"] * 2]
+    assert importer.graph.concrete is not None
+
+
+def test_branch_of_constants_is_a_constant_of_the_dense_graph(cut_of):
+    def score(m, ids):
+        mask = lower(tf.ones([1, 4], tf.bool), tf.constant(-1))
+        return (tf.gather(m.rows, ids) * tf.cast(mask, tf.float32)) @ m.head
+
+    importer, found, draft = cut_of(IDS, score)
+    given = np.ones((2, 4), np.float32)
+
+    assert draft.stage is None
+    assert {node.op for node in found.dense} == {"Mul", "MatMul"}
+    assert importer.graph.run({"x": given})["score"].shape == (2, 1)

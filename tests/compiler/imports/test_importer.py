@@ -5,6 +5,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
@@ -103,6 +104,20 @@ def test_passes_change_an_imported_graph_but_not_its_scores(ranker, tmp_path):
     with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
         reply = processor.process(PredictRequest("reshaped", {"user": user, "item": item, "price": price[:, 0]}))
     np.testing.assert_allclose(reply.outputs["score"], module.score(user, item, price)["score"], atol=1e-5)
+
+
+def test_dense_part_that_cannot_be_run_is_left_to_tensorflow(ranker, tmp_path, monkeypatch):
+    run, failures = DenseGraph.run, [ValueError("Dimensions must be equal"), None]
+
+    def first_fails(graph, inputs, weights=None):
+        if failures and (error := failures.pop(0)):
+            raise error
+        return run(graph, inputs, weights)
+
+    monkeypatch.setattr(DenseGraph, "run", first_fails)
+    imported = import_model(ranker[1], tmp_path, "ranker", options=ImportOptions(buckets=(1,)))
+    said = "graph: TensorFlow does not compute its dense part: Dimensions must be equal"
+    assert f"the whole model runs in TensorFlow: {said}" in imported.report["notes"]
 
 
 class Typed(tf.Module):
