@@ -95,8 +95,8 @@ class TensorFlowStage:
                 feed_list=[f"{node}:0" for node in (*self._nodes, *(ROWS + name for name in self._rows))],
                 accept_options=True,
             )
-        except Exception:
-            raise Corrupt("stage: refused by TensorFlow") from None
+        except Exception as error:
+            raise Corrupt(f"stage: refused by TensorFlow: {reason_of(error)}") from None
 
     @property
     def reads(self) -> Collection[str]:

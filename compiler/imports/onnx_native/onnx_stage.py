@@ -27,6 +27,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of
 from freshet_serving.processor.backends import EndableRun, EndedRun
 from freshet_serving.processor.backends.onnxfile import external_weights
@@ -220,8 +221,8 @@ def _options() -> Any:
 def _session(data: bytes, options: Any) -> Any:
     try:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    except Exception:
-        raise Corrupt("stage: refused by ONNX Runtime") from None
+    except Exception as error:
+        raise Corrupt(f"stage: refused by ONNX Runtime: {reason_of(error)}") from None
 
 
 def _fed(spec: Input, node: Any) -> FeedSpec:

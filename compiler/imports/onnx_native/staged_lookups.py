@@ -182,7 +182,11 @@ def lookup_nodes(
             helper.make_node("Reshape", [numbers, shape], [f"{prefix}of/{name}"], **empty),
         ]
         first = end
-    nodes += [renamed_node(n, lambda name: f"{prefix}of/{name}" if name in moved else rename(name)) for n in above]
+    copies = [renamed_node(n, lambda name: f"{prefix}of/{name}" if name in moved else rename(name)) for n in above]
+    for copy in copies:
+        # The originals may stay, for other readers, and ONNX Runtime refuses two nodes of one name.
+        copy.name = copy.name and f"{prefix}{copy.name}"
+    nodes += copies
     parts = [ROWS + rows[lookup.table, name] for name in lookup.inputs]
     pool = parts[0]
     if len(parts) > 1:

@@ -216,6 +216,15 @@ def test_damaged_stage_is_refused(models):
             OnnxStage(data, *broken)
 
 
+def test_refusal_gives_the_reason_of_the_runtime(models):
+    reader = VersionReader(models[0] / "pooled" / "1")
+    proto = onnx.load_from_string(reader.file("stage/graph.onnx"))
+    for node in proto.graph.node:
+        node.name = "same"
+    with pytest.raises(Corrupt, match=r"stage: refused by ONNX Runtime: .*two nodes with same node name"):
+        OnnxStage(proto.SerializeToString(), reader.manifest.inputs, reader.manifest.stage.outputs)
+
+
 def test_stage_with_data_elsewhere_is_refused(models):
     proto = onnx.load_from_string(VersionReader(models[0] / "encoded" / "1").file("stage/graph.onnx"))
     tensor = proto.graph.initializer.add()

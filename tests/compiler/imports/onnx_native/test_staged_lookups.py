@@ -1,10 +1,13 @@
 """Lookups over free lengths are cut out of graphs that ONNX Runtime computes as a stage: deltas reach every use."""
 
 import numpy as np
+import onnx
 import pytest
 
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
+from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import OnnxStage
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup, find_staged_lookups
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
@@ -131,6 +134,31 @@ def test_ids_of_two_inputs_may_be_joined(tmp_path):
     with started(tmp_path / "models") as processor:
         got = processor.process(PredictRequest("moved", inputs)).outputs["score"]
     np.testing.assert_allclose(got, own_scores(path, {"a": a, "b": b})["score"], rtol=1e-5, atol=1e-5)
+
+
+def test_named_nodes_above_the_ids_may_have_other_readers(tmp_path):
+    """GPT-2 by dynamo: the ids are looked up and masked by, and every node has a name."""
+    text = """g (int64[n, any] a) => (float[n, 4] score) {
+        size = Shape (a)
+        ids = Reshape (a, size)
+        rows = Gather (t, ids)
+        padding = Equal (ids, zero)
+        padded = Unsqueeze (padding, last)
+        kept = Where (padded, none, rows)
+        score = ReduceMax <axes = [1], keepdims: int = 0> (kept)
+    }"""
+    constants = {"zero": np.array(0), "last": np.array([-1]), "none": np.zeros((), np.float32)}
+    path = spelled(tmp_path / "named.onnx", text, t=native_models.normal(ITEMS, 4), **constants)
+    proto = onnx.load(path)
+    for node in proto.graph.node:
+        node.name = f"node_{node.op_type}"
+    onnx.save(proto, path)
+    importer = NativeImporter(path, "")
+    draft = importer.draft("named", 1)
+    entry = draft.manifest.stage
+
+    assert [one.table for one in entry.lookups] == ["t"]
+    OnnxStage(draft.stage, draft.manifest.inputs, entry.outputs, entry.lookups)
 
 
 def found(folder, text, **weights):
