@@ -6,6 +6,7 @@ native_reader   reads and checks a file, and opens a session of it
 native_bags     writes nn.EmbeddingBag without the loops of exporters
 string_outputs  replaces outputs of strings by positions in lists of labels
 loop_growth     refuses loops whose carried tensor doubles
+bounded_values  finds numbers of a request that its own size bounds
 value_sizes     refuses sizes and trip counts that values of a request decide
 served_lookups  finds the embeddings that the engine looks up
 served_graph    rewrites the graph: one matrix in, weights by name alone

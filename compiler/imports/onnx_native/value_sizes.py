@@ -12,8 +12,8 @@ values is divided by constants other than 0 and -1, or as floats. RoiAlign witho
 samples as the boxes of a request are large. StringConcat doubles what it joins with itself.
 
 What may depend on values: branches, indices, masks, lengths of sequences, and sizes that the input's own size bounds
-(NonZero, Compress, Unique). A loop may end early by a value if its trip count is a small constant or follows from a
-shape; constants of loops in loops are multiplied.
+(NonZero, Compress, Unique, and numbers that bounded_values finds). A loop may end early by a value if its trip count is
+a small constant or follows from a shape; constants of loops in loops are multiplied.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ import onnx
 from onnx import numpy_helper
 
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS
+from freshet_serving.compiler.imports.onnx_native.bounded_values import bound_of
 from freshet_serving.processor.errors import BadInput, TooLarge
 
 MAX_NOTED = 64
 Constants = dict[str, list[int]]
+Bounds = dict[str, int]
 BY_SHAPE = frozenset({"Shape", "Size"})
 MAX_TRIPS = 10_000
+MAX_LOOKS = 2
+"""Looks at a body before all that it carries counts as values."""
 MAX_MADE = 1 << 24
 """Largest number of values that an operator may make of constants alone."""
 MAX_JOINED = 64
@@ -78,7 +82,7 @@ def check_sizes(model: Any) -> None:
     graph = model.graph
     constant = {tensor.name for tensor in graph.initializer}
     _check_joined(graph, {}, repeated=False)
-    _Walk(_integers(model)).walk(graph, {info.name for info in graph.input} - constant, {}, 1)
+    _Walk(_integers(model)).walk(graph, {info.name for info in graph.input} - constant, {}, {}, 1)
 
 
 def _integers(model: Any) -> set[str]:
@@ -142,16 +146,19 @@ class _Walk:
         self._integers = integers
         self._divisors: dict[str, Any] = {}
 
-    def walk(self, graph: Any, values: set[str], known: Constants, trips: int) -> set[str]:
+    def walk(self, graph: Any, values: set[str], bounds: Bounds, known: Constants, trips: int) -> set[str]:
         """Return the names that depend on values, those of the graphs around it included.
 
         Args:
             graph: A graph or a body.
             values: Names that do, before it.
+            bounds: Bounds of those that are no larger than the request, by name.
             known: Short constants, by name.
             trips: How often the body may run, by constants.
         """
         values, known = set(values), dict(known)
+        own = {info.name for info in graph.input}
+        bounds = {name: bound for name, bound in bounds.items() if name not in own}
         for tensor in graph.initializer:
             self._note(known, tensor.name, tensor)
         for node in graph.node:
@@ -165,35 +172,48 @@ class _Walk:
             _check_constant(node, known)
             self._check_division(node, values)
             for i in SIZING.get(node.op_type, ()):
-                if i < len(node.input) and node.input[i] in values:
+                if i < len(node.input) and node.input[i] in values and node.input[i] not in bounds:
                     raise _by_value(node, "a size")
             if node.op_type == "RoiAlign" and node.input[1] in values and not _attribute(node, "sampling_ratio"):
                 raise _by_value(node, "a number of samples (sampling_ratio)")
             touched = not values.isdisjoint(node.input)
             for body in _bodies(node):
-                touched |= self._body(node, body, values, known, touched, trips)
+                touched |= self._body(node, body, values, bounds, known, touched, trips)
             if touched and node.op_type not in BY_SHAPE:
+                bound = bound_of(node, values, bounds)
                 values.update(node.output)
+                bounds |= {} if bound is None else dict.fromkeys(node.output, bound)
         return values
 
-    def _body(self, node: Any, body: Any, values: set[str], known: Constants, touched: bool, trips: int) -> bool:
+    def _body(
+        self, node: Any, body: Any, values: set[str], bounds: Bounds, known: Constants, touched: bool, trips: int
+    ) -> bool:
         """Check a body; return whether one of its results depends on values."""
-        names = [info.name for info in body.input]
+        names, results = [info.name for info in body.input], [info.name for info in body.output]
         loop = node.op_type == "Loop"
         # The number of the trip is bounded; the other inputs are what the node is given, or its own results.
-        inner = values | set(names[2:] if loop else names) if touched else values
+        carried = names[2:] if loop else names
+        inner = (
+            {n for n, given in zip(carried, node.input[2:]) if given in values}
+            if loop
+            else set(carried if touched else ())
+        )
         own = max(known.get(node.input[0], [1]), default=1) if loop else 1
-        after = self.walk(body, inner, known, trips * max(own, 1))
-        results = [info.name for info in body.output]
+        for _ in range(MAX_LOOKS):
+            after = self.walk(body, values | inner, bounds, known, trips * max(own, 1))
+            # Results of one trip are inputs of the next.
+            made = {name for name, result in zip(carried, results[loop:]) if result in after}
+            if made <= inner:
+                break
+            inner |= made
+        else:
+            after = self.walk(body, values | set(carried), bounds, known, trips * max(own, 1))
         if loop:
-            if node.input[0] in values:
+            if node.input[0] in values and node.input[0] not in bounds:
                 raise _by_value(node, "a trip count")
             ends = results[0] in after or (len(node.input) > 1 and node.input[1] in values)
             if ends and (not node.input[0] or trips * own > MAX_TRIPS):
                 raise _by_value(node, "a number of trips")
-            # A second look, now that results of one trip are inputs of the next.
-            if not touched and not after.isdisjoint(results):
-                return self._body(node, body, values, known, True, trips)
         return touched or not after.isdisjoint(results)
 
     def _note(self, known: Constants, name: str, tensor: Any) -> None:

@@ -19,6 +19,9 @@ CONSTANTS = """
 BODY = "<body = b (int64 i, bool c, float[r, 4] v) => (bool again, float[r, 4] w) { w = Add (v, v) again = %s }>"
 
 
+FLAGS = "f = Equal (k, zero) w0 = Cast <to = 7> (f) all = Identity (one) count = ReduceSum (w0) "
+
+
 def checked(steps):
     text = f"g (float[n, 4] x, int64[n] k) => (y) {{ {CONSTANTS} {steps} }}"
     check_sizes(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
@@ -37,6 +40,15 @@ def checked(steps):
         "y = Loop" + BODY % "Less (v, v)" + " (endless, go, x)",
         "y = Loop" + BODY % "Less (v, v)" + ' ("", go, x)',
         "y = If (go) <then_branch = a () => (p) { p = Tile (x, k) }, else_branch = b () => (q) { q = Abs (x) }>",
+        FLAGS + "big = Mul (count, ten) y = Expand (one, big)",
+        FLAGS + "more = Add (count, k) y = Expand (one, more)",
+        FLAGS + "again = ReduceSum (count) y = Expand (one, again)",
+        FLAGS + "v = Where (f, k, zero) y = ConstantOfShape (v)",
+        "y = Loop <body = b (int64 i, bool c, int64[r] v) => (bool again, int64[r] w) { again = Identity (c) "
+        "f = Equal (k, zero) g = Cast <to = 7> (f) n = ReduceSum (g) w = Add (v, n) u = Expand (x, w) }> "
+        "(ten, go, one)",
+        "y, z = Scan <num_scan_inputs = 1, body = b (int64[r] v, int64 e) => (int64[r] w, int64[r] o) "
+        "{ w = Add (v, e) o = ConstantOfShape (v) }> (one, k)",
         "y = Loop <body = b (int64 i, bool c, int64[r] v) => (bool again, int64[r] w) "
         "{ again = Identity (c) t = Cast <to = 7> (x) u = Tile (v, t) w = Identity (u) }> (ten, go, one)",
     ],
@@ -57,6 +69,15 @@ def test_size_from_values_is_refused(steps):
         "y = Loop" + BODY % "Less (v, v)" + " (ten, go, x)",
         "s = Size (x) y = Loop" + BODY % "Less (v, v)" + " (s, go, x)",
         "y = Gather (x, k)",
+        FLAGS + "y = Expand (one, count)",
+        FLAGS + "p = NonZero (f) w = Reshape (p, all) m = ReduceMax (w) y = Tile (x, m)",
+        FLAGS + "c = Squeeze (count, zero) y = Range (zero, c, ten)",
+        FLAGS + "c = Squeeze (count, zero) y = Loop" + BODY % "Identity (c)" + " (c, go, x)",
+        FLAGS + "s = Size (x) t = Add (s, count) y = ConstantOfShape (t)",
+        # What is carried beside values is none: the counter of a loop over rows.
+        "n = Size (k) t = Less (zero, n) y, z = Loop <body = b (int64 i, bool c, float[r, 4] v, int64 j) => "
+        "(bool again, float[r, 4] w, int64 l) { w = Add (v, x) l = Add (j, ten) again = Less (l, n) }> "
+        '("", t, x, zero)',
     ],
 )
 def test_size_from_shapes_and_constants_is_taken(steps):
