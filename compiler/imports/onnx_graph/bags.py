@@ -98,6 +98,11 @@ def find_bags(model: OnnxModel) -> tuple[OnnxBody, list[Offsets]]:
             nodes.append(node)
             continue
         pair = finder.inputs(bag)
+        if pair is None and (lengths := finder.lengths(bag)):
+            raise BadInput(
+                f"input {lengths[:64]!r}: it says how many values of another input each row has; expected ids and "
+                "offsets of each list, or a matrix of ids: wrap the model so that it takes these"
+            )
         if pair is not None and paired.setdefault(pair.ids, pair) == pair:
             if ranks.get(bag.weights) == 1:
                 raise BadInput(
@@ -176,6 +181,18 @@ class _BagFinder:
             return None
         offsets = self._graph.through(joined.inputs[0], *SAME)
         return Offsets(ids, offsets, False) if self._ranks.get(offsets) == 1 else None
+
+    def lengths(self, bag: Bag) -> str:
+        """Return the input of lengths, beside ids one after another, that a bag's splits are summed from; "" if none.
+
+        TorchRec's KeyedJaggedTensor is made so; its values are as many as the lengths say, feature after feature.
+        """
+        ways = ("Reshape", "Squeeze", "Slice", "Split", *SAME)
+        joined = self._graph.maker(self._graph.through(bag.splits, *ways), "Concat")
+        summed = self._graph.maker(self._graph.through(joined.inputs[-1], *ways), "CumSum") if joined else None
+        name = self._graph.through(summed.inputs[0], *ways) if summed else ""
+        ids = self._graph.through(self._sent(bag.ids), *ways)
+        return name if self._ranks.get(name) == 1 and self._ranks.get(ids) == 1 else ""
 
     def _sent(self, name: str) -> str:
         """Return the source of a value, skipping element-wise operators with constants: ids before they are hashed."""

@@ -34,7 +34,8 @@ AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMean": 18, "ReduceMax": 18, "Unsqueeze"
 def without_loops(proto: Any, inputs: Sequence[OnnxInput], body: OnnxBody) -> tuple[list[Any], list[Offsets]]:
     """Return a graph's nodes without the loops that are bags, and the pairs of inputs that are ids and offsets.
 
-    Nothing is returned for a graph without bags, or where a body is in a branch that is decided, or reads its values.
+    Nothing is returned for a graph without bags, with bags of computed ids, or where a body is in a branch that is
+    decided, or reads its values.
 
     Args:
         proto: The model's message.
@@ -48,7 +49,9 @@ def without_loops(proto: Any, inputs: Sequence[OnnxInput], body: OnnxBody) -> tu
     bags = [node for node in nodes if node.op == BAG and node.domain == DOMAIN]
     own = {tuple(node.output): node for node in proto.graph.node}
     inner = [node for node in nodes if any(isinstance(value, OnnxBody) for value in node.attributes.values())]
-    if not bags or any(node.outputs not in own for node in inner):
+    known = {splits_of(pair.ids) for pair in offsets} | {""}
+    # A bag of computed ids, such as the values of a matrix under a mask, stays the loop that it is.
+    if not bags or any(node.inputs[2] not in known for node in bags) or any(node.outputs not in own for node in inner):
         return [], []
     held = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     constants = {name: array for name, array in (simple.constants | simple.weights).items() if name not in held}

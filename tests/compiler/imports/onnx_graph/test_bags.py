@@ -94,6 +94,17 @@ def test_per_entry_weight_input_is_refused_with_advice(tmp_path):
         found(written(tmp_path / "bag.onnx", text, 20, emb__weight=TABLE))
 
 
+def test_lengths_beside_flat_ids_are_refused_with_advice(tmp_path):
+    """TorchRec's KeyedJaggedTensor: splits are summed from an input."""
+    text = torchscript_bag(last=True).replace("int64[batch] off)", "int64[batch] lengths)")
+    summed = """axis = Constant <value: tensor = int64 {0}> ()
+        summed = CumSum (lengths, axis)
+        off = Concat <axis: int = 0> (zero, summed)"""
+    text = text.replace("same = Identity (off)", summed)
+    with pytest.raises(BadInput, match="input 'lengths': it says how many values of another input each row has"):
+        found(written(tmp_path / "bag.onnx", text, 17, emb__weight=TABLE))
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

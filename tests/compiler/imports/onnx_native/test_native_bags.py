@@ -151,6 +151,32 @@ def test_another_loop_of_the_graph_stays(tmp_path):
     assert [lookup.columns for lookup in find_lookups(model)] == [tuple(("ids", n) for n in range(5))]
 
 
+def test_bag_of_values_under_a_mask_stays_a_loop(tmp_path):
+    """A jagged tensor that the model makes of a matrix and lengths: ONNX Runtime computes it as it is."""
+    text = torchscript_bag(last=True).replace(
+        "int64[n] ids, int64[batch] off", "int64[batch, 5] m, int64[batch] lengths"
+    )
+    jagged = """axis = Constant <value: tensor = int64 {0}> ()
+        all = Constant <value: tensor = int64[1] {-1}> ()
+        places = Constant <value: tensor = int64[1, 5] {0, 1, 2, 3, 4}> ()
+        column = Constant <value: tensor = int64[1] {1}> ()
+        five = Constant <value: tensor = int64 {5}> ()
+        bounded = Min (lengths, five)
+        upright = Unsqueeze (bounded, column)
+        inside = Less (places, upright)
+        kept = Reshape (inside, all)
+        every = Reshape (m, all)
+        ids = Compress (every, kept)
+        summed = CumSum (bounded, axis)
+        off = Concat <axis: int = 0> (zero, summed)"""
+    path = written(tmp_path / "bag.onnx", text.replace("same = Identity (off)", jagged), 17, emb__weight=TABLE)
+    imported(path, tmp_path)
+    random = np.random.default_rng(0)
+    fed = {"m": random.integers(0, 20, (6, 5)), "lengths": random.integers(0, 6, 6)}
+    expected = np.stack([TABLE[ids[:length]].sum(0) for ids, length in zip(*fed.values())])
+    np.testing.assert_allclose(scores(tmp_path, fed), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_cast_to_the_type_of_the_table_is_no_lookup(tmp_path):
     """As dynamo ends a bag."""
     text = dynamo_bag(SUM).replace("y = Cast <to: int = 1> (stacked)", 'y = CastLike (stacked, "emb.weight")')
