@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -400,6 +400,18 @@ class ModelHost(ABC):
             why = " ".join(str(error).split()) or "no message"
             return [FailureMessage(f"{name}: {type(error).__name__}: {why}; trying again in {REST_S:g} s")]
 
+    def chosen(self, model: str, known: Collection[int]) -> set[int]:
+        """Return the versions that a model's policy and labels name, out of those that could be served.
+
+        Args:
+            model: Name of the model, which need not be there yet.
+            known: The versions.
+        """
+        served = self._models.get(model)
+        policy = served.policy if served is not None else self._policy(model)
+        labels = served.labels if served is not None else policy.labels
+        return policy.versions.choose(list(known)) | set(labels.values()).intersection(known)
+
     def tell(self, model: str, status: VersionStatus) -> None:
         """Publish the state of a version that is not served: one that is being built here, or that failed.
 
@@ -564,11 +576,15 @@ class ModelHost(ABC):
             self._expected -= idle.difference(self._wanted or ())
             self.on_routes_changed()
 
+    def _policy(self, name: str) -> ModelPolicy:
+        """Return the configured policy of a model."""
+        return self._policies.get(name, ModelPolicy()).over(self._default)
+
     def _new_model(self, name: str) -> ServedModel:
-        policy = self._policies.get(name, ModelPolicy()).over(self._default)
         return ServedModel(
-            name, self.repository, self._load_version, self.connect, self._clock, self.on_routes_changed, policy
-        )
+            name, self.repository, self._load_version, self.connect, self._clock, self.on_routes_changed,
+            self._policy(name),
+        )  # fmt: skip
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
         # Check the row store before the files: if it is not ready, no time is spent on verification.

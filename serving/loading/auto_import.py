@@ -9,9 +9,12 @@ A version's folder with neither a package nor a source is reported as not servab
 content may still be on its way. A model that lies directly in its own folder, not in a version's, is reported in the
 log, and so is a Triton config.pbtxt beside a model (serving.loading.triton_config).
 
+Which versions are imported is the model's policy, as for packages: by default the newest one. The status of any other
+source says that it is left alone.
+
 Invariants: a source is not touched until nothing in it has changed for SETTLED_S, so that one that is still being
-copied is not mistaken for a broken one. A source that failed is not tried again before it changes; meanwhile the next
-older one is tried, if it has no package yet. poll() never blocks.
+copied is not mistaken for a broken one. A source that failed is not tried again before it changes; meanwhile the
+version is tried that the policy names without it. poll() never blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +44,7 @@ REST_S = 5.0
 MAX_FILES = 1000
 MAX_SHOWN = 5
 UNSIGNED = "expected a signed version, got an unsigned source; sign it with `freshet import --key`"
+LEFT = "not imported: the model's policy (versions) and labels name other versions; name it there to serve it"
 AT_ONCE = 2
 
 State = tuple[tuple[str, int, int], ...]
@@ -48,13 +52,15 @@ State = tuple[tuple[str, int, int], ...]
 
 
 class Host(Protocol):
-    """The part of processor.versions.host.ModelHost that receives the status of imports."""
+    """The part of processor.versions.host.ModelHost that chooses versions and receives the status of imports."""
+
+    def chosen(self, model: str, known: Collection[int]) -> set[int]: ...
 
     def tell(self, model: str, status: VersionStatus) -> None: ...
 
 
 class AutoImporter:
-    """Imports the newest versions of each model. Used by one thread at a time, except for close()."""
+    """Imports the versions that each model's policy names. Used by one thread at a time, except for close()."""
 
     def __init__(
         self,
@@ -71,7 +77,7 @@ class AutoImporter:
         Args:
             repository: Folder of the repository.
             models: The only models to import; empty for all.
-            host: Receives the status of each import.
+            host: Chooses versions, and receives the status of each import.
             limits: Limits of each import.
             start: Starts an import process.
             now_s: Clock in seconds.
@@ -86,6 +92,8 @@ class AutoImporter:
         self._waiting: dict[str, dict[Path, FolderWatch]] = {}
         # Versions of each model that are not served yet, newest first: number, and the source or else the folder.
         self._found: dict[str, list[tuple[int, Path]]] = {}
+        # Of each model with sources that its policy does not name: all its versions, and those.
+        self._left: dict[str, tuple[set[int], set[int]]] = {}
         # The last message about each model that has no version.
         self._misplaced: dict[str, str] = {}
         # For each config.pbtxt that was checked: its modification time, and the version that it was compared with.
@@ -176,20 +184,53 @@ class AutoImporter:
             waiting = self._waiting.get(name, {})
             # A file added later to a version's folder does not change the model's folder.
             filled = [watch.changed() for watch in waiting.values()]
-            if folder.changed() or any(filled) or name in self._found:
-                committed = max(repository.versions(name), default=0)
-                newer = {v: path for v, path in repository.uncommitted(name).items() if v > committed}
-                self._waiting[name] = {path: waiting.get(path) or FolderWatch(path) for path in newer.values()}
-                found = newer | repository.sources(name)
-                self._found[name] = [(v, found[v]) for v in sorted(newer, reverse=True) if not _empty(newer[v])]
-                if not self._found[name]:
+            known, left = self._left.get(name, (set[int](), set[int]()))
+            named = bool(left and left & self._host.chosen(name, known))
+            if folder.changed() or any(filled) or named or name in self._found:
+                versions, pending = repository.versions(name), repository.uncommitted(name)
+                committed = max(versions, default=0)
+                self._waiting[name] = {path: waiting.get(path) or FolderWatch(path) for path in pending.values()}
+                sources = repository.sources(name)
+                with_files = {v: path for v, path in (pending | sources).items() if not _empty(pending[v])}
+                due = self._due(name, versions, with_files)
+                self._found[name] = [(v, with_files[v]) for v in sorted(due, reverse=True)]
+                if not due:
                     del self._found[name]
-                why = "" if committed or newer else _misplaced(self._folder / name)
+                self._leave(name, {*versions, *with_files}, sources.keys() - due, told=bool(committed or not due))
+                why = "" if committed or pending else _misplaced(self._folder / name)
                 if why and self._misplaced.get(name) != why:
                     events.append(FailureMessage(f"{name} refused: {why}"))
                 self._misplaced[name] = why
                 events += self._configured(repository, name, committed)
         return events
+
+    def _due(self, model: str, committed: Collection[int], pending: Mapping[int, Path]) -> set[int]:
+        """Return the pending versions that the policy names; one that failed does not count for the others.
+
+        Args:
+            model: Name of the model.
+            committed: Its packages.
+            pending: Its versions without a package.
+        """
+        running = {one.version for one in self._running if one.model == model}
+        failed = {v for v, path in pending.items() if path in self._done and v not in running}
+        sound = {*committed, *pending} - failed
+        return {v for v in pending if v in self._host.chosen(model, sound | {v})}
+
+    def _leave(self, model: str, known: set[int], left: set[int], told: bool) -> None:
+        """Report sources that are not imported, once each.
+
+        Args:
+            model: Name of the model.
+            known: All its versions.
+            left: The sources.
+            told: False while none of its versions is served and one is about to be imported.
+        """
+        before = self._left.pop(model, (known, set[int]()))[1]
+        if told and left:
+            self._left[model] = known, left
+            for version in sorted(left - before):
+                self._host.tell(model, VersionStatus(version, END, LEFT))
 
     def _settled(self, path: Path, now_s: float) -> State | None:
         """Return the state of a source if it has settled and has not been tried in this state; otherwise None."""

@@ -20,6 +20,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import model_repository as repository_module
 from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.processor.engines import (
@@ -169,6 +170,16 @@ def test_requests_may_name_a_version_or_a_label(root, open_processor):
     processor.host.unload("small", 1)
     with pytest.raises(NotFound, match="version 1 of model 'small' is not loaded"):
         processor.process(request([1], version=1))
+
+
+def test_policy_and_labels_choose_versions_of_models_yet_to_come(root, open_processor):
+    policies = {"later": ModelPolicy.parse({"versions": [2, 9], "labels": {"old": 1}}, "model.later")}
+    host = open_processor(policies=policies).host
+    assert host.chosen("later", {1, 2, 3}) == {1, 2}
+    assert host.chosen("other", {1, 2, 3}) == {3}
+    assert host.chosen("small", {1, 2}) == {2}
+    host.set_label("small", "kept", 1)
+    assert host.chosen("small", {1, 2}) == {1, 2}
 
 
 def test_model_with_an_initially_empty_folder_is_served_later(root, open_processor):

@@ -5,8 +5,9 @@ import time
 
 import pytest
 
+from freshet_serving.processor.versions.policy import VersionPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
-from freshet_serving.serving.loading.auto_import import LOOK_EVERY_S, REST_S, SETTLED_S, AutoImporter
+from freshet_serving.serving.loading.auto_import import LEFT, LOOK_EVERY_S, REST_S, SETTLED_S, AutoImporter
 from freshet_serving.serving.loading.import_process import UNKNOWN, ImportLimits
 from tests.support.packages import write_package
 
@@ -34,7 +35,8 @@ class FakeProcess:
 class Bench:
     """An importer with a clock of its own and processes that end when told."""
 
-    def __init__(self, root, models=()):
+    def __init__(self, root, models=(), versions="latest:1"):
+        self.policy = VersionPolicy.parse(versions, "versions")
         self.now_s, self.processes, self.told = 100.0, [], []
         self.importer = AutoImporter(str(root), models, self, LIMITS, self.start, lambda: self.now_s)
 
@@ -42,6 +44,9 @@ class Bench:
         assert limits is LIMITS
         self.processes.append(FakeProcess(arguments, said))
         return self.processes[-1]
+
+    def chosen(self, model, known):
+        return self.policy.choose(known)
 
     def tell(self, model, status):
         self.told.append((model, status))
@@ -236,6 +241,51 @@ def test_older_source_is_imported_when_the_newest_fails(root, start):
     bench.look()
     bench.look(SETTLED_S)
     assert [p.arguments[1] for p in bench.processes[1:]] == [str(root / "ctr" / "1")]
+
+
+def imported(bench, root, model="ctr", looks=8):
+    """The versions that were imported, each successfully, in order."""
+    for _ in range(looks):
+        bench.look(SETTLED_S)
+        for process in bench.processes:
+            if process.code is None:
+                (root / model / process.arguments[-1] / "model.json").write_text("{}")
+                process.end(0)
+    return [int(process.arguments[-1]) for process in bench.processes]
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [("all", [3, 2, 1]), ("latest:2", [3, 2]), ([1, 3], [3, 1]), ([2], [2]), ("latest:1", [3])],
+)
+def test_versions_that_the_policy_names_are_imported(root, start, versions, expected):
+    for version in (1, 2, 3):
+        put(root, version=version)
+    bench = start(versions=versions)
+    assert imported(bench, root) == expected
+    left = {status.version for _, status in bench.told if status.error == LEFT}
+    assert left == {1, 2, 3} - set(expected)
+    assert len([1 for _, status in bench.told if status.error == LEFT]) == len(left)
+
+
+def test_failed_version_makes_room_for_the_next_one(root, start):
+    for version in (1, 2, 3):
+        put(root, version=version)
+    bench = start(versions="latest:2")
+    bench.look()
+    bench.look(SETTLED_S)
+    bench.processes[0].end(2, "freshet: source: variables are missing\n")
+    assert imported(bench, root) == [3, 2, 1]
+
+
+def test_version_that_the_policy_names_later_is_imported(root, start):
+    put(root, version=1)
+    put(root, version=2)
+    bench = start()
+    assert imported(bench, root) == [2]
+    assert bench.told[-1] == ("ctr", VersionStatus(1, "END", LEFT))
+    bench.policy = VersionPolicy.parse("all", "versions")
+    assert imported(bench, root) == [2, 1]
 
 
 def test_folder_without_a_model_is_refused_with_the_expected_files(root, start):
