@@ -164,6 +164,8 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
 SEAMS: dict[str, str] = {
     "tests/processor/running/test_history_lengths.py": "histories of every length, from a filled input to scores",
     "tests/compiler/imports/onnx_native/test_long_loops.py": "loops that take too long, from file to reply",
+    "tests/compiler/imports/onnx_native/test_random_graphs.py": "ONNX graphs of many shapes, from file to reply",
+    "tests/compiler/imports/test_random_models.py": "TensorFlow models of many shapes, from SavedModel to reply",
     "tests/processor/capi/test_library.py": "the header, the C that embeds Python and the build of both, from C and Go",
     "tests/processor/test_canary.py": "split traffic and what takes a version out of it, from request to verdict",
     "tests/compiler/imports/test_parity_live.py": "imported models behind a real server against TensorFlow",
