@@ -132,10 +132,11 @@ class NativeSamples:
                 floats[:, ids] = random.integers(0, max(1, limits.get(self._names[name], 1)), (rows, len(ids)))
                 made[name] = floats.reshape(shape)
             else:
-                below = 2 if fed.dtype.kind == "b" else limits.get(self._names[name], scale)
-                drawn = random.integers(0, below, count)
-                if numbers and self._names[name] not in limits and fed.dtype.kind != "b":
-                    drawn = np.array(numbers, np.int64)[random.integers(0, len(numbers), count)]
+                least, most = (0, 1) if fed.dtype.kind == "b" else (np.iinfo(fed.dtype).min, np.iinfo(fed.dtype).max)
+                drawn = random.integers(0, min(limits.get(self._names[name], scale), most + 1), count)
+                fitting = [n for n in numbers if least <= n <= most]
+                if fitting and self._names[name] not in limits and fed.dtype.kind != "b":
+                    drawn = np.array(fitting, np.int64)[random.integers(0, len(fitting), count)]
                 made[name] = Ragged(drawn, splits) if fed.kind != DENSE else drawn.reshape(shape)
         return made
 

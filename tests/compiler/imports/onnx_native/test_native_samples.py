@@ -32,6 +32,14 @@ def test_ids_without_a_table_are_tried_below_limits(tmp_path):
     assert made.outputs[0]["y"].shape == (SIZES[0], 2)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16"])
+def test_numbers_fit_the_type_of_their_input(dtype, tmp_path):
+    text = f"g ({dtype}[n] i) => (float[n] y) {{ y = Cast <to = 1> (i) }}"
+    made = samples(spelled(tmp_path / "m.onnx", text))
+    assert 0 <= made.columns[0]["i"].min() < made.columns[0]["i"].max() <= (1 if dtype == "bool" else 1000)
+    assert made.outputs[0]["y"].shape == (SIZES[0],)
+
+
 def test_integers_that_an_encoder_lists_are_used(tmp_path):
     node = helper.make_node("OneHotEncoder", ["i"], ["y"], domain=ML, cats_int64s=[100, 205, 7], zeros=0)
     graph = helper.make_graph(
