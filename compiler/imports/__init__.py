@@ -21,6 +21,7 @@ runner            evaluates any tensor of the flat graph, fed at any tensor
 shapes            shapes of all tensors, observed by running the graph
 cut               splits the model into sparse side and dense graph
 stage_sizes       refuses translated ONNX graphs whose sizes follow from numbers of a request
+precision         how closely two computations of a model must agree
 error_reason      says in one line why another library refused something
 unsupported_ops   finds operators that the backend does not support
 embedding_lookups  finds embeddings: tensors that can be rows of a table

@@ -53,8 +53,7 @@ class FeedSpec:
         Its type is string, int64 for integers and booleans, or float32 for everything else; it also records the model's
         own type.
         """
-        kinds = {"O": "string", "f": "float32"}
-        dtype = kinds.get(self.dtype.kind, "int64")
+        dtype = "float32" if self.floats else "string" if self.dtype.kind == "O" else "int64"
         declared = "" if dtype in ("string", self.dtype.name) else self.dtype.name
         if self.kind != DENSE:
             return Input(self.name, dtype, ragged=True, declared=declared)
@@ -62,6 +61,11 @@ class FeedSpec:
         kept = None if self.dims in ((), (columns,)) and self.dims != (1,) else list(self.dims)
         dims = kept if len(self.dims) < MAX_RANK else None
         return Input(self.name, dtype, columns=0 if columns == 1 else columns, declared=declared, dims=dims)
+
+    @property
+    def floats(self) -> bool:
+        """Whether the model's tensor holds floats; NumPy knows bfloat16 by its name only."""
+        return self.dtype.kind == "f" or self.dtype.name == "bfloat16"
 
     @property
     def nodes(self) -> list[str]:
@@ -165,7 +169,7 @@ def repeated_rows(fed: FeedSpec, values: Any, rows: int) -> Column:
         shape = (rows, columns) if columns else (rows,)
         if fed.dtype == np.uint64:
             return np.array(chosen, np.uint64).view(np.int64).reshape(shape)
-        dtype: np.dtype[Any] = np.dtype(np.float32 if fed.dtype.kind == "f" else np.int64)
+        dtype: np.dtype[Any] = np.dtype(np.float32 if fed.floats else np.int64)
         return np.array(chosen, dtype).reshape(shape)
     except (ValueError, TypeError, AttributeError, OverflowError):
         raise BadInput(

@@ -31,6 +31,7 @@ from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.import_report import describe
 from freshet_serving.compiler.imports.output_labels import labelled_output
+from freshet_serving.compiler.imports.precision import Precision
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.samples import make_samples
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
@@ -89,6 +90,8 @@ class Importer:
         source, refs = self.source, list(self.outputs.values())
         self.samples = samples
         self.shapes = Shapes(self.runner, source.inputs, refs, samples)
+        dtypes = {self.shapes.dtype(ref).base_dtype.name for ref in self.shapes.values[0]}
+        self._precision = Precision.of("float16" if name == "half" else name for name in dtypes)
         self._check_rows()
         if source.reference_check is not None:
             self._notes += source.reference_check(self._samples_as_run())
@@ -285,9 +288,9 @@ class Importer:
                 raise BadInput(f"graph: TensorFlow does not compute its dense part: {reason_of(error)}") from None
             for name, ref in self.outputs.items():
                 wanted = np.asarray(values[ref], np.float32).reshape(rows, -1)
-                if not np.allclose(got[name], wanted, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+                if not self._precision.agree(got[name], wanted, CLOSE, CLOSE):
                     worst = float(np.nanmax(np.abs(got[name] - wanted)))
-                    raise BadInput(f"output {name!r} differs by {worst:.3g} from TensorFlow's")
+                    raise BadInput(f"output {name!r} differs by {worst:.3g} from TensorFlow's{self._precision.advice}")
         return {name: np.concatenate([inputs[name] for inputs in examples]) for name in graph.inputs}
 
     def _samples_as_run(self) -> list[tuple[Feeds, Feeds]]:
@@ -308,7 +311,7 @@ class Importer:
                 continue
             wanted = np.asarray(self.shapes.values[-1][ref], np.float32)
             alone = np.asarray(got, np.float32).reshape(TAIL, -1)
-            if not np.allclose(alone, wanted.reshape(SIZES[-1], -1)[-TAIL:], rtol=1e-4, atol=CLOSE, equal_nan=True):
+            if not self._precision.agree(alone, wanted.reshape(SIZES[-1], -1)[-TAIL:], 1e-4, CLOSE):
                 raise BadInput(f"output {name!r} of a row depends on the other rows: such a model cannot be batched")
 
 

@@ -217,7 +217,7 @@ class SampleGenerator:
         values = self._edged(fed, hints, self._values(fed.dtype.kind, hints, count))
         if isinstance(values, list):
             return Strings.of(values)
-        dtype: np.dtype[Any] = np.dtype(np.float32 if fed.dtype.kind == "f" else np.int64)
+        dtype: np.dtype[Any] = np.dtype(np.float32 if fed.floats else np.int64)
         columns = fed.input.columns
         return values.astype(dtype).reshape((rows, columns) if columns else (rows,))
 
@@ -227,7 +227,7 @@ class SampleGenerator:
         """Replace one value in three by one of the edge values that the input can hold."""
         if not self._edges or fed.dtype.kind == "b" or hints.parsed or hints.number:
             return values
-        edges: list[Any] = list(FLOAT_EDGES if fed.dtype.kind == "f" else TEXT_EDGES)
+        edges: list[Any] = list(FLOAT_EDGES if fed.floats else TEXT_EDGES)
         if fed.dtype.kind in "iu":
             below = np.iinfo(fed.dtype).max if hints.below is None else hints.below - 1
             least = np.iinfo(fed.dtype).min if hints.below is None else 0

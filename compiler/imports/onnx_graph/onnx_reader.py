@@ -154,6 +154,20 @@ def every_node(graph: Any) -> Iterator[Any]:
     yield from _every(graph.node, 0)
 
 
+def types_held(graph: Any) -> set[str]:
+    """Return the types of a message's inputs, outputs, weights, constants and casts, as NumPy names them."""
+    codes = {info.type.tensor_type.elem_type for info in (*graph.input, *graph.output, *graph.value_info)}
+    codes |= {tensor.data_type for tensor in graph.initializer}
+    for node in every_node(graph):
+        for attribute in node.attribute:
+            codes.add(attribute.t.data_type)
+            codes |= {tensor.data_type for tensor in attribute.g.initializer}
+            if node.op_type == "Cast" and attribute.name == "to":
+                codes.add(attribute.i)
+    known = onnx.TensorProto.DataType
+    return {known.Name(code).lower() for code in codes & set(known.values())}
+
+
 def taken(node: Any) -> Iterator[str]:
     """Iterate over the values that a node reads, including those of bodies inside it.
 

@@ -19,7 +19,8 @@ import onnxruntime
 from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.bags import Offsets
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxModel, load_proto, taken
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxModel, load_proto, taken, types_held
+from freshet_serving.compiler.imports.precision import Precision
 from freshet_serving.processor.errors import BadInput
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
@@ -35,6 +36,7 @@ class OnnxReference:
     def __init__(self, path: Path, model: OnnxModel, offsets: Sequence[Offsets]) -> None:
         self._path, self._model = path, model
         self._offsets = {pair.ids: pair for pair in offsets}
+        self._precision = Precision()
 
     def check(self, samples: Sequence[tuple[Feeds, Feeds]]) -> list[str]:
         """Compare outputs with the file's own.
@@ -73,9 +75,9 @@ class OnnxReference:
             raise BadInput(
                 f"output {name[:64]!r}: expected shape {list(wanted.shape)} as ONNX Runtime's, got {list(got.shape)}"
             )
-        if not np.allclose(got[known], wanted[known], rtol=RELATIVE, atol=ABSOLUTE):
+        if not self._precision.agree(got[known], wanted[known], RELATIVE, ABSOLUTE):
             worst = float(np.abs(got[known] - wanted[known]).max())
-            raise BadInput(f"output {name[:64]!r} differs by {worst:.3g} from ONNX Runtime's")
+            raise BadInput(f"output {name[:64]!r} differs by {worst:.3g} from ONNX Runtime's{self._precision.advice}")
 
     def _fed(self, feeds: Feeds) -> tuple[Any, dict[str, Any]]:
         """Return which rows have no empty bag, and these rows as the file's inputs."""
@@ -99,6 +101,7 @@ class OnnxReference:
 
     def _session(self) -> Any:
         proto = load_proto(self._path)
+        self._precision = Precision.of(types_held(proto.graph))
         wanted, kept = {info.name for info in proto.graph.output}, []
         for node in reversed(proto.graph.node):
             if not wanted.isdisjoint(node.output):

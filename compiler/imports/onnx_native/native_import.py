@@ -22,7 +22,7 @@ from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGr
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
 from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, FeedSpec, plain
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxInput
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxInput, types_held
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native
 from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples, rows_of
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE, OnnxStage
@@ -40,6 +40,7 @@ from freshet_serving.compiler.imports.onnx_native.staged_lookups import (
     find_staged_lookups,
     rows_names,
 )
+from freshet_serving.compiler.imports.precision import Precision
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.growth_meter import with_growth
@@ -117,6 +118,7 @@ class NativeImporter:
         """
         self._model = read_native(path)
         self._names = _fed_by_name(self._model)
+        self._precision = Precision.of(types_held(self._model.proto.graph))
         self._inputs = list(self._names.values())
         known = {fed.name for fed in self._inputs}
         if len(known) < len(self._inputs):
@@ -388,7 +390,7 @@ class NativeImporter:
                     f"{SIZES[0]} it ran for; export it with a free first dimension: {reason_of(error)}"
                 ) from None
             for name, got in outputs.items():
-                if not np.allclose(got, wanted[name][rows], rtol=1e-4, atol=CLOSE, equal_nan=True):
+                if not self._precision.agree(got, wanted[name][rows], 1e-4, CLOSE):
                     raise BadInput(
                         f"output {name[:64]!r} of a row depends on the other rows: such a model cannot be batched"
                     )
@@ -421,9 +423,10 @@ class NativeImporter:
 
     def _compare(self, label: str, got: Any, values: Any, rows: int) -> None:
         wanted = np.asarray(values, np.float32).reshape(rows, -1)
-        if not np.allclose(got, wanted, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+        if not self._precision.agree(got, wanted, CLOSE, CLOSE):
             worst = float(np.nanmax(np.abs(got - wanted)))
-            raise BadInput(f"output {label!r} differs by {worst:.3g} from ONNX Runtime's for the file itself")
+            differs = f"output {label!r} differs by {worst:.3g} from ONNX Runtime's for the file itself"
+            raise BadInput(f"{differs}{self._precision.advice}")
 
     def _report(self, served: ServedGraph, features: Sequence[Feature], tables: Mapping[str, Any]) -> dict[str, Any]:
         integers = [s.given for s in served.slots if s.given is not None and s.given.dtype.kind in "iu"]

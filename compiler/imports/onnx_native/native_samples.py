@@ -126,7 +126,7 @@ class NativeSamples:
             if fed.dtype.kind == "O":
                 text = Strings.of([words[i] for i in random.integers(0, len(words), count)])
                 made[name] = Ragged(text, splits) if fed.kind != DENSE else text
-            elif fed.dtype.kind == "f":
+            elif fed.floats:
                 floats = random.standard_normal(count, np.float32).reshape(rows, -1)
                 ids = sorted(places.get(self._names[name], ()))
                 floats[:, ids] = random.integers(0, max(1, limits.get(self._names[name], 1)), (rows, len(ids)))
