@@ -39,6 +39,10 @@ from freshet_serving.processor.package import ServingSignature, read_file
 SERVE = "serve"
 MAX_GRAPH_NBYTES = 2 << 30
 MAX_FILES = 10_000
+SIGNED = (
+    "tf.saved_model.save() writes none for a model of Keras 3: write it with model.export(folder), save it as .keras, or "
+    "pass signatures="
+)
 KINDS = "a SavedModel folder, a .keras or .onnx file"
 BY_ONNX = "PyTorch's and scikit-learn's models come by ONNX (docs/how-to/import.md)"
 KERAS_2 = "load Keras' old format with Keras and save it as .keras"
@@ -194,7 +198,8 @@ def _read(path: Path) -> Any:
 def _signature(meta: Any, name: str) -> Any:
     if name not in meta.signature_def:
         known = ", ".join(sorted(n for n in meta.signature_def if not n.startswith("__"))[:16])
-        raise BadInput(f"signature {name[:64]!r} is not among the model's: {known or 'none'}")
+        advice = "" if known else f": {SIGNED}"
+        raise BadInput(f"signature {name[:64]!r} is not among the model's: {known or 'none'}{advice}")
     return meta.signature_def[name]
 
 

@@ -65,6 +65,7 @@ ONNX = "ONNX"
 TAIL = 3
 NUMBERS = "replies hold numbers, and strings that are gathered from constant ones"
 UNDEFINED = "rows with empty lists are not compared: the model gives NaN for them, and replies have other numbers"
+SINGLE = "one number for the whole batch: left out, because replies hold numbers for every row"
 COMPUTED = "computed as float32, which is exact for integers up to 2**24"
 
 
@@ -95,7 +96,17 @@ class Importer:
         self._check_rows()
         if source.reference_check is not None:
             self._notes += source.reference_check(self._samples_as_run())
+        self._leave_single_out()
         self.cutter = Cutter(self.shapes, source.inputs, self.outputs, samples)
+
+    def _leave_single_out(self) -> None:
+        """Leave out outputs of one number for the whole batch, if there are others."""
+        single = [
+            n for n, ref in self.outputs.items() if all(np.ndim(values[ref]) == 0 for values in self.shapes.values)
+        ]
+        for name in single if len(single) < len(self.outputs) else ():
+            self._notes.append(f"output {name[:64]!r} is {SINGLE}")
+            del self.outputs[name]
 
     def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
         """Cut, verify and commit the model.

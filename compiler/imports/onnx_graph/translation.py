@@ -21,7 +21,14 @@ from freshet_serving.compiler.imports.onnx_graph import arithmetic, networks, re
 from freshet_serving.compiler.imports.onnx_graph.bags import DOMAIN
 from freshet_serving.compiler.imports.onnx_graph.calls import BatchLast, Call
 from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS, linear_names
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxBody, OnnxNode, needed_nodes, values_read
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
+    DYNAMIC,
+    Array,
+    OnnxBody,
+    OnnxNode,
+    needed_nodes,
+    values_read,
+)
 from freshet_serving.processor.errors import BadInput, FreshetError
 
 TRANSLATORS = arithmetic.TRANSLATORS | rearranging.TRANSLATORS | networks.TRANSLATORS
@@ -117,7 +124,8 @@ class Translation:
         translate = TRANSLATORS.get(node.op) if node.domain in ("", DOMAIN) else None
         if translate is None:
             where = node.domain[:64] or "ai.onnx"
-            raise BadInput(f"graph: operator {node.op[:64]} of {where} (opset {self._opset}) is not supported")
+            fixed = f": its condition is not known before a request; {DYNAMIC}" if node.op == "If" else ""
+            raise BadInput(f"graph: operator {node.op[:64]} of {where} (opset {self._opset}) is not supported{fixed}")
         inputs = [self._values[name] for name in node.inputs]
         raw = {i: value for i, value in enumerate(inputs) if isinstance(value, BatchLast)}
         flipped = {i: self._flipped[name] for i, name in enumerate(node.inputs) if name in self._flipped}

@@ -22,7 +22,7 @@ from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGr
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
 from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, FeedSpec, plain
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxInput, types_held
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxInput, every_node, types_held
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native
 from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples, rows_of
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE, OnnxStage
@@ -78,6 +78,7 @@ CLOSE = 1e-5
 TAIL = 3
 MAX_COLUMNS = 65536
 TYPES = {"float": "float32", "double": "float64"}
+SINGLE = "one number for the whole batch: left out, because replies hold numbers for every row"
 EXACT = "computed as float32, which is exact for integers up to 2**24"
 
 
@@ -357,6 +358,11 @@ class NativeImporter:
         return Output(label, columns, list(dims) if kept else None, dtype if dtype in OUTPUT_DTYPES else "float32")
 
     def _check_outputs(self) -> None:
+        ranks = {name: max(outputs[name].ndim for outputs in self._samples.outputs) for name in self._model.outputs}
+        for name in [name for name, rank in ranks.items() if not rank and any(ranks.values())]:
+            self.notes.append(f"output {name[:64]!r} is {SINGLE}")
+            for outputs in (self._model.outputs, *self._samples.outputs):
+                del outputs[name]
         for name in list(self._model.outputs):
             shapes = [outputs[name].shape for outputs in self._samples.outputs]
             for shape, rows in zip(shapes, SIZES):
@@ -393,7 +399,17 @@ class NativeImporter:
                 if not self._precision.agree(got, wanted[name][rows], 1e-4, CLOSE):
                     raise BadInput(
                         f"output {name[:64]!r} of a row depends on the other rows: such a model cannot be batched"
+                        f"{self._quantised()}"
                     )
+
+    def _quantised(self) -> str:
+        """Return why rows of a dynamically quantised model depend on each other, and what to do; "" for others."""
+        if all(node.op_type != "DynamicQuantizeLinear" for node in every_node(self._model.proto.graph)):
+            return ""
+        return (
+            ": it is quantised dynamically (DynamicQuantizeLinear), by the range of the whole batch: import the file "
+            "it was made of, or quantise that with quantize_static"
+        )
 
     def _prove(self, draft: NativeDraft) -> dict[str, Any]:
         """Verify the package; return the samples as the dense graph gets them.

@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from freshet_serving.compiler.imports.importing import ImportOptions, analyse, import_model
+from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
@@ -309,3 +310,36 @@ def test_request_with_refused_ids_fails_alone(tmp_path):
         with pytest.raises(BadInput, match="the model refuses these inputs: an index or a size in it is out of range"):
             processor.process(PredictRequest("m", {"i": np.full((8, 1), 99)}))
         np.testing.assert_array_equal(processor.process(PredictRequest("m", good)).outputs["y"], before)
+
+
+def test_single_number_beside_scores_is_left_out_with_a_note(tmp_path):
+    text = (
+        "g (float[n,2] x) => (float[n,2] y, float total) { y = Shrink (x) total = ReduceMean <keepdims: int = 0> (w) }"
+    )
+    importer = NativeImporter(spelled(tmp_path / "m.onnx", text, w=np.ones(2, np.float32)), "")
+
+    assert [output.name for output in importer.draft("m", 1).manifest.outputs] == ["y"]
+    assert any("output 'total' is one number for the whole batch: left out" in note for note in importer.notes)
+
+
+def test_dynamic_quantisation_is_refused_with_its_cause_and_a_way_out(tmp_path):
+    text = "g (float[n,2] x) => (float[n,2] y) { q, s, z = DynamicQuantizeLinear (x) y = DequantizeLinear (q, s, z) }"
+    with pytest.raises(BadInput, match=r"quantised dynamically .* quantise that with quantize_static"):
+        NativeImporter(spelled(tmp_path / "m.onnx", text), "")
+
+
+HALF = """g (int64[n] item, float16[n,1] price) => (float16[n,1] score) {
+    e = Gather (emb, item)
+    x = Concat <axis = 1> (e, price)
+    z = Gemm (x, w)
+    score = Sigmoid (z)
+}"""
+
+
+def test_file_in_float16_gives_its_own_scores_within_its_precision(tmp_path):
+    random = np.random.default_rng(0)
+    weights = {
+        name: random.standard_normal(size).astype(np.float16) for name, size in (("emb", (99, 4)), ("w", (5, 1)))
+    }
+    importer = NativeImporter(spelled(tmp_path / "m.onnx", HALF, **weights), "")
+    importer._prove(importer.draft("m", 1))
