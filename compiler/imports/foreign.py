@@ -40,8 +40,8 @@ SERVE = "serve"
 MAX_GRAPH_NBYTES = 2 << 30
 MAX_FILES = 10_000
 SIGNED = (
-    "tf.saved_model.save() writes none for a model of Keras 3: write it with model.export(folder), save it as .keras, or "
-    "pass signatures="
+    "tf.saved_model.save() writes none for a model of Keras 3: write it with model.export(folder), save it as .keras, "
+    "or pass signatures="
 )
 KINDS = "a SavedModel folder, a .keras or .onnx file"
 BY_ONNX = "PyTorch's and scikit-learn's models come by ONNX (docs/how-to/import.md)"

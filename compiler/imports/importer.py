@@ -101,9 +101,8 @@ class Importer:
 
     def _leave_single_out(self) -> None:
         """Leave out outputs of one number for the whole batch, if there are others."""
-        single = [
-            n for n, ref in self.outputs.items() if all(np.ndim(values[ref]) == 0 for values in self.shapes.values)
-        ]
+        samples = self.shapes.values
+        single = [n for n, ref in self.outputs.items() if all(ref in v and np.ndim(v[ref]) == 0 for v in samples)]
         for name in single if len(single) < len(self.outputs) else ():
             self._notes.append(f"output {name[:64]!r} is {SINGLE}")
             del self.outputs[name]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import time
@@ -46,6 +47,8 @@ MAX_SHOWN = 5
 UNSIGNED = "expected a signed version, got an unsigned source; sign it with `freshet import --key`"
 LEFT = "not imported: the model's policy (versions) and labels name other versions; name it there to serve it"
 AT_ONCE = 2
+MAX_MANIFEST_NBYTES = 64 << 20
+LEFT_OUT = "left out"
 
 State = tuple[tuple[str, int, int], ...]
 """Path, modification time (ns) and size of every file of a source."""
@@ -261,12 +264,25 @@ class AutoImporter:
                 events.append(self._refuse(running.model, running.version, why))
             else:
                 events.append(f"{running.model} version {running.version} imported")
+                folder = self._folder / running.model / str(running.version)
+                events += [f"{running.model} version {running.version}: {note}" for note in _left_out(folder)]
         self._running = left
         return events
 
     def _refuse(self, model: str, version: int, error: str) -> FailureMessage:
         self._host.tell(model, VersionStatus(version, END, error))
         return FailureMessage(f"{model} version {version} refused: {error}")
+
+
+def _left_out(folder: Path) -> list[str]:
+    """Return the notes of an import on what of the model is not served: signatures and outputs."""
+    try:
+        manifest = json.loads(read_file(folder / MANIFEST, MAX_MANIFEST_NBYTES).tobytes())
+        notes = manifest["notes"]["import"]["notes"]
+    except (OSError, FreshetError, ValueError, KeyError, TypeError):
+        # The next poll opens the version, and says what is wrong with it.
+        return []
+    return [str(note) for note in notes if LEFT_OUT in str(note)]
 
 
 def _empty(folder: Path) -> bool:

@@ -1,5 +1,6 @@
 """Sources in a repository: when they are imported, what is said of them, and that none is tried twice for nothing."""
 
+import json
 import os
 import time
 
@@ -96,6 +97,17 @@ def test_stable_savedmodel_is_imported_and_its_state_reported(root, start):
     assert bench.look() == ["ctr version 1 imported"]
     assert bench.look(SETTLED_S) == []
     assert len(bench.processes) == 1
+
+
+def test_signatures_that_an_import_leaves_out_are_logged(root, start):
+    folder = put(root)
+    bench = start()
+    bench.look()
+    bench.look(SETTLED_S)
+    left_out, other = "signature 'classify' is left out: it reads other inputs", "another note"
+    (folder / "model.json").write_text(json.dumps({"notes": {"import": {"notes": [left_out, other]}}}))
+    bench.processes[0].end(0)
+    assert bench.look() == ["ctr version 1 imported", f"ctr version 1: {left_out}"]
 
 
 def test_source_still_being_copied_is_left_alone(root, start):
