@@ -102,6 +102,7 @@ class Importer:
     def _leave_single_out(self) -> None:
         """Leave out outputs of one number for the whole batch, if there are others."""
         samples = self.shapes.values
+        samples = self.shapes.values
         single = [n for n, ref in self.outputs.items() if all(ref in v and np.ndim(v[ref]) == 0 for v in samples)]
         for name in single if len(single) < len(self.outputs) else ():
             self._notes.append(f"output {name[:64]!r} is {SINGLE}")
@@ -332,6 +333,10 @@ def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], dict
     notes = [f"signature {name[:64]!r} is left out: it reads other inputs" for name in source.left_out]
     for name, ref in source.outputs.items():
         dtype, label = runner.tensor(ref).dtype, label_of(name)
+        if label in found:
+            raise BadInput(f"output {name[:64]!r}: another output is called {label!r} too: rename one of them")
+        if label != name:
+            notes.append(f"output {name[:64]!r} is called {label!r}")
         taken = labelled_output(runner, ref) if dtype == tf.string else None
         if taken is not None:
             found[label], labels[label] = taken

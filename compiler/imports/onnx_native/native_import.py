@@ -122,14 +122,18 @@ class NativeImporter:
         self._precision = Precision.of(types_held(self._model.proto.graph))
         self._inputs = list(self._names.values())
         known = {fed.name for fed in self._inputs}
-        if len(known) < len(self._inputs):
-            raise BadInput("signature: expected inputs whose names differ in letters and digits")
+        for name, count in Counter(fed.name for fed in self._inputs).items():
+            if count > 1:
+                same = ", ".join(repr(own[:64]) for own, fed in self._names.items() if fed.name == name)
+                raise BadInput(f"signature: expected inputs whose names differ in letters and digits, got {same}")
         for name in sorted(set(user) - known):
             raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
         self._user = frozenset(user)
         whole = [fed.name for fed in self._inputs if fed.input.dtype == "int64"]
         self._converted = dict(zip(whole, _unused([f"{name[:112]}.float32" for name in whole], known)))
         self.notes = [f"ONNX Runtime computes the graph as it is{why and f': {why}'}", *self._model.notes]
+        renamed = {own: fed.name for own, fed in self._names.items() if own != fed.name}
+        self.notes += [f"input {own[:64]!r} is called {name!r}" for own, name in renamed.items()]
         self.shortfall = ""
         """What a package of a translation has and this one has not; "" for nothing."""
         if user:

@@ -313,9 +313,7 @@ def test_request_with_refused_ids_fails_alone(tmp_path):
 
 
 def test_single_number_beside_scores_is_left_out_with_a_note(tmp_path):
-    text = (
-        "g (float[n,2] x) => (float[n,2] y, float total) { y = Shrink (x) total = ReduceMean <keepdims: int = 0> (w) }"
-    )
+    text = "g (float[n,2] x) => (float[n,2] y, float total) { y = Shrink (x) total = ReduceMean <keepdims = 0> (w) }"
     importer = NativeImporter(spelled(tmp_path / "m.onnx", text, w=np.ones(2, np.float32)), "")
 
     assert [output.name for output in importer.draft("m", 1).manifest.outputs] == ["y"]
@@ -338,8 +336,26 @@ HALF = """g (int64[n] item, float16[n,1] price) => (float16[n,1] score) {
 
 def test_file_in_float16_gives_its_own_scores_within_its_precision(tmp_path):
     random = np.random.default_rng(0)
-    weights = {
-        name: random.standard_normal(size).astype(np.float16) for name, size in (("emb", (99, 4)), ("w", (5, 1)))
-    }
-    importer = NativeImporter(spelled(tmp_path / "m.onnx", HALF, **weights), "")
+    emb, w = (random.standard_normal(shape).astype(np.float16) for shape in ((99, 4), (5, 1)))
+    importer = NativeImporter(spelled(tmp_path / "m.onnx", HALF, emb=emb, w=w), "")
     importer._prove(importer.draft("m", 1))
+
+
+def named(path, *names):
+    infos = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 2]) for name in (*names, "y")]
+    nodes = [onnx.helper.make_node("Concat", names, ["c"], axis=1), onnx.helper.make_node("Shrink", ["c"], ["y"])]
+    infos[-1].type.tensor_type.shape.dim[1].dim_value = 2 * len(names)
+    graph = onnx.helper.make_graph(nodes, "g", infos[:-1], infos[-1:])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_input_under_another_name_is_told_in_a_note(tmp_path):
+    importer = NativeImporter(named(tmp_path / "m.onnx", "user:age", "item"), "")
+    assert "input 'user:age' is called 'user_age'" in importer.notes
+    assert not any("'item'" in note for note in importer.notes)
+
+
+def test_inputs_of_one_name_are_refused_by_their_own_names(tmp_path):
+    with pytest.raises(BadInput, match=r"got 'user:age', 'user/age'"):
+        NativeImporter(named(tmp_path / "m.onnx", "user:age", "user/age"), "")
