@@ -37,6 +37,9 @@ BY_SHAPE = frozenset({"Shape", "Size"})
 MAX_TRIPS = 10_000
 MAX_LOOKS = 2
 """Looks at a body before all that it carries counts as values."""
+LOOPED = (
+    "; nn.Embedding(max_norm=...) is exported as such a loop: scale its rows once, set max_norm = None and export again"
+)
 MAX_MADE = 1 << 24
 """Largest number of values that an operator may make of constants alone."""
 MAX_JOINED = 64
@@ -213,7 +216,7 @@ class _Walk:
                 raise _by_value(node, "a trip count")
             ends = results[0] in after or (len(node.input) > 1 and node.input[1] in values)
             if ends and (not node.input[0] or trips * own > MAX_TRIPS):
-                raise _by_value(node, "a number of trips")
+                raise _by_value(node, "a number of trips", LOOPED)
         return touched or not after.isdisjoint(results)
 
     def _note(self, known: Constants, name: str, tensor: Any) -> None:
@@ -273,8 +276,8 @@ def _check_constant(node: Any, known: Constants) -> None:
         )
 
 
-def _by_value(node: Any, what: str) -> BadInput:
+def _by_value(node: Any, what: str, advice: str = "") -> BadInput:
     return BadInput(
         f"graph: {node.op_type[:64]} {node.name[:64]!r}: expected {what} that follows from shapes, got one that "
-        "follows from numbers of the request, which could ask for any"
+        f"follows from numbers of the request, which could ask for any{advice}"
     )
