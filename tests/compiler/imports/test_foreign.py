@@ -2,12 +2,14 @@
 
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from freshet_serving.compiler.frameworks import keras, saved_model_pb2, tf
+from freshet_serving.compiler.imports import foreign
 from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importing import import_model
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
@@ -252,3 +254,8 @@ def test_asset_unused_by_the_init_operation_is_allowed(tmp_path):
     with open_source(tmp_path / "half", "serving_default") as opened:
         assert [i.name for i in opened.inputs] == ["x"]
         assert list(opened.outputs) == ["y"]
+
+
+def test_folder_without_signatures_is_refused_with_a_way_to_write_them():
+    with pytest.raises(BadInput, match=r"Keras 3: write it with model\.export"):
+        foreign._signature(SimpleNamespace(signature_def={}), "serving_default")

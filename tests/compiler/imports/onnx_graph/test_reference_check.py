@@ -97,3 +97,13 @@ def test_external_data_is_that_which_was_checked(tmp_path):
     (tmp_path / "data").unlink()
 
     assert found.check([({"input/x": X}, {"y": X * [2, 3]})]) == []
+
+
+def test_last_place_of_a_half_is_no_difference_from_onnx_runtime(tmp_path):
+    text = "g (float16[batch, 2] x) => (float16[batch, 2] y) { y = Neg (x) }"
+    halves = X.astype(np.float16)
+    checked = proof_of(written(tmp_path / "m.onnx", text))
+
+    assert checked.check([({"input/x": halves}, {"y": np.nextafter(-halves, np.float16(9))})]) == []
+    with pytest.raises(BadInput, match="more than float16 explains: export the model in float32"):
+        checked.check([({"input/x": halves}, {"y": 1 - halves})])

@@ -154,7 +154,7 @@ def test_ends_of_loops_in_loops_are_multiplied():
     many = "many = Constant <value: tensor = int64 {1000}> ()"
     checked(f"{many} y = Loop" + body % (inner % "Identity (e)") + " (ten, go, x)")
     checked(f"{many} y = Loop" + body % (inner % "Less (u, u)") + " (ten, go, x)")
-    with pytest.raises(BadInput, match="expected a number of trips that follows from shapes.* set max_norm = None"):
+    with pytest.raises(BadInput, match=r"expected a number of trips that follows from shapes.* set max_norm = None"):
         checked(f"{many} y = Loop" + body % (inner % "Less (u, u)") + " (many, go, x)")
 
 
