@@ -365,7 +365,8 @@ class NativeImporter:
         ranks = {name: max(outputs[name].ndim for outputs in self._samples.outputs) for name in self._model.outputs}
         for name in [name for name, rank in ranks.items() if not rank and any(ranks.values())]:
             self.notes.append(f"output {name[:64]!r} is {SINGLE}")
-            for outputs in (self._model.outputs, *self._samples.outputs):
+            del self._model.outputs[name]
+            for outputs in self._samples.outputs:
                 del outputs[name]
         for name in list(self._model.outputs):
             shapes = [outputs[name].shape for outputs in self._samples.outputs]
