@@ -127,6 +127,7 @@ HEAVY_HOMES = (
     "processor/online_features/redis_store.py",
     "loadtest/bench/bench_features.py",
     "loadtest/bench/bench_sequences.py",
+    "loadtest/bench/costly_requests.py",
     "loadtest/bench/sequence_peer.py",
     "processor/redis_client.py",
     "processor/tables/remote/redis.py",
