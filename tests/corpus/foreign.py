@@ -155,6 +155,48 @@ def from_onnx(story: Story) -> None:
     _deltas(story, "users.weight")
 
 
+def lists_from_onnx(story: Story) -> None:
+    """Ids in lists of free length and one beside them, in one initialiser: a stage of ONNX Runtime reads its rows."""
+    random = np.random.default_rng(11)
+    nodes = [
+        helper.make_node("Gather", ["items.weight", "past"], ["rows"]),
+        helper.make_node("ReduceMean", ["rows"], ["mean"], axes=[1], keepdims=0),
+        helper.make_node("Gather", ["items.weight", "item"], ["own"]),
+        helper.make_node("Mul", ["mean", "own"], ["product"]),
+        helper.make_node("ReduceSum", ["product", "axis"], ["sum"], keepdims=1),
+        helper.make_node("Sigmoid", ["sum"], ["score"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("past", onnx.TensorProto.INT64, ["batch", "events"]),
+        helper.make_tensor_value_info("item", onnx.TensorProto.INT64, ["batch"]),
+    ]
+    outputs = [helper.make_tensor_value_info("score", onnx.TensorProto.FLOAT, ["batch", 1])]
+    weights = random.standard_normal((USERS, DIM)).astype(np.float32)
+    initialisers = [
+        numpy_helper.from_array(weights, "items.weight"),
+        numpy_helper.from_array(np.array([1], np.int64), "axis"),
+    ]
+    graph = helper.make_graph(nodes, "ctr", inputs, outputs, initialisers)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with _source(story) as folder:
+        folder.mkdir()
+        path = folder / "ctr.onnx"
+        path.write_bytes(proto.SerializeToString())
+        import_model(path, story.repository, MODEL, options=ImportOptions(buckets=(ROWS,)))
+    _check_stage(story, True)
+    for length in (1, 3, 7):
+        ids = random.integers(0, USERS, ROWS * length).tolist()
+        splits = [n * length for n in range(ROWS + 1)]
+        story.requests += requests_of(
+            f"lists of {length}",
+            {
+                "past": column_document("int64", ids, [len(ids)], splits),
+                "item": column_document("int64", random.integers(0, USERS, ROWS).tolist(), [ROWS]),
+            },
+        )
+    _deltas(story, "items.weight")
+
+
 def _import(story: Story, module: Any, names: tuple[str, ...], staged: bool) -> None:
     with _source(story) as folder:
         tf.saved_model.save(module, str(folder), signatures=module.score)

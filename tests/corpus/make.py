@@ -100,6 +100,10 @@ RECIPES = {
         foreign.flat, "an imported SavedModel of a number, with an output that follows the rank of the request"
     ),
     "import-onnx": Recipe(foreign.from_onnx, "an imported ONNX file"),
+    "import-onnx-lists": Recipe(
+        foreign.lists_from_onnx,
+        "an imported ONNX file over lists of free length: a stage that reads rows, and how much it computes",
+    ),
     "import-fallback": Recipe(
         foreign.fallback, "an imported SavedModel with a fallback partition, which makes a table's keys", IN_TENSORFLOW
     ),
