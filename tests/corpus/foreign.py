@@ -164,7 +164,9 @@ def lists_from_onnx(story: Story) -> None:
         helper.make_node("Gather", ["items.weight", "item"], ["own"]),
         helper.make_node("Mul", ["mean", "own"], ["product"]),
         helper.make_node("ReduceSum", ["product", "axis"], ["sum"], keepdims=1),
-        helper.make_node("Sigmoid", ["sum"], ["score"]),
+        # An operator that is not translated, so that ONNX Runtime computes the graph as it is.
+        helper.make_node("Shrink", ["sum"], ["same"], lambd=0.0),
+        helper.make_node("Sigmoid", ["same"], ["score"]),
     ]
     inputs = [
         helper.make_tensor_value_info("past", onnx.TensorProto.INT64, ["batch", "events"]),
