@@ -7,6 +7,7 @@ import pytest
 
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features import stage_runs
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
@@ -128,6 +129,19 @@ def test_rows_of_all_values_come_in_their_order(asked, tables):
     plan = SparsePlan(manifest(), Sums())
     bound = plan.bind_inputs(request(*asked))
     np.testing.assert_array_equal(fill(plan, tables, [bound], [(0, bound.rows)]), expected(*asked))
+
+
+@pytest.mark.parametrize("asked", [A, BROADCAST])
+@pytest.mark.parametrize("span", [(0, 3), (1, 2)])
+def test_pieces_of_a_span_give_what_one_run_gives(asked, span, tables, monkeypatch):
+    monkeypatch.setattr(stage_runs, "AT_ONCE", 1)
+    stage = Sums()
+    plan = SparsePlan(manifest(), stage)
+    bound = plan.bind_inputs(request(*asked))
+    first, rows = span
+    got = fill(plan, tables, [bound], [span])
+    np.testing.assert_array_equal(got, expected(*asked)[first : first + rows])
+    assert stage.calls == [1] * rows
 
 
 def test_run_has_the_rows_of_its_span_alone(tables):
