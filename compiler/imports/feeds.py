@@ -64,7 +64,7 @@ class FeedSpec:
 
     @property
     def floats(self) -> bool:
-        """Whether the model's tensor holds floats; NumPy knows bfloat16 by its name only."""
+        """True if the model's tensor holds floats; NumPy knows bfloat16 by its name only."""
         return self.dtype.kind == "f" or self.dtype.name == "bfloat16"
 
     @property

@@ -54,5 +54,5 @@ class Precision:
 
     @property
     def advice(self) -> str:
-        """What to add to a message of a difference."""
+        """The end of a message of a difference."""
         return f", which is more than {self.dtype} explains: export the model in float32" if self.dtype else ""

@@ -188,6 +188,9 @@ class TracedTensorFlowStage:
         """Return the bytes that operations wrote in each run."""
         return self._nbytes
 
+    def close(self) -> None:
+        """Nothing is left to free: the session is the stage's."""
+
 
 def _fed(spec: Input, nodes: Mapping[str, Any]) -> FeedSpec | None:
     """Return how an input is fed, by the placeholders that exist for it; None if the stage does not read it."""

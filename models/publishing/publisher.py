@@ -117,7 +117,7 @@ class Publisher:
 
     @property
     def held(self) -> str:
-        """Why servers hold the newest generation, as of the last look at the change log; "" if they may serve it.
+        """The reason for which servers hold the newest generation, by the last look at the change log; "" for none.
 
         A guard that has not seen the generation yet may still hold it.
         """

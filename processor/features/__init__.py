@@ -27,4 +27,5 @@ __all__ = [
     "plan",
     "sequences",
     "stage",
+    "stage_runs",
 ]

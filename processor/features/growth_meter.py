@@ -77,7 +77,11 @@ def _measured(manifest: Manifest, stage: Stage, data: bytes) -> StageGrowth | No
     if twin is None:
         return None
     try:
-        return measured(manifest, twin(data))
+        traced = twin(data)
+        try:
+            return measured(manifest, traced)
+        finally:
+            traced.close()
     except BadInput:
         why = "the model refuses blank inputs"
     except OSError:

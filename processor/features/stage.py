@@ -58,11 +58,14 @@ class TracedStage(Protocol):
 
     @property
     def sized_by(self) -> Collection[str]:
-        """Inputs whose values say how large tensors of the graph are; of a graph that has run."""
+        """Inputs whose values say how large tensors of the graph are."""
+
+    def close(self) -> None:
+        """Free what it counts with."""
 
 
 class EndableStage(Protocol):
-    """What a runtime's stage may have beyond Stage: runs that end in time, and a twin that counts.
+    """A stage whose runs end in time, with a twin that counts: more than Stage asks of a runtime.
 
     Attributes:
         bounded: True if its runtime bounds the memory of a run by itself.

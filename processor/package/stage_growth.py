@@ -1,4 +1,4 @@
-"""How much a stage computes for a request, by the request's shape: measured once, asked before each run.
+"""The growth of a stage: how much it computes for a request, by the request's shape; asked before each run.
 
 Limits count what a request brings as a sum; what a graph makes of it may be a product or a power: attention over a
 history is quadratic in its length, and a list that is sent once is computed for every candidate. So a stage's growth is

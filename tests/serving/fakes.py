@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -214,6 +214,9 @@ class FakeProcessor:
 
     def tell(self, model: str, status: VersionStatus) -> None:
         pass
+
+    def chosen(self, model: str, known: Collection[int]) -> set[int]:
+        return set(known)
 
     def expect(self, models: Iterable[str]) -> None:
         self.expected += models

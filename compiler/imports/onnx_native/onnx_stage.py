@@ -142,6 +142,7 @@ class TracedOnnxStage:
         options.enable_profiling, options.profile_file_prefix = True, str(Path(self._folder.name) / "runs")
         self._stage = copy(stage)
         self._stage._session = self._session = _session(data, options)
+        self._written: Path | None = None
         self._strings = [name for name, fed in stage._fed.items() if fed.dtype.hasobject]
         # ONNX Runtime names an operator's domain nowhere in a session, and only StringSplit makes lists of strings.
         self.sized_by = frozenset(self._strings if b"StringSplit" in data else ())
@@ -153,8 +154,7 @@ class TracedOnnxStage:
 
     def made(self) -> list[int]:
         """Return the bytes that operators wrote in each run."""
-        with self._folder:
-            events = json.loads(Path(self._session.end_profiling()).read_bytes())
+        events = json.loads(self._end().read_bytes())
         runs, nbytes = [], 0
         for event in events:
             if event.get("cat") == "Node":
@@ -163,6 +163,17 @@ class TracedOnnxStage:
                 runs.append(nbytes)
                 nbytes = 0
         return runs
+
+    def close(self) -> None:
+        """Remove what ONNX Runtime wrote down."""
+        self._end()
+        self._folder.cleanup()
+
+    def _end(self) -> Path:
+        """Have ONNX Runtime finish its file; return the file."""
+        if self._written is None:
+            self._written = Path(self._session.end_profiling())
+        return self._written
 
 
 class _StageRun(EndableRun):

@@ -38,7 +38,7 @@ def test_page_has_a_row_for_each_request_and_the_refusals():
         "beside_p99_ms": 5.0, "failed": 0,
     }  # fmt: skip
     machine = {"cores": 2, "cpu": "a CPU"}
-    results = {"machine": machine, "origin": {"date": "a day", "command": "make it"}, "figures": [one]}
+    results = {"machine": machine, "origin": {"date": "a day", "command": "make -C loadtest costly"}, "figures": [one]}
     page = costly_requests.page(results | {"refused": {"loop": "it doubles"}})
     assert "| attention, one process | 256 | 900 | 414 | 200 | 61 | 0.41 | 504 0.20 | 413 | 2.5 | 0 |" in page
     assert "- loop: it doubles" in page

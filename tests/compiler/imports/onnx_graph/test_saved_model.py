@@ -71,7 +71,7 @@ def test_tables_keep_initialiser_names_and_id_columns_need_no_stage(tmp_path):
     }
     assert [output.name for output in manifest.outputs] == ["the_score"]
     assert manifest.stage is None
-    assert report["notes"] == []
+    assert report["notes"] == ["output 'the/score' is called 'the_score'"]
 
 
 def not_imported(path, tmp_path):

@@ -158,6 +158,7 @@ def test_traced_runs_tell_what_operators_write(attention):
         traced.run(lists_of(rows, length), rows)
     # Two views of the list, all pairs, and their sums, of four bytes each.
     assert traced.made() == [4 * (4 + 4 + 16 + 4), 3 * 4 * (4 + 4 + 16 + 4)]
+    traced.close()
 
 
 def test_package_says_how_much_its_stage_computes(models):
