@@ -36,8 +36,11 @@ POWERS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (2, 3))
 CLOSE, CHECKED, FASTER = 1.25, 1.02, 1.5
 MAX_CELLS = 1 << 26
 """A run that makes more for so few values tells enough."""
-UNKNOWN_FACTOR = 64
-"""Cells for each that is fed to a graph that was not measured."""
+UNKNOWN_FACTOR, UNKNOWN_PAIRS = 16.0, 0.25
+"""Cells for each that is fed to a graph that was not measured, and for each pair of a list's values."""
+LENGTH = -1
+IDS = (0, 1, LENGTH)
+"""Integers to measure with, in turn until the model takes them: some refuse 0, or lengths that are not their lists'."""
 
 
 def growth_of(manifest: Manifest, stage: Stage, data: bytes) -> StageGrowth:
@@ -76,26 +79,30 @@ def _measured(manifest: Manifest, stage: Stage, data: bytes) -> StageGrowth | No
     twin: Callable[[bytes], TracedStage] | None = getattr(stage, "traced", None)
     if twin is None:
         return None
-    try:
-        traced = twin(data)
+    why = ""
+    for value in IDS:
         try:
-            return measured(manifest, traced)
-        finally:
-            traced.close()
-    except BadInput:
-        why = "the model refuses blank inputs"
-    except OSError:
-        why = "no temporary folder to measure it in"
+            traced = twin(data)
+            try:
+                return measured(manifest, traced, value)
+            finally:
+                traced.close()
+        except BadInput as error:
+            why = why or f"the model refuses blank inputs: {error}"
+        except OSError:
+            why = "no temporary folder to measure it in"
+            break
     log.info("%s version %d: what it computes for a request is assumed: %s", manifest.model, manifest.version, why)
     return None
 
 
-def measured(manifest: Manifest, traced: TracedStage) -> StageGrowth:
+def measured(manifest: Manifest, traced: TracedStage, value: int = 0) -> StageGrowth:
     """Return a stage's growth.
 
     Args:
         manifest: The version's manifest; its stage is the traced one.
         traced: The stage, which counts; it is used up.
+        value: What integers are; LENGTH for the length of lists.
 
     Raises:
         BadInput: The model refuses the values that it is measured with.
@@ -105,7 +112,8 @@ def measured(manifest: Manifest, traced: TracedStage) -> StageGrowth:
     points = [(rows, length) for length in LENGTHS for rows in ROWS] + list(CHECKS)
     fed = []
     for rows, length in points:
-        columns = {i.name: _column(i, rows, length, i.name in traced.sized_by) for i in manifest.inputs}
+        sizing, own = traced.sized_by, length if value == LENGTH else value
+        columns = {i.name: _column(i, rows, length, i.name in sizing, own) for i in manifest.inputs}
         found = _rows(manifest, rows, length)
         fed.append(sum(map(_cells, columns.values())) + sum(array.size for array in found.values()))
         traced.run(columns, rows, found)
@@ -129,15 +137,15 @@ def assumed(manifest: Manifest) -> StageGrowth:
     """
     lists = [i for i in manifest.inputs if i.ragged]
     width = sum(i.columns or 1 for i in manifest.inputs if not i.ragged)
-    terms = [GrowthTerm(1, 0, float(UNKNOWN_FACTOR * max(1, width)))]
+    terms = [GrowthTerm(1, 0, UNKNOWN_FACTOR * max(1, width))]
     if lists:
         dims = sum(manifest.table(one.table).dim for one in manifest.stage_lookups)
-        terms += [GrowthTerm(1, 1, float(UNKNOWN_FACTOR * (len(lists) + dims))), GrowthTerm(1, 2, 4.0)]
+        terms += [GrowthTerm(1, 1, UNKNOWN_FACTOR * (len(lists) + dims)), GrowthTerm(1, 2, UNKNOWN_PAIRS)]
     return StageGrowth(terms)
 
 
-def _column(spec: Input, rows: int, length: int, sizing: bool) -> Column:
-    """Return a column of zeros and short words; of values that stand for the length if these say a size."""
+def _column(spec: Input, rows: int, length: int, sizing: bool, value: int) -> Column:
+    """Return a column of one value and short words; of values that stand for the length if these say a size."""
     each = length if spec.ragged else spec.columns or 1
     count = rows * each
     values: Any
@@ -145,7 +153,7 @@ def _column(spec: Input, rows: int, length: int, sizing: bool) -> Column:
         values = Strings.of([b"a " * (length // 2) if sizing else b"a"] * count)
     else:
         dtype = np.float32 if spec.dtype == "float32" else np.int64
-        values = np.full(count, length if sizing else 0, dtype)
+        values = np.full(count, length if sizing else value if dtype is np.int64 else 0, dtype)
     if spec.ragged:
         return Ragged(values, np.arange(rows + 1, dtype=np.int64) * length)
     column: Column = values.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else values

@@ -23,6 +23,9 @@ class Traced:
         self.runs.append((rows, int(np.diff(past.row_splits).max())))
         self.inputs, self.found = inputs, found
 
+    def close(self):
+        pass
+
     def made(self):
         return [self.nbytes(*point) for point in self.runs]
 
@@ -75,7 +78,7 @@ def stage(**seams):
 
 def test_stage_without_a_twin_is_assumed_to_compare_all_pairs():
     growth = growth_meter.growth_of(manifest(), stage(), b"")
-    assert growth.cells(1, 4_000) > 4_000**2
+    assert growth.cells(1, 40_000) > 40_000**2 / 4
 
 
 @pytest.mark.parametrize("error", [BadInput("no"), OSError("no")])
@@ -84,6 +87,23 @@ def test_stage_that_cannot_be_measured_is_assumed(error):
         raise error
 
     assert growth_meter.growth_of(manifest(), stage(traced=traced), b"") == growth_meter.assumed(manifest())
+
+
+def test_model_that_refuses_zeros_is_measured_with_other_integers():
+    tried = []
+
+    class Picky(Traced):
+        def run(self, inputs, rows, found):
+            tried.append(int(inputs["pair"][0, 0]))
+            if tried[-1] in (0, 1):
+                raise BadInput("no")
+            super().run(inputs, rows, found)
+
+    growth = growth_meter.growth_of(
+        manifest(), stage(traced=lambda data: Picky(lambda rows, length: 4 * rows * length)), b""
+    )
+    assert tried[:4] == [0, 1, *growth_meter.LENGTHS[:1] * 2]
+    assert growth != growth_meter.assumed(manifest())
 
 
 def test_growth_of_the_manifest_is_not_measured_again():
