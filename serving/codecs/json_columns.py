@@ -179,16 +179,15 @@ def _format(spec: Input) -> str:
 
 def _whole_numbers(spec: Input, flat: list[int]) -> NDArray[np.int64]:
     wide = np.dtype(np.uint64 if spec.declared == "uint64" else np.int64)
-    low, high = span(wide)
-    if flat and not low <= min(flat) <= max(flat) <= high:
+    try:
+        return within(spec, np.array(flat, wide).view(np.int64))
+    except OverflowError:
+        low, high = span(wide)
         value = first_of(v for v in flat if not low <= v <= high)
-        own = declared(spec)
-        assert own.dtype is not None, "numbers"
-        least, most = span(own.dtype)
-        raise BadInput(
-            f"{spec.name}: expected {own.dt}, got {_digits(value)} which is out of range ({least} to {most})"
-        )
-    return within(spec, np.array(flat, wide).view(np.int64))
+    own = declared(spec)
+    assert own.dtype is not None, "numbers"
+    least, most = span(own.dtype)
+    raise BadInput(f"{spec.name}: expected {own.dt}, got {_digits(value)} which is out of range ({least} to {most})")
 
 
 def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:
