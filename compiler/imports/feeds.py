@@ -86,6 +86,11 @@ class FeedSpec:
         values = self._values(column).reshape(-1, *self.dims)
         return {self.nodes[0]: np.repeat(values, rows, axis=0) if len(values) == 1 < rows else values}
 
+    def is_single(self, column: Column) -> bool:
+        """Return whether a column has one row."""
+        width = self.input.columns or 1
+        return len(column) == (width if isinstance(column, Strings) else 1)
+
     def check(self, column: Column) -> None:
         """Raise BadInput for a column that the model cannot accept, whichever of its rows are fed together."""
         if isinstance(column, Ragged):

@@ -60,7 +60,8 @@ class StageRows:
         at = 0
         for lookup in manifest.stage_lookups:
             count = len(manifest.rows_of(lookup))
-            self._lookups.append(_Rows(lookup, lookups[at : at + count], manifest.table(lookup.table).dim))
+            once = lookup.input in stage.single
+            self._lookups.append(_Rows(lookup, lookups[at : at + count], manifest.table(lookup.table).dim, once))
             at += count
 
     def feeds(self, sources: NDArray[np.int64]) -> bool:
@@ -120,8 +121,8 @@ class _Rows:
         name: Its name.
     """
 
-    def __init__(self, lookup: StageLookup, plan: NDArray[np.int64], dim: int) -> None:
-        self.name = lookup.name
+    def __init__(self, lookup: StageLookup, plan: NDArray[np.int64], dim: int, once: bool) -> None:
+        self.name, self._once = lookup.name, once
         self._source, self._dim = int(plan[0, pool.SOURCE]), dim
         self._lists = plan[0, pool.KIND] == pool.KIND_MANY
         self._plan = plan.copy()
@@ -160,4 +161,4 @@ class _Rows:
             own = np.array([[[values + 8 * begin, end - begin, 1, 0]]], np.int64)
             whole = np.array([[0, end - begin]], np.int64)
             pool.run(tables, self._plan, self._scaling, own, whole, epoch, found, counts)
-        return np.tile(found, (rows, 1)) if count == 1 < rows else found
+        return np.tile(found, (rows, 1)) if count == 1 < rows and not self._once else found

@@ -38,6 +38,7 @@ class StageRuns:
 
     Attributes:
         reads: Names of the inputs that it reads.
+        single: Those whose one row it takes for all rows of the others, so that it need not be repeated.
     """
 
     def __init__(self, manifest: Manifest, stage: Stage, growth: StageGrowth) -> None:
@@ -55,6 +56,7 @@ class StageRuns:
         self._check: Callable[[Mapping[str, Column]], None] = getattr(stage, "check", lambda inputs: None)
         self._endable = hasattr(stage, "traced")
         self._bounded = getattr(stage, "bounded", False)
+        self.single: Collection[str] = getattr(stage, "single", ())
 
     def check(self, inputs: Mapping[str, Column], rows: int, limits: RequestLimits | None) -> int:
         """Refuse a request by its shape, and by values that the model refuses in any row; return its cells.

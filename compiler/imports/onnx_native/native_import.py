@@ -34,6 +34,7 @@ from freshet_serving.compiler.imports.onnx_native.served_graph import (
     rewrite,
 )
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup, constant_embedding, find_lookups
+from freshet_serving.compiler.imports.onnx_native.single_rows import with_single_rows
 from freshet_serving.compiler.imports.onnx_native.staged_graph import passing_model, stage_model
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import (
     StagedLookup,
@@ -167,6 +168,8 @@ class NativeImporter:
             buckets: Batch sizes.
         """
         draft = self.draft(writer.model, writer.version)
+        if draft.manifest.stage is not None:
+            draft = replace(draft, stage=with_single_rows(draft.manifest, draft.stage))
         manifest, graph = with_growth(draft.manifest, draft.stage), draft.graph
         graph = replace(graph, examples=self._prove(draft))
         executables = compiled(graph, writer.folder, buckets)

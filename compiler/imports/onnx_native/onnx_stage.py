@@ -28,7 +28,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.imports.error_reason import reason_of
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec
 from freshet_serving.processor.backends import EndableRun, EndedRun
 from freshet_serving.processor.backends.onnxfile import external_weights
 from freshet_serving.processor.columns import Column
@@ -38,10 +38,13 @@ from freshet_serving.processor.package import Input, StageLookup
 
 RUNTIME, STAGE_FILE = "onnxruntime", "stage/graph.onnx"
 FATAL = 4
+SEPARATOR = " "
 ARENA_NBYTES = 192 << 20
 ROWS = "rows/"
 RECURRENT_KEY = "freshet.recurrent"
 """Metadata of a graph with recurrent layers: ONNX Runtime ends the process if one of them has no steps."""
+SINGLE_KEY = "freshet.single"
+"""Metadata: the inputs that may have one row beside the many of the others (single_rows), as spelled_names() does."""
 TYPES = {"tensor(string)": np.dtype(object), "tensor(float)": np.dtype(np.float32), "tensor(double)": np.dtype(float)}
 
 
@@ -64,6 +67,7 @@ class OnnxStage:
 
     Attributes:
         bounded: Its memory is the arena's.
+        single: Inputs whose one row is not repeated for the rows of the others.
     """
 
     bounded = True
@@ -75,7 +79,9 @@ class OnnxStage:
             raise Corrupt("stage: expected all values inside the ONNX model, got external data")
         self._session = _session(data, _options())
         given = {node.name: node for node in self._session.get_inputs()}
-        self._recurrent = RECURRENT_KEY in self._session.get_modelmeta().custom_metadata_map
+        marks = self._session.get_modelmeta().custom_metadata_map
+        self._recurrent = RECURRENT_KEY in marks
+        self.single = frozenset(filter(None, marks.get(SINGLE_KEY, "").split(SEPARATOR)))
         self._fed = {i.name: _fed(i, given[f"input/{i.name}"]) for i in inputs if f"input/{i.name}" in given}
         self._outputs, self._rows = list(outputs), [lookup.name for lookup in lookups]
         named = {f"input/{name}" for name in self._fed} | {ROWS + name for name in self._rows}
@@ -97,8 +103,17 @@ class OnnxStage:
         rows: int,
         found: Mapping[str, NDArray[np.float32]] = NONE,
         limit: Limit | None = None,
+        single: frozenset[str] | None = None,
     ) -> dict[str, Column]:
-        feeds = {name: text_of(array) for name, array in feeds_of(self._fed, inputs, rows).items()}
+        """As EndableStage.run(); `single` replaces the stage's own for a trial."""
+        once = self.single if single is None else single
+        feeds = {
+            node: text_of(array)
+            for name, fed in self._fed.items()
+            for node, array in fed.feeds(
+                inputs[name], 1 if name in once and fed.is_single(inputs[name]) else rows
+            ).items()
+        }
         empty = [name for name, fed in self._fed.items() if fed.kind == PADDED and not feeds[f"input/{name}"].size]
         if self._recurrent and empty:
             raise BadInput(f"input {empty[0]!r}: expected at least one value a row: the model has recurrent layers")
@@ -122,6 +137,11 @@ class OnnxStage:
                 f"{rows * (output.columns or 1)}"
             )
         return column.reshape((rows, output.columns) if output.columns else rows)
+
+
+def spelled_names(names: Sequence[str]) -> str:
+    """Return names of inputs, which have no spaces, as one text."""
+    return SEPARATOR.join(names)
 
 
 class TracedOnnxStage:

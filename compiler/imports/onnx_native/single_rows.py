@@ -1,0 +1,96 @@
+"""Find the inputs of a stage that may have one row beside the many of the others, and say so in its graph.
+
+A request sends a user's lists once for all candidates. A graph that only adds, multiplies or attends may take them as
+they are, because its operators broadcast; one that joins them to the candidates' columns may not, and gets a copy for
+each row. Which it is, is tried: with each input alone, then with all that passed, on random values, in two shapes. The
+results must be those of copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import SINGLE_KEY, OnnxStage, spelled_names
+from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.package import Input, Manifest
+
+SHAPES = ((3, 4), (5, 2))
+"""Rows and lengths to try."""
+IDS = 3
+CLOSE = 1e-5
+
+
+def with_single_rows(manifest: Manifest, data: bytes) -> bytes:
+    """Return a stage's bytes, with the names of the inputs that may have one row.
+
+    Args:
+        manifest: The manifest of the version that is being written; its stage is this one.
+        data: The stage's bytes.
+    """
+    spec = manifest.stage
+    assert spec is not None, "the manifest has a stage"
+    stage = OnnxStage(data, manifest.inputs, spec.outputs, spec.lookups)
+    names = [name for name in stage.reads if _alike(manifest, stage, {name})]
+    if not names or (len(names) > 1 and not _alike(manifest, stage, set(names) - {_last(stage, names)})):
+        return data
+    model = onnx.load_from_string(data)
+    model.metadata_props.add(key=SINGLE_KEY, value=spelled_names(names))
+    marked: bytes = model.SerializeToString(deterministic=True)
+    return marked
+
+
+def _last(stage: OnnxStage, names: Collection[str]) -> str:
+    """Return an input that keeps its rows, so that there are rows to broadcast to; "" if one is left already."""
+    return next(iter(names)) if set(names) == set(stage.reads) else ""
+
+
+def _alike(manifest: Manifest, stage: OnnxStage, single: Collection[str]) -> bool:
+    """Report whether one row of these inputs gives what copies of it give."""
+    if set(single) == set(stage.reads):
+        return False
+    random = np.random.default_rng(0)
+    for rows, length in SHAPES:
+        inputs: dict[str, Column] = {}
+        for spec in manifest.inputs:
+            inputs[spec.name] = _column(spec, 1 if spec.name in single else rows, length, random)
+        copies = {name: join_columns([c] * rows) if name in single else c for name, c in inputs.items()}
+        found = _rows(manifest, rows, length, single, random)
+        try:
+            wanted = stage.run(copies, rows, found)
+            got = stage.run(inputs, rows, found, single=frozenset(single))
+        except FreshetError:
+            return False
+        for name, values in wanted.items():
+            if not np.allclose(np.asarray(got[name]), np.asarray(values), CLOSE, CLOSE, equal_nan=True):
+                return False
+    return True
+
+
+def _column(spec: Input, rows: int, length: int, random: np.random.Generator) -> Column:
+    each = length if spec.ragged else spec.columns or 1
+    values: Any = random.integers(0, IDS, rows * each)
+    if spec.dtype == "string":
+        values = Strings.of([str(value) for value in values.tolist()])
+    elif spec.dtype == "float32":
+        values = random.standard_normal(rows * each).astype(np.float32)
+    if spec.ragged:
+        return Ragged(values, np.arange(rows + 1, dtype=np.int64) * length)
+    return values.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else values  # type: ignore[no-any-return]
+
+
+def _rows(
+    manifest: Manifest, rows: int, length: int, single: Collection[str], random: np.random.Generator
+) -> Mapping[str, Any]:
+    """Return random rows for all that the stage looks up, the same for each copy of an input of one row."""
+    found = {}
+    for one in manifest.stage_lookups:
+        each = length if manifest.shapes[one.input].ragged else max(1, len(one.columns))
+        dim = manifest.table(one.table).dim
+        own = 1 if one.input in single else rows
+        found[one.name] = np.tile(random.standard_normal((own * each, dim)).astype(np.float32), (rows // own, 1))
+    return found
