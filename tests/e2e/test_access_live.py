@@ -128,7 +128,7 @@ def test_new_worker_uses_shared_keys_while_the_file_is_broken(live):
 
 
 def test_prediction_is_answered_and_unauthorised_callers_learn_nothing(live):
-    body = b'{"instances": []}'
+    body = b'{"instances": 1}'
     status, _, text = live.request("POST", PATH, body)
     assert (status, json.loads(text)) == (401, {"error": "authorization: expected a valid bearer token"})
     assert live.request("POST", PATH, body, live.keyed.headers("metrics"))[0] == 403

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.tensorflow]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 # Suite -> its expectations, how many hold, and the share that has to: what was asked for in the first place.
 SUITES = {
-    "TensorFlow Serving REST": (tfs_rest_suite.SUITE, 93, 77 / 92),
+    "TensorFlow Serving REST": (tfs_rest_suite.SUITE, 92, 77 / 92),
     "TensorFlow Serving gRPC": (tfs_grpc_suite.SUITE, 38, 33 / 35),
     "Open Inference Protocol": (oip_suite.SUITE, 48, 1.0),
     "Triton QA": (triton_suite.SUITE, 42, 42 / 46),

@@ -16,6 +16,7 @@ STATUS = {
 }
 KSERVE_STATUS = "the status has `name` and `ready` besides, which KServe's v1 clients read"
 FINITE = "an infinite input is refused by name: tables and networks of rankings are not made for it"
+EMPTY = "a request for no candidates is answered with no scores"
 ROUNDED = "whole numbers beyond 2^24 are rounded to float32 as other JSON numbers are"
 BOUNDED = "bodies are bounded by what they would be parsed into, under whatever key"
 MAX = sys.float_info.max
@@ -128,7 +129,7 @@ TENSOR_ERRORS = [
     bad("instances and inputs", "ints", {"instances": [[1, 2]], "inputs": [[1, 2]]}),
     bad("neither", "ints", {"rows": [[1, 2]]}),
     bad("instances that are no list", "ints", {"instances": 1}),
-    bad("no instance", "ints", {"instances": []}),
+    bad("no instance", "ints", {"instances": []}, EMPTY),
     bad("rows of two lengths", "ints", {"instances": [[1, 2], [3, 4], [5, 6, 7]]}),
     bad("rows of two depths", "ints", {"instances": [[1, 2], [3, 4], [[5, 6]]]}),
     bad("a scalar and a list", "ints", {"instances": [1, [1]]}),
