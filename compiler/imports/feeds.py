@@ -8,7 +8,7 @@ any number of columns ("padded") is a ragged input with rows of equal length.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +39,14 @@ class FeedSpec:
         kind: One of DENSE, RAGGED, SPARSE, PADDED.
         dtype: Type of the model's tensor (object for strings).
         dims: Dimensions of a row in the model's tensor.
+        own: The name that the model itself gives it, if it differs.
     """
 
     name: str
     kind: str
     dtype: np.dtype[Any]
     dims: tuple[int, ...] = ()
+    own: str = ""
 
     @property
     def input(self) -> Input:
@@ -138,6 +140,22 @@ class FeedSpec:
 def plain(name: str) -> str:
     """Replace characters of `name` that a package's names may not contain."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".-")[:128] or "input"
+
+
+def own_names_of(fed: Iterable[FeedSpec]) -> dict[str, str]:
+    """Return the inputs whose names the model spells otherwise, by the model's spelling."""
+    return {one.own: one.name for one in fed if one.own}
+
+
+def by_input(given: Mapping[str, Any] | None, fed: Iterable[FeedSpec]) -> dict[str, Any] | None:
+    """Return what a user gave for inputs by the package's names.
+
+    Args:
+        given: By either name of each input; None for nothing.
+        fed: The inputs.
+    """
+    names = own_names_of(fed)
+    return None if given is None else {names.get(name, name): value for name, value in given.items()}
 
 
 def feeds_of(fed: Mapping[str, FeedSpec], columns: Mapping[str, Column], rows: int) -> Feeds:

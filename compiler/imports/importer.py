@@ -26,7 +26,7 @@ from freshet_serving.compiler.imports.dense_side import build_dense
 from freshet_serving.compiler.imports.draft import Draft, DraftBuilder
 from freshet_serving.compiler.imports.duplicated_tables import duplicated_tables, notes_of
 from freshet_serving.compiler.imports.error_reason import reason_of
-from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec, feeds_of, plain
+from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec, by_input, feeds_of, own_names_of, plain
 from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.import_report import describe
@@ -43,6 +43,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.growth_meter import with_growth
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
+    DEFAULT_SIGNATURE,
     MAX_RANK,
     NAME,
     OUTPUT_DTYPES,
@@ -75,7 +76,8 @@ class Importer:
     def __init__(
         self, source: ForeignModel, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()
     ) -> None:
-        self.source, self._user, self._rows = source, frozenset(user), True
+        own_names, samples = own_names_of(source.inputs), by_input(samples, source.inputs)
+        self.source, self._user, self._rows = source, frozenset(own_names.get(name, name) for name in user), True
         known = {fed.input.name for fed in source.inputs}
         for name in sorted(self._user - known):
             raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
@@ -101,7 +103,6 @@ class Importer:
 
     def _leave_single_out(self) -> None:
         """Leave out outputs of one number for the whole batch, if there are others."""
-        samples = self.shapes.values
         samples = self.shapes.values
         single = [n for n, ref in self.outputs.items() if all(ref in v and np.ndim(v[ref]) == 0 for v in samples)]
         for name in single if len(single) < len(self.outputs) else ():
@@ -217,18 +218,21 @@ class Importer:
             stage=draft.stage.entry(RUNTIME, STAGE_FILE) if draft.stage else None,
             copies=copies,
             signatures=self._signatures(),
+            own_names=own_names_of(self.source.inputs),
             notes={"import": self.report(cut, draft, graph, [*notes, *notes_of(copies)])},
         )
 
     def _signatures(self) -> list[ServingSignature]:
-        """Return the signatures with the outputs that the package has."""
+        """Return the signatures with the outputs that the package has; none if the only one has them all by name."""
         found = []
-        for one in self.source.signatures:
-            outputs = {plain(given): label_of(name) for given, name in one.outputs.items()}
+        alone = [ServingSignature(DEFAULT_SIGNATURE, outputs={name: name for name in self.source.outputs})]
+        for one in self.source.signatures or alone:
+            outputs = {given: label_of(name) for given, name in one.outputs.items()}
             outputs = {given: label for given, label in outputs.items() if label in self.outputs}
             if outputs:
                 found.append(replace(one, outputs=outputs))
-        return found if len(found) > 1 else []
+        renamed = any(given != label for one in found for given, label in one.outputs.items())
+        return found if len(found) > 1 or renamed else []
 
     def _declared(self, outputs: Sequence[Output]) -> list[Output]:
         """Return the outputs in the shape and type that the model itself gives them."""
@@ -335,8 +339,6 @@ def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], dict
         dtype, label = runner.tensor(ref).dtype, label_of(name)
         if label in found:
             raise BadInput(f"output {name[:64]!r}: another output is called {label!r} too: rename one of them")
-        if label != name:
-            notes.append(f"output {name[:64]!r} is called {label!r}")
         taken = labelled_output(runner, ref) if dtype == tf.string else None
         if taken is not None:
             found[label], labels[label] = taken

@@ -9,7 +9,7 @@ import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, FeedSpec, plain
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 
 RAGGED_OPS = ("RaggedTensorToSparse", "RaggedTensorToTensor", "RaggedGather", "RaggedTensorToVariant")
 
@@ -40,11 +40,15 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
 
     def add(name: str, kind: str, parts: list[Any]) -> None:
         values = parts[0 if kind != SPARSE else 1]
-        one = FeedSpec(plain(name), kind, _dtype(name, values), () if kind != DENSE else _dims(name, values))
+        dims = () if kind != DENSE else _dims(name, values)
+        one = FeedSpec(plain(name), kind, _dtype(name, values), dims, "" if plain(name) == name else name)
         if one.dtype.kind == "f" and kind != DENSE:
             raise BadInput(f"input {name[:64]!r}: expected floats of a fixed number of columns")
         if one.name in {f.name for f in fed}:
-            raise BadInput(f"input {name[:64]!r}: two inputs would have this name")
+            same = first_of(f.own or f.name for f in fed if f.name == one.name)
+            raise BadInput(
+                f"input {name[:64]!r}: expected inputs whose names differ in letters and digits, got {same[:64]!r} too"
+            )
         fed.append(one)
         tensors.update(zip(one.nodes, (part if isinstance(part, str) else part.name for part in parts)))
 

@@ -63,12 +63,13 @@ def decode(
     if request.signature_name not in (SIGNATURE, ""):
         raise BadInput(f"signature_name: expected {SIGNATURE}, got {request.signature_name[:64]!r}")
     names = {i.name for i in manifest.inputs}
-    for name in request.inputs:
+    given = manifest.by_input(request.inputs)
+    for name in given:
         if name not in names:
             raise BadInput(f"inputs: expected one of {', '.join(sorted(names))}, got {name[:64]!r}")
-    inputs = manifest.expected_inputs(request.inputs)
+    inputs = manifest.expected_inputs(given)
     for spec in inputs:
-        if spec.name not in request.inputs:
+        if spec.name not in given:
             raise BadInput(f"inputs: {spec.name} is missing")
     outputs = list(manifest.replies())
     wanted = tuple(request.output_filter[: len(outputs) + 1])
@@ -76,7 +77,7 @@ def decode(
         if name not in outputs or wanted.count(name) > 1:
             raise BadInput(f"output_filter: expected one of {', '.join(outputs)}, each at most once, got {name[:64]!r}")
     extent = RequestSize(limits)
-    return {spec.name: _column(spec, request.inputs[spec.name], extent) for spec in inputs}, wanted
+    return {spec.name: _column(spec, given[spec.name], extent) for spec in inputs}, wanted
 
 
 def encode(outputs: Mapping[str, NDArray[Any]], wanted: Sequence[str] = (), whole: bool = False) -> bytes:

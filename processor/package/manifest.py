@@ -10,9 +10,9 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -53,6 +53,7 @@ from freshet_serving.processor.package.replies import (
     ServingSignature,
     texts,
     validate_labels,
+    validate_own_names,
     validate_signatures,
 )
 from freshet_serving.processor.package.sequences import SEQUENCE, UNSCALED, SequenceEntry, validate_sequences
@@ -86,6 +87,8 @@ SIGNED = ("key", "signature", "edition", "vouched")
 """Keys that an unsigned manifest does not have."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MAX_MANIFEST_NBYTES = 64 << 20
+
+V = TypeVar("V")
 
 MAX_GRAPH_TENSORS, MAX_TENSOR_NUMBERS = 4096, 1 << 24
 
@@ -134,6 +137,7 @@ class Manifest:
         entities: Entities, which fill inputs that a request leaves out.
         signatures: Signatures of an imported model that has several; [] for one that replies with all outputs
             (processor.package.replies).
+        own_names: Inputs by the names that an imported model's signature gives them, where names here cannot be those.
         key: Id of the key that signed to_sign(), "" if unsigned.
         signature: The signature.
         edition: Number of times it was signed again.
@@ -165,6 +169,7 @@ class Manifest:
     entities: list[EntityEntry] = field(default_factory=list)
     online_features: list[FeatureGroup] = field(default_factory=list)
     signatures: list[ServingSignature] = field(default_factory=list)
+    own_names: dict[str, str] = field(default_factory=dict)
     key: str = ""
     signature: str = ""
     edition: int = 0
@@ -195,6 +200,18 @@ class Manifest:
             return self.inputs
         return [i for i in self.inputs if i.name in sent or i.name not in self.fillers]
 
+    def own_name(self, name: str) -> str:
+        """Return the name of an input in the model's signature."""
+        return next((own for own, ours in self.own_names.items() if ours == name), name)
+
+    def by_input(self, sent: Mapping[str, V]) -> Mapping[str, V]:
+        """Return what a request sends by input, whichever of its names it uses; raises BadInput if it uses both."""
+        if not self.own_names:
+            return sent
+        for own, name in self.own_names.items():
+            _want(own not in sent or name not in sent, f"inputs: expected one of {own[:64]!r} and {name!r}, got both")
+        return {self.own_names.get(name, name): value for name, value in sent.items()}
+
     def to_json(self) -> bytes:
         """Return the file's bytes; raises BadInput if the manifest contradicts itself."""
         validate(self)
@@ -204,7 +221,7 @@ class Manifest:
             document = format1.to_format_1(document)
         else:
             document["graphs"] = {name: dataclasses.asdict(graph) for name, graph in subgraphs(self).items()}
-        for name in ("transforms", "copies", "sequences", "entities", "online_features", "signatures"):
+        for name in ("transforms", "copies", "sequences", "entities", "online_features", "signatures", "own_names"):
             # Left out if empty: servers that predate them reject unknown keys.
             if not document[name]:
                 del document[name]
@@ -409,6 +426,7 @@ def validate(manifest: Manifest) -> None:
         validate_labels(where, o.dtype, o.labels)
         _want(not o.flat or (o.columns == 1 and o.dims is None), f"{where}.flat: expected false for this shape")
     validate_signatures(m.signatures, [o.name for o in m.outputs])
+    validate_own_names(m.own_names, {i.name for i in m.inputs})
     for t in m.tables:
         where = f"manifest.tables[{t.name}]"
         _want(0 < t.dim <= 4096, f"{where}.dim: expected 1 to 4096, got {t.dim}")

@@ -8,7 +8,7 @@ codecs write the label in place of each position.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,18 @@ def validate_signatures(signatures: list[ServingSignature], outputs: Collection[
         if unknown or not s.outputs:
             got = repr(unknown[0][:64]) if unknown else "none"
             raise BadInput(f"{where}.outputs: expected some of {', '.join(outputs)[:200]}, got {got}")
+
+
+def validate_own_names(own_names: Mapping[str, str], inputs: Collection[str]) -> None:
+    """Raise BadInput unless each name stands for an input that has another name here.
+
+    Args:
+        own_names: Inputs by the names that the model's signature gives them.
+        inputs: Names of the inputs.
+    """
+    for own, name in own_names.items():
+        if name not in inputs or own in inputs:
+            raise BadInput(f"manifest.own_names[{own[:64]!r}]: expected another name of an input, got {name[:64]!r}")
 
 
 def validate_labels(where: str, dtype: str, labels: list[str] | None) -> None:

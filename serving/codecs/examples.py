@@ -90,6 +90,8 @@ def columns(
         raise BadInput("x-top-items: expected a predict request, got classify or regress, whose replies hold no ids")
     if not examples:
         return {spec.name: _column(spec, [spec.name], False, [], {}, extent) for spec in manifest.inputs}
+    if manifest.own_names:
+        examples, context = [manifest.by_input(e) for e in examples], manifest.by_input(context)
     given = {spec.name: _sources(spec, examples, context, manifest) for spec in manifest.inputs}
     if manifest.fillers:
         there = set(context).union(*examples)

@@ -27,7 +27,16 @@ from freshet_serving.processor.kernels.length_prefixed import PREFIX_NBYTES, str
 from freshet_serving.processor.package import MAX_RANK, Input, Manifest
 from freshet_serving.serving.codecs.json_columns import numbers, strings
 from freshet_serving.serving.codecs.sequence_tensors import LENGTHS, ROW_SPLITS, ListTensors, list_tensors
-from freshet_serving.serving.codecs.tensor_types import ALL, BY_DATATYPE, converted, declared, fits, row_of, takes
+from freshet_serving.serving.codecs.tensor_types import (
+    ALL,
+    BY_DATATYPE,
+    converted,
+    declared,
+    fits,
+    names_of_outputs,
+    row_of,
+    takes,
+)
 from freshet_serving.serving.codecs.wire import MAX_TIMEOUT_S, Body, show
 
 
@@ -260,10 +269,10 @@ def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Man
     default = parameters.get("binary_data_output", False)
     if type(default) is not bool:
         raise BadInput(f"parameters.binary_data_output: expected a boolean, got {json_kind(default)}")
-    names = list(manifest.replies())
     requested = document.get("outputs")
     if not requested and requested in (None, []):
-        return tuple([RequestedOutput(name, default) for name in names])
+        return tuple([RequestedOutput(name, default) for name in manifest.replies()])
+    names = names_of_outputs(manifest)
     if type(requested) is not list or len(requested) > len(names):
         raise BadInput(f"outputs: expected a list of at most {len(names)}")
     wanted: dict[str, RequestedOutput] = {}
@@ -317,7 +326,7 @@ def _shapes(
             raise BadInput(f"inputs[{index}]: expected an object with a name")
         name = tensor["name"]
         if name not in specs:
-            name = lists.merlin.get(name, name)
+            name = lists.others.get(name, name)
         spec = specs.get(name) or lists.specs.get(name)
         if spec is None:
             # Use Triton's wording, which its clients know.

@@ -29,14 +29,15 @@ class ListTensors(NamedTuple):
         sequence: The sequence that an input belongs to, by the input's name.
         specs: All of these tensors, by their names.
         columns: The inputs of each sequence, by its name.
-        merlin: Merlin's names of the tensors of list inputs, each with ours.
+        others: Other names of tensors, each with ours: Merlin's of those of list inputs, and those of the model's own
+            signature.
     """
 
     own: dict[str, str]
     sequence: dict[str, str]
     specs: dict[str, Input]
     columns: dict[str, list[str]]
-    merlin: dict[str, str]
+    others: dict[str, str]
 
     def beside(self, name: str, sent: Container[str]) -> str:
         """Return the tensor of a request that tells the lists of an input apart.
@@ -72,16 +73,22 @@ class ListTensors(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _tensors(lists: tuple[str, ...], sequences: tuple[tuple[str, tuple[str, ...]], ...]) -> ListTensors:
+def _tensors(
+    lists: tuple[str, ...],
+    sequences: tuple[tuple[str, tuple[str, ...]], ...],
+    own_names: tuple[tuple[str, str], ...],
+) -> ListTensors:
     own = {name: name + ROW_SPLITS for name in lists}
     columns = {name: list(inputs) for name, inputs in sequences}
     names = [*own.values(), *(name + end for name in columns for end in (ROW_SPLITS, LENGTHS))]
     shared = {column: name for name, inputs in columns.items() for column in inputs}
     merlin = {name + "__values": name for name in lists} | {name + "__offsets": name + ROW_SPLITS for name in lists}
-    return ListTensors(own, shared, {name: Input(name, "int64") for name in names}, columns, merlin)
+    signed = dict(own_names) | {theirs + ROW_SPLITS: name + ROW_SPLITS for theirs, name in own_names if name in own}
+    return ListTensors(own, shared, {name: Input(name, "int64") for name in names}, columns, merlin | signed)
 
 
 def list_tensors(manifest: Manifest) -> ListTensors:
     """Return the tensors beside the list inputs of a model."""
     lists = tuple([i.name for i in manifest.inputs if i.ragged])
-    return _tensors(lists, tuple([(s.name, tuple(s.inputs)) for s in manifest.sequences]))
+    sequences = tuple([(s.name, tuple(s.inputs)) for s in manifest.sequences])
+    return _tensors(lists, sequences, tuple(manifest.own_names.items()))

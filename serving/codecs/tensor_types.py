@@ -9,6 +9,7 @@ computes in float32. The int64 of an input that declares uint64 carries the bits
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,7 +160,7 @@ def plain(manifest: Manifest) -> bool:
 
 
 def as_declared(
-    outputs: dict[str, NDArray[np.float32]], manifest: Manifest, signature: str = ""
+    outputs: dict[str, NDArray[np.float32]], manifest: Manifest, signature: str = "", asked: Collection[str] = ()
 ) -> dict[str, NDArray[Any]]:
     """Return what a signature replies with, in the shapes and types that the model declared.
 
@@ -167,9 +168,10 @@ def as_declared(
         outputs: The engine's outputs, float32 [n, columns] each.
         manifest: The manifest of the model.
         signature: Name of the signature, which exists; "" for the default one.
+        asked: Names of the outputs that the request asks for: those in replies, or the package's.
 
     Returns:
-        Arrays by name in replies; strings are arrays of objects.
+        Arrays by name in replies, and by the package's name where it is asked for; strings are arrays of objects.
     """
     if not manifest.signatures and plain(manifest):
         return outputs
@@ -183,6 +185,8 @@ def as_declared(
             found[name] = labelled(array, manifest.texts[spec.name])
         else:
             found[name] = array if own == array.dtype else _cast(array, own)
+        if spec.name in asked:
+            found.setdefault(spec.name, found[name])
     return found
 
 
@@ -193,7 +197,22 @@ def flat_outputs(manifest: Manifest, signature: str) -> frozenset[str]:
         manifest: The manifest of the model.
         signature: Name of the signature, which exists; "" for the default one.
     """
-    return frozenset(name for name, spec in manifest.replies(signature).items() if spec.flat)
+    flat = {name: spec.name for name, spec in manifest.replies(signature).items() if spec.flat}
+    return frozenset((*flat, *flat.values()))
+
+
+def names_of_outputs(manifest: Manifest, signature: str = "") -> list[str]:
+    """Return the names that a request may ask for outputs by: those in replies, then others that the package has.
+
+    Args:
+        manifest: The manifest of the model.
+        signature: Name of the signature; "" for the default one.
+
+    Raises:
+        BadInput: There is no such signature.
+    """
+    replies = manifest.replies(signature)
+    return list(dict.fromkeys([*replies, *(spec.name for spec in replies.values())]))
 
 
 def _cast(array: NDArray[Any], own: np.dtype[Any]) -> NDArray[Any]:

@@ -83,14 +83,14 @@ def decode(
         raise BadInput("Missing 'inputs' or 'instances' key")
     given = document["inputs"]
     inputs = _columns(given, manifest, plain, extent)
-    ignored = _ignored(given, inputs) if type(given) is dict and len(given) > len(inputs) else b""
+    ignored = _ignored(manifest.by_input(given), inputs) if type(given) is dict and len(given) > len(inputs) else b""
     flat = flat_outputs(manifest, signature)
     if flat and any(list in map(type, values) for values in (given.values() if type(given) is dict else [given])):
         flat = frozenset()
     return inputs, PredictOptions(False, timeout_s, ignored=ignored, signature=signature, flat=flat)
 
 
-def _ignored(given: dict[str, Any], inputs: Mapping[str, Column]) -> bytes:
+def _ignored(given: Mapping[str, Any], inputs: Mapping[str, Column]) -> bytes:
     """Return the names that TensorFlow Serving ignores in column format, encoded for a header."""
     names = islice((name for name in given if name not in inputs), MAX_IGNORED)
     return ", ".join([quote(name[:64]) for name in names]).encode()
@@ -123,6 +123,8 @@ def _rows(instances: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
             if type(element) is dict and not is_base64(element):
                 raise BadInput(f"Expecting value/list but got object at item {at} of input list")
         return {inputs[0].name: _of_instances(inputs[0], instances, plain, extent)}
+    if manifest.own_names:
+        instances = [manifest.by_input(one) if type(one) is dict else one for one in instances]
     inputs = manifest.expected_inputs(instances[0])
     names = {i.name for i in inputs}
     if set(map(type, instances)) != {dict} or set(map(len, instances)) != {len(names)}:
@@ -163,6 +165,7 @@ def _columns(values: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
                 + ", ".join(i.name for i in inputs)
             )
         return {inputs[0].name: column(inputs[0], values, plain, extent)}
+    values = manifest.by_input(values)
     inputs = manifest.expected_inputs(values)
     for spec in inputs:
         if spec.name not in values:

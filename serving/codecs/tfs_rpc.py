@@ -41,6 +41,7 @@ from freshet_serving.serving.codecs.tensor_types import (
     declared,
     fits,
     flat_outputs,
+    names_of_outputs,
     row_of,
     takes,
     type_of,
@@ -136,7 +137,7 @@ class PredictDecoder:
             self._parse()
         given = _renamed(self._message.inputs, manifest)
         _check_names(given, manifest)
-        _check_outputs(self.params.outputs, manifest.replies(self.params.signature))
+        _check_outputs(self.params.outputs, names_of_outputs(manifest, self.params.signature))
         filling, lists = PaddedExtent(limits), list_tensors(manifest)
         inputs = {spec.name: _column(spec, given, filling, lists) for spec in manifest.expected_inputs(given)}
         ranks = {len(given[name].tensor_shape.dim) for name in inputs}
@@ -144,7 +145,7 @@ class PredictDecoder:
         if max(ranks, default=0) <= 1:
             self.flat = flat_outputs(manifest, self.params.signature)
         if not (self.scalar or self.flat):
-            self._learn(inputs, manifest)
+            self._learn(inputs, given, manifest)
         return inputs
 
     def _parse(self) -> None:
@@ -157,11 +158,17 @@ class PredictDecoder:
             raise BadInput("Missing ModelSpec")
         self.params = predict_params(request.model_spec, request.output_filter)
 
-    def _learn(self, inputs: Mapping[str, Column], manifest: Manifest) -> None:
-        """Store the request as a template if each of its tensors is one array of fixed width."""
+    def _learn(self, inputs: Mapping[str, Column], given: Mapping[str, Any], manifest: Manifest) -> None:
+        """Store the request as a template if each of its tensors is one array of fixed width.
+
+        Args:
+            inputs: The columns that were read.
+            given: The tensors that they were read from.
+            manifest: The manifest of the model.
+        """
         places, contents = {}, {}
         for spec in manifest.expected_inputs(inputs):
-            array, tensor = inputs[spec.name], self._message.inputs[spec.name]
+            array, tensor = inputs[spec.name], given[spec.name]
             if not isinstance(array, np.ndarray) or not (tensor.tensor_content or len(tensor.float_val) == array.size):
                 return
             if spec.declared or BY_NUMBER[tensor.dtype].dtype != array.dtype:
@@ -176,6 +183,7 @@ class PredictDecoder:
                 value = entry.get(VALUE, (0, 0))
                 held = {n: a for n, a, _ in fields(data, *value)}
                 name = data[slice(*entry.get(1, (0, 0)))].decode()
+                name = manifest.own_names.get(name, name)
                 at = held.get(TENSOR_CONTENT, held.get(FLOAT_VAL))
                 if at is not None and name in contents:
                     placeholders[name] = Placeholder(at, contents[name])
@@ -208,9 +216,9 @@ class PaddedExtent(RequestSize):
 
 
 def _renamed(given: Mapping[str, Any], manifest: Manifest) -> Mapping[str, Any]:
-    """Return the tensors by our names, if some have those that Merlin's clients give to the tensors of lists."""
-    merlin = list_tensors(manifest).merlin
-    theirs = {name: ours for name, ours in merlin.items() if name in given}
+    """Return the tensors by our names, if some have those of the model's signature, or Merlin's for those of lists."""
+    others = list_tensors(manifest).others
+    theirs = {name: ours for name, ours in others.items() if name in given}
     if not theirs or any(name in theirs for name in (i.name for i in manifest.inputs)):
         return given
     if both := [name for name, ours in theirs.items() if ours in given]:

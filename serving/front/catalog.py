@@ -38,7 +38,7 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
     splits = _splits(manifest)
     for i in manifest.inputs:
         shape = [-1, *row_of(i)]
-        inputs.append({"name": i.name, "datatype": declared(i).datatype, "shape": shape})
+        inputs.append({"name": manifest.own_name(i.name), "datatype": declared(i).datatype, "shape": shape})
         inputs += [{"name": name, "datatype": "INT64", "shape": [-1]} for name in splits.get(i.name, ())]
     outputs = [
         {"name": name, "datatype": declared(o).datatype, "shape": [-1, *dims_of(o)]}
@@ -56,7 +56,7 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
 def _splits(manifest: Manifest) -> dict[str, list[str]]:
     """Return the row_splits to list behind an input, by its name: its own, or its sequence's behind the last column."""
     lists = list_tensors(manifest)
-    own = {name: [tensor] for name, tensor in lists.own.items() if name not in lists.sequence}
+    own = {name: [manifest.own_name(name) + ROW_SPLITS] for name in lists.own if name not in lists.sequence}
     return own | {columns[-1]: [name + ROW_SPLITS] for name, columns in lists.columns.items()}
 
 
@@ -76,7 +76,7 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
     splits = _splits(manifest)
     for i in manifest.inputs:
         dims = [*first, *row_of(i)] if i.columns else [-1, *row_of(i)]
-        inputs.append({"name": i.name, "data_type": declared(i).config, "dims": dims})
+        inputs.append({"name": manifest.own_name(i.name), "data_type": declared(i).config, "dims": dims})
         inputs += [{"name": name, "data_type": "TYPE_INT64", "dims": [-1]} for name in splits.get(i.name, ())]
     outputs = [
         {"name": name, "data_type": declared(o).config, "dims": [*first, *dims_of(o)]}
@@ -114,7 +114,7 @@ def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], read
 
 def signatures(manifest: Manifest) -> dict[str, Any]:
     """Return TensorFlow's SignatureDefMap of a model, with tensors named like its inputs and outputs."""
-    inputs = {i.name: _tensor_info(i.name, declared(i).dt, _dims(i)) for i in manifest.inputs}
+    inputs = {manifest.own_name(i.name): _tensor_info(i.name, declared(i).dt, _dims(i)) for i in manifest.inputs}
     found = {}
     for signature in manifest.signatures or [ServingSignature(DEFAULT_SIGNATURE)]:
         outputs = {

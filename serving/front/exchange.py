@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -354,14 +354,15 @@ class Exchange(ABC):
         if self.trace is not None:
             self.trace.computed(result.generation, result.timing)
 
-    def declared(self, reply: PredictReply, signature: str = "") -> PredictReply:
+    def declared(self, reply: PredictReply, signature: str = "", asked: Collection[str] = ()) -> PredictReply:
         """Return the reply with the outputs of a signature, in the shapes and types that the model declared.
 
         Args:
             reply: What was computed.
             signature: Name of the signature; "" for the default one.
+            asked: Names of the outputs that the request asks for.
         """
-        outputs = as_declared(reply.outputs, self._reads, signature)
+        outputs = as_declared(reply.outputs, self._reads, signature, asked)
         return reply if outputs is reply.outputs else reply._replace(outputs=outputs)
 
     def end(self, status: int) -> None:

@@ -178,8 +178,9 @@ class HttpExchange(Exchange):
             answer = error_reply(result)
         else:
             try:
+                signature, asked = self.dialect.signature(self.options), self.dialect.asked(self.options)
                 content, kinds = self.dialect.encode(
-                    self.declared(result, self.dialect.signature(self.options)), self.options, self.regions
+                    self.declared(result, signature, asked), self.options, self.regions
                 )
                 if b"accept-encoding" in self.headers:
                     content, coding = deflate(content, self.headers)

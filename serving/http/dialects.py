@@ -6,7 +6,7 @@ DIALECTS is the port's only knowledge of them: routes (serving.http.paths), the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -45,6 +45,7 @@ class Dialect(NamedTuple):
         bound: (headers, limits) -> size limit of a body with these headers, as sent and inflated; raises BadInput,
             TooLarge.
         signature: The signature that options name; "" for the default one.
+        asked: The outputs that options name; () for all.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Dialect(NamedTuple):
     validate_prefix: Callable[[bytes, Manifest, RequestLimits], None] | None = None
     bound: Callable[[Headers, RequestLimits], SizeLimit] = lambda headers, limits: json_limit(limits)
     signature: Callable[[Any], str] = lambda options: ""
+    asked: Callable[[Any], Collection[str]] = lambda options: ()
 
     @property
     def suffix(self) -> str:
@@ -158,6 +160,7 @@ DIALECTS = {
             kserve.parsed_nbytes,
             kserve.validate_prefix,
             kserve.body_limit,
+            asked=lambda options: [output.name for output in options.outputs],
         ),
     )
 }

@@ -120,7 +120,8 @@ class Inference:
             inputs, params = infer.columns(manifest, limits, self._regions)
             return inputs, params.timeout_s
 
-        result = exchange.declared(await exchange.predict(params, read, servable=False))
+        result = await exchange.predict(params, read, servable=False)
+        result = exchange.declared(result, asked=[output.name for output in params.outputs])
         reply = kserve_rpc.encode(result.outputs, params, result.generation.version, self._regions)
         return reply, result, infer.params.final
 

@@ -75,7 +75,7 @@ class TensorFlowServing:
         result = await exchange.predict(
             predict.params, lambda manifest, limits: (predict.columns(manifest, limits), None), servable=True
         )
-        outputs = exchange.declared(result, predict.params.signature).outputs
+        outputs = exchange.declared(result, predict.params.signature, predict.params.outputs).outputs
         reply = tfs_rpc.encode(outputs, predict.params, result.generation.version, predict.scalar, predict.flat)
         return reply, exchange.trailing_metadata(result)
 

@@ -21,7 +21,7 @@ from freshet_serving.compiler.building.compile import build, checked_buckets, so
 from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGraph
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
 from freshet_serving.compiler.imports.error_reason import reason_of
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, FeedSpec, plain
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, FeedSpec, by_input, own_names_of, plain
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxInput, every_node, types_held
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native
 from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples, rows_of
@@ -47,6 +47,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.growth_meter import with_growth
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
+    DEFAULT_SIGNATURE,
     FLOATS,
     MAX_RANK,
     OUTPUT_DTYPES,
@@ -56,6 +57,7 @@ from freshet_serving.processor.package import (
     Input,
     Manifest,
     Output,
+    ServingSignature,
     StageEntry,
     StageLookup,
     TableEntry,
@@ -127,14 +129,14 @@ class NativeImporter:
             if count > 1:
                 same = ", ".join(repr(own[:64]) for own, fed in self._names.items() if fed.name == name)
                 raise BadInput(f"signature: expected inputs whose names differ in letters and digits, got {same}")
+        own_names, samples = own_names_of(self._inputs), by_input(samples, self._inputs)
+        user = [own_names.get(name, name) for name in user]
         for name in sorted(set(user) - known):
             raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
         self._user = frozenset(user)
         whole = [fed.name for fed in self._inputs if fed.input.dtype == "int64"]
         self._converted = dict(zip(whole, _unused([f"{name[:112]}.float32" for name in whole], known)))
         self.notes = [f"ONNX Runtime computes the graph as it is{why and f': {why}'}", *self._model.notes]
-        renamed = {own: fed.name for own, fed in self._names.items() if own != fed.name}
-        self.notes += [f"input {own[:64]!r} is called {name!r}" for own, name in renamed.items()]
         self.shortfall = ""
         """What a package of a translation has and this one has not; "" for nothing."""
         if user:
@@ -220,6 +222,8 @@ class NativeImporter:
             transforms=transforms,
             dense={name: list(array.shape) for name, array in served.weights.items()},
             files={},
+            signatures=_signatures(output_labels(sizes)),
+            own_names=own_names_of(self._inputs),
             notes={"import": self._report(served, features, tables), "passes": []},
         )
         plain_outputs = [Output(o.name, o.columns) for o in outputs]
@@ -291,6 +295,8 @@ class NativeImporter:
             dense={},
             files={},
             stage=StageEntry(RUNTIME, STAGE_FILE, specs, lookups),
+            signatures=_signatures(labels),
+            own_names=own_names_of(self._inputs),
             notes={"import": report, "passes": []},
         )
         passing = passing_model({o.name: o.columns for o in outputs})
@@ -501,7 +507,7 @@ def _fed_by_name(model: NativeModel) -> dict[str, FeedSpec]:
     """Return the package's inputs by their names in the file; ids and offsets of bags are one, named after the ids."""
     bags, offsets = {pair.ids for pair in model.offsets}, {pair.offsets for pair in model.offsets}
     return {
-        one.name: FeedSpec(plain(one.name), RAGGED, one.dtype) if one.name in bags else _fed(one)
+        one.name: FeedSpec(plain(one.name), RAGGED, one.dtype, (), _own(one.name)) if one.name in bags else _fed(one)
         for one in model.inputs
         if one.name not in offsets
     }
@@ -513,12 +519,26 @@ def _fed(given: OnnxInput) -> FeedSpec:
     dims = tuple(n for n in given.dims[1:] if n is not None)
     if len(dims) < len(given.dims) - 1:
         if given.dims == (None, None) and given.dtype.kind != "f":
-            return FeedSpec(plain(given.name), PADDED, given.dtype)
+            return FeedSpec(plain(given.name), PADDED, given.dtype, (), _own(given.name))
         shape = ["rows", *("any" if n is None else n for n in given.dims[1:])]
         raise BadInput(f"{what}: expected a fixed size of each row, got {shape}")
     if any(n < 1 for n in dims) or np.prod(dims, dtype=np.int64) > MAX_COLUMNS:
         raise BadInput(f"{what}: expected 1 to {MAX_COLUMNS} numbers a row, got shape {list(dims)}")
-    return FeedSpec(plain(given.name), DENSE, given.dtype, dims)
+    return FeedSpec(plain(given.name), DENSE, given.dtype, dims, _own(given.name))
+
+
+def _own(name: str) -> str:
+    """Return the name that the file gives an input; "" if the package's is the same."""
+    return "" if plain(name) == name else name
+
+
+def _signatures(labels: Mapping[str, str]) -> list[ServingSignature]:
+    """Return the signature of a file whose outputs have other names in the package; none for the same names.
+
+    Args:
+        labels: The package's name of each output, by the file's.
+    """
+    return [ServingSignature(DEFAULT_SIGNATURE, outputs=dict(labels))] if any(a != b for a, b in labels.items()) else []
 
 
 def _unused(names: Sequence[str], taken: Collection[str]) -> list[str]:
