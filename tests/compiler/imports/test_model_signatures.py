@@ -5,12 +5,15 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.compiler.frameworks import keras, saved_model_pb2, tf
+from freshet_serving.compiler.imports.feeds import own_names_of
+from freshet_serving.compiler.imports.foreign import open_source
+from freshet_serving.compiler.imports.importer import Importer
 from freshet_serving.compiler.imports.importing import import_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.package import CLASSIFY, PREDICT, REGRESS
 from freshet_serving.processor.repository.version import VersionReader
-from tests.compiler.imports.foreign import variable, without_deprecations
+from tests.compiler.imports.foreign import saved, variable, without_deprecations
 from tests.peers.peer_models import save_half_plus_two
 
 pytestmark = pytest.mark.tensorflow
@@ -100,3 +103,28 @@ def test_signatures_without_rows_are_served_row_by_row(shape, tmp_path):
     with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
         found = processor.process(PredictRequest("half", {"x": np.array([2.0, 4.0], np.float32)})).outputs["y"]
     assert found.ravel().tolist() == [4.0, 5.0]
+
+
+class Named(tf.Module):
+    """One input and one output; TensorFlow gives them other names in the signature than a package may."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="age")])
+    def score(self, age):
+        return {"p:click": tf.reduce_sum(age, 1, keepdims=True)}
+
+
+def test_names_of_a_signature_are_kept_beside_plain_ones(tmp_path):
+    module = Named()
+    folder = saved(module, tmp_path / "model", module.score)
+    path = folder / "saved_model.pb"
+    message = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    inputs = message.meta_graphs[0].signature_def["serving_default"].inputs
+    inputs["user:age in years"].CopyFrom(inputs["age"])
+    del inputs["age"]
+    path.write_bytes(message.SerializeToString())
+    with open_source(folder) as source:
+        importer = Importer(source, user=["user:age in years"])
+        (signature,) = importer._signatures()
+    assert (signature.outputs, own_names_of(source.inputs)) == (
+        {"p:click": "p_click"}, {"user:age in years": "user_age_in_years"},
+    )  # fmt: skip

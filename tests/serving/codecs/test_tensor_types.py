@@ -1,5 +1,6 @@
 """Types that a model declared: what requests may hold, what replies hold, the same in every dialect."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -445,3 +446,89 @@ def test_ids_of_uint64_are_replied_without_sign():
     manifest = make_manifest(outputs=[Output("item_ids", dtype="uint64")])
     replied = as_declared({"item_ids": np.array([CARRIED])}, manifest)
     assert replied["item_ids"].tolist() == [HASHES]
+
+
+OWN = "user:age/in years"
+RENAMED = Manifest(
+    "ctr", 1, "imported", 0.0, [Input("user_age", "float32"), Input("tags", "int64", ragged=True)],
+    [Feature("user_age", "floats", "user_age")], [], [Output("p_click")], 1, {}, {},
+    signatures=[ServingSignature("serving_default", outputs={"p:click": "p_click"})],
+    own_names={OWN: "user_age", "my tags": "tags"},
+)  # fmt: skip
+SENT = {"user_age": [1.5, 2.5], "tags": [[1, 2], [3]]}
+
+
+def kserve_inputs(age, tags):
+    return {
+        "inputs": [
+            {"name": age, "datatype": "FP32", "shape": [2], "data": SENT["user_age"]},
+            {"name": tags, "datatype": "INT64", "shape": [3], "data": [1, 2, 3]},
+            {"name": f"{tags}.row_splits", "datatype": "INT64", "shape": [3], "data": [0, 2, 3]},
+        ]
+    }
+
+
+def read_by(dialect, age, tags):
+    """Return the inputs of a request of a dialect with these names."""
+    if dialect == "columns":
+        return tfs_rest.decode(json.dumps({"inputs": dict(zip((age, tags), SENT.values()))}).encode(), {}, RENAMED)[0]
+    if dialect in ("rows", "examples"):
+        rows = [dict(zip((age, tags), row)) for row in zip(*SENT.values())]
+        if dialect == "rows":
+            return tfs_rest.decode(json.dumps({"instances": rows}).encode(), {}, RENAMED)[0]
+        return examples.columns(*examples.of_json(rows, {}), RENAMED)
+    if dialect == "tfs rpc":
+        splits = {f"{tags}.row_splits": np.array([0, 2, 3]), tags: np.array([1, 2, 3])}
+        return tfs_rpc.PredictDecoder(rpc(**splits, **{age: np.array([1.5, 2.5], np.float32)}), Templates()).columns(
+            RENAMED
+        )
+    if dialect == "kserve rpc":
+        request = message("inference.ModelInferRequest")(model_name="ctr")
+        for tensor in kserve_inputs(age, tags)["inputs"]:
+            into = request.inputs.add(name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"])
+            held = "fp32_contents" if tensor["datatype"] == "FP32" else "int64_contents"
+            getattr(into.contents, held).extend(tensor["data"])
+        return kserve_rpc.InferDecoder(request.SerializeToString(), Templates()).columns(RENAMED)[0]
+    return kserve.decode(json.dumps(kserve_inputs(age, tags)).encode(), {}, RENAMED)[0]
+
+
+DIALECTS = ("columns", "rows", "examples", "tfs rpc", "kserve", "kserve rpc")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_inputs_have_the_models_own_names_and_plain_ones(dialect):
+    for names in ((OWN, "my tags"), ("user_age", "tags"), (OWN, "tags")):
+        inputs = read_by(dialect, *names)
+        assert np.asarray(inputs["user_age"]).tolist() == [1.5, 2.5]
+        assert (inputs["tags"].values.tolist(), inputs["tags"].row_splits.tolist()) == ([1, 2, 3], [0, 2, 3])
+
+
+def test_own_and_plain_name_of_one_input_are_refused_together():
+    both = {OWN: [1.5], "user_age": [1.5], "tags": [[1]]}
+    for body in ({"inputs": both}, {"instances": [{OWN: 1.5, "user_age": 1.5, "tags": [1]}]}):
+        with pytest.raises(BadInput, match="expected one of 'user:age/in years' and 'user_age', got both"):
+            tfs_rest.decode(json.dumps(body).encode(), {}, RENAMED)
+
+
+def test_replies_and_metadata_have_the_models_own_names():
+    computed = {"p_click": np.array([[0.5]], np.float32)}
+    assert list(as_declared(computed, RENAMED)) == ["p:click"]
+    assert as_declared(computed, RENAMED, asked=["p_click"])["p_click"].tolist() == [[0.5]]
+    infer = kserve_inputs(OWN, "my tags") | {"outputs": [{"name": "p_click"}]}
+    _, options = kserve.decode(json.dumps(infer).encode(), {}, RENAMED)
+    assert [output.name for output in options.outputs] == ["p_click"]
+    metadata, config = catalog.model_metadata(RENAMED, "ctr", [1]), catalog.model_config(RENAMED, "ctr")
+    names = [OWN, "my tags", "my tags.row_splits"]
+    assert [i["name"] for i in metadata["inputs"]] == [i["name"] for i in config["input"]] == names
+    assert [o["name"] for o in metadata["outputs"]] == [o["name"] for o in config["output"]] == ["p:click"]
+    signature = catalog.signatures(RENAMED)["signature_def"]["serving_default"]
+    assert (list(signature["inputs"]), list(signature["outputs"])) == ([OWN, "my tags"], ["p:click"])
+
+
+def test_own_names_are_learned_as_templates_too():
+    manifest = dataclasses.replace(RENAMED, inputs=RENAMED.inputs[:1], own_names={OWN: "user_age"})
+    templates = Templates()
+    for value in (1.5, 2.5):
+        data = rpc(**{OWN: np.array([value], np.float32)})
+        assert tfs_rpc.PredictDecoder(data, templates).columns(manifest)["user_age"].tolist() == [value]
+    assert templates.find(data) is not None

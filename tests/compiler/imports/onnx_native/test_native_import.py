@@ -341,19 +341,31 @@ def test_file_in_float16_gives_its_own_scores_within_its_precision(tmp_path):
     importer._prove(importer.draft("m", 1))
 
 
-def named(path, *names):
-    infos = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 2]) for name in (*names, "y")]
-    nodes = [onnx.helper.make_node("Concat", names, ["c"], axis=1), onnx.helper.make_node("Shrink", ["c"], ["y"])]
+def named(path, *names, output="y"):
+    infos = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 2]) for name in (*names, output)]
+    nodes = [onnx.helper.make_node("Concat", names, ["c"], axis=1), onnx.helper.make_node("Shrink", ["c"], [output])]
     infos[-1].type.tensor_type.shape.dim[1].dim_value = 2 * len(names)
     graph = onnx.helper.make_graph(nodes, "g", infos[:-1], infos[-1:])
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
     return path
 
 
-def test_input_under_another_name_is_told_in_a_note(tmp_path):
-    importer = NativeImporter(named(tmp_path / "m.onnx", "user:age", "item"), "")
-    assert "input 'user:age' is called 'user_age'" in importer.notes
-    assert not any("'item'" in note for note in importer.notes)
+def test_names_that_a_package_cannot_have_are_kept_beside_plain_ones(tmp_path):
+    path = named(tmp_path / "m.onnx", "user:age", "item", output="p:click")
+    importer = NativeImporter(path, "", samples={"user:age": [[1, 2]], "item": [[3, 4]]})
+    manifest = importer.draft("m", 1).manifest
+    assert ([i.name for i in manifest.inputs], [o.name for o in manifest.outputs]) == (
+        ["user_age", "item"],
+        ["p_click"],
+    )
+    assert manifest.own_names == {"user:age": "user_age"}
+    assert list(manifest.replies()) == ["p:click"]
+
+
+def test_plain_names_add_nothing_to_the_manifest(tmp_path):
+    manifest = NativeImporter(named(tmp_path / "m.onnx", "age", "item"), "").draft("m", 1).manifest
+    assert b"own_names" not in manifest.to_json()
+    assert b"signatures" not in manifest.to_json()
 
 
 def test_inputs_of_one_name_are_refused_by_their_own_names(tmp_path):
