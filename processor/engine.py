@@ -36,6 +36,7 @@ from freshet_serving.processor.online_features.opening import open_stores
 from freshet_serving.processor.online_features.reader import OnlineFeatureStats
 from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.overview import describe
+from freshet_serving.processor.package import joined
 from freshet_serving.processor.repository import NO_KEYS, Keyring, open_repository
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
@@ -309,7 +310,10 @@ class Processor:
         reply = self.predictor.process(PredictRequest(name, inputs))
         if reply.dropped_rows:
             raise BadInput(f"model {name!r} drops rows of unknown keys, which DeepRec's replies cannot name: use mark")
-        return eas.encode({given: reply.outputs[o.name] for given, o in manifest.replies().items()}, wanted)
+        replies, exact = manifest.replies(), any(o.exact for o in manifest.outputs)
+        named = {given: (reply.outputs[o.name], o.exact) for given, o in replies.items()}
+        outputs = {given: joined(array) if whole else array for given, (array, whole) in named.items()}
+        return eas.encode(outputs, wanted, exact)
 
     def _only_model(self) -> str:
         names = self.host.models()

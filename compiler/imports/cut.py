@@ -21,6 +21,7 @@ from freshet_serving.compiler.imports.pooling import POOLING, PooledLookup, Pool
 from freshet_serving.compiler.imports.shapes import Shapes
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import INTEGERS, PIECES
 
 DTYPES = (tf.float32, tf.bool, tf.int32, tf.int64)
 CUT_DTYPES = (tf.float32, tf.bool)
@@ -33,6 +34,7 @@ class CutTensor:
 
     Attributes:
         how: The float input, lookup or pool that it becomes; None for columns of the stage.
+        exact: Whether it is an output of whole numbers, which come in pieces (processor.package.replies).
     """
 
     ref: Ref
@@ -41,6 +43,7 @@ class CutTensor:
     dims: tuple[int, ...]
     dtype: Any
     how: str | Lookup | PooledLookup | None
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,4 +172,7 @@ class Cutter:
         elif not whole and shapes.dtype(ref) in CUT_DTYPES:
             how = self._pools.find(ref) if node.op in POOLING else None
             how = how or self._finder.find(ref)
-        return CutTensor(ref, offset, shapes.size(ref), dims, shapes.dtype(ref), how)
+        # Dense operations take no whole numbers from the sparse side, so these are outputs.
+        exact = shapes.dtype(ref).name in INTEGERS
+        size = shapes.size(ref) * (PIECES if exact else 1)
+        return CutTensor(ref, offset, size, dims, shapes.dtype(ref), how, exact)

@@ -33,6 +33,8 @@ def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> De
     refs = {name: side.visit(ref) for name, ref in outputs.items()}
     given = side.given()
     definition = side.graph.graph_def(refs.values(), given)
+    cut_sizes = {port.ref: port.size for port in cut.ports if port.exact}
+    sizes = {name: cut_sizes.get(ref) or shapes.size(ref) for name, ref in outputs.items()}
     used = {name for node in definition.node for name in node.input}
     weights = {side.weights[name]: shapes.runner.constant((name, 0)) for name in side.weights}
     wanted = [f"{ref[0]}:{ref[1]}" for ref in refs.values() if ref not in given]
@@ -42,7 +44,11 @@ def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> De
         rows = tf.shape(x)[0]
         tensors: dict[Ref, Any] = {}
         for port in cut.ports:
-            part = tf.reshape(x[:, port.offset : port.offset + port.size], (-1, *port.dims))
+            part = x[:, port.offset : port.offset + port.size]
+            if port.exact:
+                tensors[port.ref] = part
+                continue
+            part = tf.reshape(part, (-1, *port.dims))
             tensors[port.ref] = part > 0.5 if port.dtype == tf.bool else tf.cast(part, port.dtype)
         for name, weight in side.weights.items():
             tensors[name, 0] = values[weight]
@@ -53,10 +59,10 @@ def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> De
         results = {}
         for name, ref in refs.items():
             value = tensors[ref] if ref in given else next(computed)
-            results[name] = tf.cast(tf.reshape(value, (-1, shapes.size(outputs[name]))), tf.float32)
+            results[name] = tf.cast(tf.reshape(value, (-1, sizes[name])), tf.float32)
         return results
 
-    columns = [Output(name, shapes.size(ref)) for name, ref in sorted(outputs.items())]
+    columns = [Output(name, size) for name, size in sorted(sizes.items())]
     given_inputs: dict[str, Dims] = {MATRIX: (None, cut.width)}
     function = tf.function(dense, input_signature=signature(given_inputs, weights), autograph=False)
     return DenseGraph(function, given_inputs, columns, {n: _matrix(w) for n, w in sorted(weights.items())})

@@ -27,7 +27,7 @@ from freshet_serving.compiler.imports.shapes import SIZES, Shapes
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.evaluation import Transforms
-from freshet_serving.processor.package import FORMAT, Manifest, Transform, shape_of
+from freshet_serving.processor.package import FORMAT, PIECE_BITS, Manifest, Transform, shape_of
 
 # These move values and leave them unchanged.
 MOVES = words("StridedSlice Slice Split SplitV Unpack GatherV2 Reshape Squeeze ExpandDims Transpose")
@@ -144,6 +144,23 @@ class TransformDeriver:
             return self._add("float32", [name]) if self._draft().shapes[name].dtype == "int64" else name
 
         return self._checked(ref, derive, lambda name, got, values: self._is_column(got, values[ref]))
+
+    def pieces(self, ref: Ref) -> list[str]:
+        """Return the names of columns of floats, one for each piece of the tensor's whole numbers.
+
+        There are none if they cannot be derived.
+        """
+        name, size = self.column(ref), 1 << PIECE_BITS
+        if not name:
+            return []
+        above = self._add("floor_divide", [name], integers=[size])
+        found = [self._add("floor_modulo", [one], integers=[size]) for one in (name, above)]
+        found.append(self._add("floor_divide", [name], integers=[size**2]))
+        return [self._add("float32", [one]) for one in found]
+
+    def is_matrix(self, name: str) -> bool:
+        """Return whether a column has a second dimension."""
+        return self._draft().shapes[name].columns > 0
 
     def _checked(
         self, ref: Ref, derive: Callable[[], str], same: Callable[[str, Column, Mapping[Ref, Any]], bool], *more: Ref

@@ -107,10 +107,15 @@ class DraftBuilder:
             self._add_pool(port, how)
         else:
             columns = 0 if port.size == 1 else port.size
+            if port.exact and (pieces := self._deriver.pieces(port.ref)):
+                width = port.size // len(pieces)
+                for number, name in enumerate(pieces):
+                    column = 0 if width > 1 or self._deriver.is_matrix(name) else -1
+                    self._feature(name, FLOATS, name, port.offset + number * width, width, column=column)
+                return
             if how is None:
-                name = self._deriver.floats(port.ref) or self._staged(
-                    port, Input(self._new(port.ref), "float32", columns), port.ref
-                )
+                name = "" if port.exact else self._deriver.floats(port.ref)
+                name = name or self._staged(port, Input(self._new(port.ref), "float32", columns), port.ref)
             else:
                 name, columns = how, self._inputs[f"input/{how}"].input.columns
             self._feature(name, FLOATS, name, port.offset, port.size, column=0 if columns else -1)

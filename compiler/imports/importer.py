@@ -44,6 +44,7 @@ from freshet_serving.processor.features.growth_meter import with_growth
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
     DEFAULT_SIGNATURE,
+    INTEGERS,
     MAX_RANK,
     NAME,
     OUTPUT_DTYPES,
@@ -51,6 +52,7 @@ from freshet_serving.processor.package import (
     Manifest,
     Output,
     ServingSignature,
+    joined,
 )
 from freshet_serving.processor.repository import (
     Repository,
@@ -68,6 +70,19 @@ NUMBERS = "replies hold numbers, and strings that are gathered from constant one
 UNDEFINED = "rows with empty lists are not compared: the model gives NaN for them, and replies have other numbers"
 SINGLE = "one number for the whole batch: left out, because replies hold numbers for every row"
 COMPUTED = "computed as float32, which is exact for integers up to 2**24"
+EXACT = 1 << 24
+MOVING = (
+    "BroadcastTo",
+    "ExpandDims",
+    "GatherNd",
+    "GatherV2",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "StridedSlice",
+    "Transpose",
+)
+"""Operations whose values are those of their first input."""
 
 
 class Importer:
@@ -210,7 +225,7 @@ class Importer:
             inputs=draft.inputs,
             features=draft.features,
             tables=[spec for spec, _ in draft.tables.values()],
-            outputs=self._declared(graph.outputs),
+            outputs=self._declared(graph.outputs, cut),
             width=cut.width,
             dense={name: list(array.shape) for name, array in graph.weights.items()},
             files={},
@@ -234,18 +249,23 @@ class Importer:
         renamed = any(given != label for one in found for given, label in one.outputs.items())
         return found if len(found) > 1 or renamed else []
 
-    def _declared(self, outputs: Sequence[Output]) -> list[Output]:
+    def _declared(self, outputs: Sequence[Output], cut: GraphCut) -> list[Output]:
         """Return the outputs in the shape and type that the model itself gives them."""
+        exact = {port.ref for port in cut.ports if port.exact}
         found = []
         for output in outputs:
             ref = self.outputs[output.name]
             each, dims = self.shapes.rows(ref) or (0, ())
             kept = each == 1 and dims != (output.columns,) and len(dims) < MAX_RANK
             labels = self.labels.get(output.name)
+            dtype = STRING if labels is not None else np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
+            if ref in exact:
+                shape = list(dims) if each == 1 and len(dims) < MAX_RANK else [self.shapes.size(ref)]
+                found.append(replace(output, dims=shape, dtype=dtype, labels=labels, exact=True))
+                continue
             if labels is not None:
                 found.append(replace(output, dims=list(dims) if kept else None, dtype=STRING, labels=labels))
                 continue
-            dtype = np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
             dtype = dtype if dtype in OUTPUT_DTYPES else output.dtype
             flat = dims == (1,) and self._flat(ref)
             found.append(replace(output, dims=list(dims) if kept else None, dtype=dtype, flat=flat))
@@ -270,6 +290,7 @@ class Importer:
     def _publish(
         self, cut: GraphCut, repository: Repository, writer: VersionWriter, buckets: Sequence[int], notes: list[str]
     ) -> VersionReader:
+        self._check_constants(cut)
         draft = self.draft(cut)
         graph = build_dense(cut, self.shapes, self.outputs)
         tables = {name: packed(*rows) for name, (_, rows) in draft.tables.items()}
@@ -292,6 +313,7 @@ class Importer:
         matrix = descriptors([table.descriptor() for table in served])
         counts = np.zeros((max(1, len(served)), 2), np.int64)
         run = GraphRun(manifest, plan).undivided
+        exact = {o.name for o in manifest.outputs if o.exact}
         examples = []
         for sample, rows, values in zip(self.samples, SIZES, self.shapes.values):
             inputs = run.spec.allocate_inputs(rows)
@@ -302,11 +324,35 @@ class Importer:
             except (tf.errors.OpError, ValueError, TypeError) as error:
                 raise BadInput(f"graph: TensorFlow does not compute its dense part: {reason_of(error)}") from None
             for name, ref in self.outputs.items():
+                if name in exact:
+                    if not np.array_equal(
+                        joined(got[name]), np.asarray(values[ref]).astype(np.int64).reshape(rows, -1)
+                    ):
+                        raise BadInput(f"output {name!r} differs from TensorFlow's")
+                    continue
                 wanted = np.asarray(values[ref], np.float32).reshape(rows, -1)
                 if not self._precision.agree(got[name], wanted, CLOSE, CLOSE):
                     worst = float(np.nanmax(np.abs(got[name] - wanted)))
                     raise BadInput(f"output {name!r} differs by {worst:.3g} from TensorFlow's{self._precision.advice}")
         return {name: np.concatenate([inputs[name] for inputs in examples]) for name in graph.inputs}
+
+    def _check_constants(self, cut: GraphCut) -> None:
+        """Raise BadInput if the dense graph selects among constant whole numbers that float32 does not hold."""
+        exact, dense = {port.ref for port in cut.ports if port.exact}, {node.name for node in cut.dense}
+        for name, output in self.outputs.items():
+            stack, seen = [output] if output not in exact else [], set()
+            while stack:
+                ref = stack.pop()
+                if ref in seen or self.shapes.dtype(ref).name not in INTEGERS:
+                    continue
+                seen.add(ref)
+                if ref[0] in self.shapes.constant:
+                    values = np.asarray(self.runner.constant(ref))
+                    if values.size and (values.max() > EXACT or values.min() < -EXACT):
+                        raise BadInput(f"output {name[:64]!r} takes whole numbers above 2**24 from constants")
+                elif ref[0] in dense:
+                    node = self.runner.graph.nodes[ref[0]]
+                    stack += node.inputs[:1] if node.op in MOVING else node.inputs
 
     def _samples_as_run(self) -> list[tuple[Feeds, Feeds]]:
         """Return for every sample the model's feeds and outputs."""

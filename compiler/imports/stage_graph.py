@@ -15,7 +15,7 @@ from freshet_serving.compiler.imports.foreign_graph import HANDLE, INPUT, TABLE,
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.tensorflow_stage import ROWS
 from freshet_serving.processor.errors import TooLarge
-from freshet_serving.processor.package import Input, StageEntry, StageLookup
+from freshet_serving.processor.package import INTEGERS, PIECE_BITS, PIECES, Input, StageEntry, StageLookup
 
 MAX_NBYTES = 2**31 - (1 << 20)
 
@@ -127,7 +127,11 @@ class StageWriter:
             self._filled(extra, one, given)
         definition.node.extend(extra.node)
         for output in self.outputs:
-            self._identity(definition, f"output/{output.spec.name}", output.values, given)
+            dtype = self._runner.tensor(output.values).dtype
+            if dtype.name in INTEGERS and output.spec.dtype == "float32":
+                self._pieces(definition, f"output/{output.spec.name}", output, given)
+            else:
+                self._identity(definition, f"output/{output.spec.name}", output.values, given)
             if output.segments is not None:
                 self._identity(definition, f"output/{output.spec.name}/segments", output.segments, given)
         data: bytes = definition.SerializeToString(deterministic=True)
@@ -208,6 +212,34 @@ class StageWriter:
         node.attr["dtype"].type = tensor.dtype
         node.attr["value"].tensor.CopyFrom(tensor)
         return name
+
+    def _pieces(self, definition: Any, name: str, output: StageOutput, given: Mapping[Ref, str]) -> None:
+        """Add the pieces of an output's whole numbers (processor.package.replies)."""
+        one: list[Any] = []
+
+        def add(op: str, *inputs: str, **types: Any) -> str:
+            one.append(definition.node.add(name=f"{name}/{len(one)}", op=op, input=inputs))
+            for key, dtype in types.items():
+                one[-1].attr[key].type = dtype.as_datatype_enum
+            return str(one[-1].name)
+
+        def constant(value: Any) -> str:
+            one.append(None)
+            return self._constant(definition, f"{name}/{len(one)}/constant", value)
+
+        dtype = self._runner.tensor(output.values).dtype
+        whole = add("Cast", given.get(output.values, text(output.values)), SrcT=dtype, DstT=tf.int64)
+        shape = constant(np.array([-1, output.spec.columns // PIECES], np.int32))
+        whole = add("Reshape", whole, shape, T=tf.int64, Tshape=tf.int32)
+        size = constant(np.int64(1 << PIECE_BITS))
+        above = add("FloorDiv", whole, size, T=tf.int64)
+        pieces = [add("FloorMod", part, size, T=tf.int64) for part in (whole, above)]
+        pieces.append(add("FloorDiv", above, size, T=tf.int64))
+        pieces = [add("Cast", part, SrcT=tf.int64, DstT=tf.float32) for part in pieces]
+        axis = constant(np.int32(1))
+        joined = definition.node.add(name=name, op="ConcatV2", input=[*pieces, axis])
+        joined.attr["N"].i = PIECES
+        joined.attr["T"].type, joined.attr["Tidx"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
 
     def _identity(self, definition: Any, name: str, ref: Ref, given: Mapping[Ref, str]) -> None:
         node = definition.node.add(name=name, op="Identity")

@@ -50,6 +50,9 @@ from freshet_serving.processor.package.manifest_entries import (
 )
 from freshet_serving.processor.package.replies import (
     DEFAULT_SIGNATURE,
+    INTEGERS,
+    PIECES,
+    STRING,
     ServingSignature,
     texts,
     validate_labels,
@@ -421,8 +424,11 @@ def validate(manifest: Manifest) -> None:
     for o in m.outputs:
         where = f"manifest.outputs[{o.name}]"
         _want(o.dtype in OUTPUT_DTYPES, f"{where}.dtype: expected one of {OUTPUT_DTYPES}, got {o.dtype[:40]!r}")
-        fits = o.dims is None or _fills(o.dims, o.columns)
-        _want(fits, f"{where}.dims: expected sizes whose product is {o.columns}, got {o.dims}")
+        whole = o.dtype in (*INTEGERS, STRING) and o.dims is not None and o.columns % PIECES == 0
+        _want(not o.exact or whole, f"{where}.exact: expected false for this type and shape")
+        numbers = o.columns // PIECES if o.exact else o.columns
+        fits = o.dims is None or _fills(o.dims, numbers)
+        _want(fits, f"{where}.dims: expected sizes whose product is {numbers}, got {o.dims}")
         validate_labels(where, o.dtype, o.labels)
         _want(not o.flat or (o.columns == 1 and o.dims is None), f"{where}.flat: expected false for this shape")
     validate_signatures(m.signatures, [o.name for o in m.outputs])

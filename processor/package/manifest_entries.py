@@ -174,6 +174,8 @@ class Output:
             (processor.package.replies).
         flat: Whether TensorFlow Serving's replies leave out the last dimension, of one column, if the tensors of the
             request leave it out: the model computes each number by itself, whatever the rank.
+        exact: Whether its whole numbers exceed what float32 holds: PIECES columns stand for each
+            (processor.package.replies), and dims for its shape.
     """
 
     name: str
@@ -182,6 +184,7 @@ class Output:
     dtype: str = "float32"
     labels: list[str] | None = None
     flat: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

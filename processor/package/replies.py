@@ -4,6 +4,9 @@ A version of one signature, "serving_default", replies with all of its outputs. 
 (TensorFlow Serving's `signature_name`): all read the same inputs and are computed together; each replies with some of
 the outputs. The engine computes numbers. An output of strings is computed as positions in its list of labels, and
 codecs write the label in place of each position.
+
+float32 holds whole numbers up to 2**24. An output of larger ones that is exact is computed in PIECES columns for each
+number, piece after piece: low + middle * 2**PIECE_BITS + high * 2**(2 * PIECE_BITS), in the 64 bits of an int64.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from freshet_serving.processor.errors import BadInput
 DEFAULT_SIGNATURE = "serving_default"
 PREDICT, CLASSIFY, REGRESS = (f"tensorflow/serving/{method}" for method in ("predict", "classify", "regress"))
 STRING = "string"
+INTEGERS = ("int32", "int64", "uint32", "uint64")
+"""Types of whole numbers that float32 does not hold."""
+PIECES, PIECE_BITS = 3, 22
 MAX_SIGNATURES = 64
 MAX_LABELS, MAX_LABELS_NBYTES = 1 << 20, 16 << 20
 """Most labels of one output: its positions are exact in float32, and all labels are in the manifest."""
@@ -115,7 +121,21 @@ def texts(labels: list[str]) -> NDArray[Any]:
     return found
 
 
-def labelled(positions: NDArray[np.float32], of: NDArray[Any]) -> NDArray[Any]:
+def joined(pieces: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the whole numbers of an exact output.
+
+    Args:
+        pieces: Its columns as the engine computes them, [n, PIECES * k].
+
+    Returns:
+        [n, k], with the bits of a uint64.
+    """
+    low, middle, high = np.hsplit(pieces.astype(np.int64), PIECES)
+    numbers: NDArray[np.int64] = low + (middle << PIECE_BITS) + (high << 2 * PIECE_BITS)
+    return numbers
+
+
+def labelled(positions: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
     """Return the labels at positions; "" for a position outside the labels, or NaN.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import Input, Manifest, Output, labelled
+from freshet_serving.processor.package import Input, Manifest, Output, joined, labelled
 
 
 class TensorType(NamedTuple):
@@ -176,8 +176,9 @@ def as_declared(
     if not manifest.signatures and plain(manifest):
         return outputs
     found: dict[str, NDArray[Any]] = {}
+    array: NDArray[Any]
     for name, spec in manifest.replies(signature).items():
-        array = outputs[spec.name]
+        array = joined(outputs[spec.name]) if spec.exact else outputs[spec.name]
         if spec.dims is not None:
             array = array.reshape(len(array), *spec.dims)
         own = declared(spec).dtype

@@ -102,7 +102,9 @@ def _decode_processor(
     body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits, regions: Regions | None
 ) -> tuple[Mapping[str, Column], DeepRecOptions]:
     inputs, outputs = eas.decode(body, manifest, limits)
-    return inputs, DeepRecOptions(outputs, header_timeout_s(headers), ranks_items(manifest))
+    return inputs, DeepRecOptions(
+        outputs, header_timeout_s(headers), ranks_items(manifest) or any(o.exact for o in manifest.outputs)
+    )
 
 
 def _encode_predict(

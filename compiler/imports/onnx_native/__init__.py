@@ -4,6 +4,7 @@ native_import   the whole import, verified against ONNX Runtime
 native_export   reads a retrained file for a version that is already served
 native_reader   reads and checks a file, and opens a session of it
 native_bags     writes nn.EmbeddingBag without the loops of exporters
+whole_outputs   hands whole numbers over in pieces, so that they stay exact
 string_outputs  replaces outputs of strings by positions in lists of labels
 loop_growth     refuses loops whose carried tensor doubles
 bounded_values  finds numbers of a request that its own size bounds

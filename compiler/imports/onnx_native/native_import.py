@@ -41,6 +41,7 @@ from freshet_serving.compiler.imports.onnx_native.staged_lookups import (
     find_staged_lookups,
     rows_names,
 )
+from freshet_serving.compiler.imports.onnx_native.whole_outputs import exact_outputs
 from freshet_serving.compiler.imports.precision import Precision
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import BadInput
@@ -49,8 +50,11 @@ from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
     DEFAULT_SIGNATURE,
     FLOATS,
+    INTEGERS,
     MAX_RANK,
     OUTPUT_DTYPES,
+    PIECE_BITS,
+    PIECES,
     STRING,
     ExecutableEntry,
     Feature,
@@ -62,6 +66,7 @@ from freshet_serving.processor.package import (
     StageLookup,
     TableEntry,
     Transform,
+    joined,
 )
 from freshet_serving.processor.repository import (
     DENSE as DENSE_FILE,
@@ -208,7 +213,9 @@ class NativeImporter:
         read_inputs = {feature.input for feature in features}
         transforms = [Transform(n, "float32", [source]) for source, n in self._converted.items() if n in read_inputs]
         transforms += self._key_transforms
-        outputs = [self._output(served.names[label], label, n) for label, n in sorted(served.columns.items())]
+        exact, _ = exact_outputs(self._model)
+        named = [(served.names[label], label) for label in sorted(served.columns)]
+        outputs = [self._output(name, label, sizes[name], name in exact) for name, label in named]
         manifest = Manifest(
             model=model,
             version=version,
@@ -251,27 +258,28 @@ class NativeImporter:
 
     def _staged_draft(self, model: str, version: int, sizes: Mapping[str, int]) -> NativeDraft:
         """Return the package of a graph that is a stage as a whole."""
-        labels = output_labels(sizes)
+        labels, (exact, _) = output_labels(sizes), exact_outputs(self._model)
         specs, features, at = [], [], 0
         taken = {fed.name for fed in self._inputs}
         ordered = sorted((label, name) for name, label in labels.items())
         fresh = _unused([f"stage.{label}"[:120] for label, _ in ordered], taken)
         for (_, name), column in zip(ordered, fresh):
-            columns = sizes[name]
+            columns = sizes[name] * (PIECES if name in exact else 1)
             specs.append(Input(column, "float32", 0 if columns == 1 else columns))
             features.append(Feature(column, FLOATS, column, -1 if columns == 1 else 0, offset=at, width=columns))
             at += columns
         inputs = {name: fed.name for name, fed in self._names.items()}
         row_names = rows_names(self._staged_lookups)
         made = {name: spec.name for (_, name), spec in zip(ordered, specs)}
-        stage = stage_model(self._model, inputs, made, self._staged_lookups, row_names)
+        apart = {name: sizes[name] for name in exact}
+        stage = stage_model(self._model, inputs, made, self._staged_lookups, row_names, apart)
         entries, tables = self._tables([table for table, _ in row_names], ())
         lookups = [
             StageLookup(label, fed.name, package_name(table), list(range(fed.input.columns)))
             for (table, given), label in row_names.items()
             for fed in [self._names[given]]
         ]
-        outputs = [self._output(name, label, sizes[name]) for label, name in ordered]
+        outputs = [self._output(name, label, sizes[name], name in exact) for label, name in ordered]
         operators = [node.op_type for node in self._model.proto.graph.node]
         pairs = [
             BoundaryTensor(label, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, staged=True))
@@ -306,6 +314,14 @@ class NativeImporter:
     def _features(self, served: ServedGraph) -> list[Feature]:
         found: list[Feature] = []
         for slot in served.slots:
+            if slot.given is not None and slot.exact:
+                fed = self._names[slot.given.name]
+                width = slot.width // PIECES
+                for number, piece in enumerate(self._pieces(fed.name)):
+                    column = 0 if fed.input.columns else -1
+                    feature = Feature(piece, FLOATS, piece, column, offset=slot.offset + number * width, width=width)
+                    found.append(self._sided(feature, fed.name, found))
+                continue
             if slot.given is not None:
                 fed = self._names[slot.given.name]
                 column, source = 0 if fed.input.columns else -1, self._converted.get(fed.name, fed.name)
@@ -345,6 +361,14 @@ class NativeImporter:
             found[name] = self._key_transform("add", key, added) if any(added) else key
         return found
 
+    def _pieces(self, source: str) -> list[str]:
+        """Return the names of transforms that take an input's whole numbers apart, the lowest piece first."""
+        size = 1 << PIECE_BITS
+        above = self._key_transform("floor_divide", source, [size])
+        parts = [self._key_transform("floor_modulo", one, [size]) for one in (source, above)]
+        parts.append(self._key_transform("floor_divide", source, [size**2]))
+        return [self._key_transform("float32", one, []) for one in parts]
+
     def _key_transform(self, op: str, source: str, integers: list[int]) -> str:
         """Return the name of a transform of keys; it is made if there is none."""
         for known in self._key_transforms:
@@ -361,13 +385,23 @@ class NativeImporter:
         (label,) = _unused([feature.name[:120]], {f.name for f in before})
         return replace(feature, name=label, side="user" if source in self._user else feature.side)
 
-    def _output(self, name: str, label: str, columns: int) -> Output:
-        """Return an output in the shape and type that the file gives it."""
+    def _output(self, name: str, label: str, columns: int, exact: bool) -> Output:
+        """Return an output in the shape and type that the file gives it.
+
+        Args:
+            name: Its name in the file.
+            label: Its name in the package.
+            columns: Numbers of a row.
+            exact: Whether they come in pieces.
+        """
         dims = self._samples.outputs[0][name].shape[1:]
         kept = dims != (columns,) and len(dims) < MAX_RANK
         if (labels := self._model.labels.get(name)) is not None:
             return Output(label, columns, list(dims) if kept else None, STRING, labels)
         dtype = TYPES.get(self._model.outputs[name], self._model.outputs[name])
+        if exact:
+            shape = list(dims) if len(dims) < MAX_RANK else [columns]
+            return Output(label, columns * PIECES, shape, dtype, exact=True)
         return Output(label, columns, list(dims) if kept else None, dtype if dtype in OUTPUT_DTYPES else "float32")
 
     def _check_outputs(self) -> None:
@@ -390,8 +424,9 @@ class NativeImporter:
                         f"output {name[:64]!r}: expected {rows} rows for {rows} rows of inputs, each of the same size, "
                         f"got shape {list(shape)}"
                     )
-        kinds = {"float16": 11, "int64": 24, "uint64": 24, "int32": 24, "uint32": 24}
-        numbers = {n: k for n, k in self._model.outputs.items() if n not in self._model.labels}
+        exact, _ = exact_outputs(self._model)
+        kinds = {"float16", *INTEGERS}
+        numbers = {n: k for n, k in self._model.outputs.items() if n not in self._model.labels and n not in exact}
         self.notes += [f"output {n[:64]!r} is {k}: {EXACT}" for n, k in numbers.items() if k in kinds]
 
     def _check_rows(self) -> None:
@@ -447,11 +482,16 @@ class NativeImporter:
             run.fill(matrix, 0, [plan.bind_inputs(sample)], np.array([[0, rows]], np.int64), inputs, counts)
             examples.append(inputs[MATRIX])
             got = graph.run(inputs)
-            for label in names:
-                self._compare(label, got[label], values[labels[label]], rows)
+            for label, output in names.items():
+                numbers = joined(got[label]) if output.exact else got[label]
+                self._compare(label, numbers, values[labels[label]], rows)
         return {MATRIX: np.concatenate(examples)}
 
     def _compare(self, label: str, got: Any, values: Any, rows: int) -> None:
+        if got.dtype == np.int64:
+            if not np.array_equal(got, values.astype(np.int64).reshape(rows, -1)):
+                raise BadInput(f"output {label!r} differs from ONNX Runtime's for the file itself")
+            return
         wanted = np.asarray(values, np.float32).reshape(rows, -1)
         if not self._precision.agree(got, wanted, CLOSE, CLOSE):
             worst = float(np.nanmax(np.abs(got - wanted)))
@@ -459,7 +499,8 @@ class NativeImporter:
             raise BadInput(f"{differs}{self._precision.advice}")
 
     def _report(self, served: ServedGraph, features: Sequence[Feature], tables: Mapping[str, Any]) -> dict[str, Any]:
-        integers = [s.given for s in served.slots if s.given is not None and s.given.dtype.kind in "iu"]
+        given = [s.given for s in served.slots if s.given is not None and not s.exact]
+        integers = [one for one in given if one.dtype.kind in "iu"]
         notes = self.notes + [f"input {one.name[:64]!r} is {one.dtype.name}: {EXACT}" for one in integers]
         by_offset = {feature.offset: feature for feature in features}
         cut = sum(len(slot.lookups) for slot in served.slots)

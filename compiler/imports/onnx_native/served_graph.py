@@ -25,15 +25,17 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import (
     needed_nodes,
 )
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
+from freshet_serving.compiler.imports.onnx_native.whole_outputs import exact_outputs, put_together, taken_apart
 from freshet_serving.processor.backends import MATRIX, Matrix
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.package import NAME
+from freshet_serving.processor.package import NAME, PIECES
 
 WEIGHT_PREFIX = "weights/"
 INNER, MADE = "graph/", "freshet/"
 ELSEWHERE = "weights"
 IR_VERSION = 8
 SLICE_BY_INPUTS = 10
+SPLIT_TOLD = 18
 SHAPED_BY_VALUE = ("Resize", "Upsample")
 """Operators whose inputs beside the first ONNX Runtime reads while it opens the graph."""
 
@@ -47,12 +49,14 @@ class MatrixSlot:
         width: Number of columns.
         given: The input, or None.
         lookups: The lookups of these rows, or ().
+        exact: Whether the input's whole numbers come in pieces (compiler.imports.onnx_native.whole_outputs).
     """
 
     offset: int
     width: int
     given: OnnxInput | None = None
     lookups: tuple[ServedLookup, ...] = ()
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +111,8 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
     proto.graph.node.extend(whole)
     nodes = needed_nodes(proto, set(columns))
     read = {name for node in nodes for name in taken(node)} | set(columns)
-    slots = _slots(model, lookups, read)
+    exact, pieced = exact_outputs(model)
+    slots = _slots(model, lookups, read, pieced)
     if not slots:
         raise BadInput("graph: expected outputs that depend on an input")
     width = slots[-1].offset + slots[-1].width
@@ -115,12 +120,20 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
     weights, initialisers, renamed, turned = _initialisers(model, read)
     rename: Callable[[str], str] = lambda name: renamed.get(name, INNER + name) if name else ""  # noqa: E731
     opset = model.opset
-    made = [node for slot in slots for node in _unpacked(slot, width, opset)]
+    constants = list(_shapes(slots, columns, labels, opset))
+    made = [node for slot in slots for node in _unpacked(slot, width, opset, constants)]
     inner = [renamed_node(node, rename) for node in nodes]
-    last = [node for name, label in labels.items() for node in _output(rename(name), label, columns[name])]
+    last = []
+    for name, label in labels.items():
+        if name in exact:
+            nodes_of, held_by = taken_apart(rename(name), label, columns[name])
+            last += nodes_of
+            constants += held_by
+        else:
+            last += _output(rename(name), label, columns[name])
+    columns = {name: size * PIECES if name in exact else size for name, size in columns.items()}
     given = [helper.make_tensor_value_info(MATRIX, TensorProto.FLOAT, ["rows", width])]
     out = [helper.make_tensor_value_info(labels[n], TensorProto.FLOAT, ["rows", columns[n]]) for n in columns]
-    constants = list(_shapes(slots, columns, labels, opset))
     served = helper.make_model(
         helper.make_graph([*made, *turned, *inner, *last], "dense", given, out, [*initialisers, *constants]),
         producer_name="freshet",
@@ -138,7 +151,7 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
     return ServedGraph(data, slots, width, {labels[n]: columns[n] for n in columns}, names, weights, operators)
 
 
-def _slots(model: NativeModel, lookups: Sequence[ServedLookup], read: set[str]) -> list[MatrixSlot]:
+def _slots(model: NativeModel, lookups: Sequence[ServedLookup], read: set[str], pieced: set[str]) -> list[MatrixSlot]:
     slots: list[MatrixSlot] = []
     at = 0
     same: dict[tuple[Any, ...], list[ServedLookup]] = {}
@@ -147,8 +160,8 @@ def _slots(model: NativeModel, lookups: Sequence[ServedLookup], read: set[str]) 
             same.setdefault((one.table, one.columns, one.added, one.combiner), []).append(one)
     for given in model.inputs:
         if given.name in read:
-            size = math.prod(n or 1 for n in given.dims[1:])
-            slots.append(MatrixSlot(at, size, given))
+            size = math.prod(n or 1 for n in given.dims[1:]) * (PIECES if given.name in pieced else 1)
+            slots.append(MatrixSlot(at, size, given, exact=given.name in pieced))
             at += size
     for group in same.values():
         size = len(group[0].columns) * group[0].dims[-1]
@@ -235,8 +248,15 @@ def renamed_node(node: Any, rename: Callable[[str], str]) -> Any:
     return copy
 
 
-def _unpacked(slot: MatrixSlot, width: int, opset: int) -> list[Any]:
-    """Return the nodes that bring columns of x into the form that the graph reads."""
+def _unpacked(slot: MatrixSlot, width: int, opset: int, constants: list[Any]) -> list[Any]:
+    """Return the nodes that bring columns of x into the form that the graph reads.
+
+    Args:
+        slot: The columns.
+        width: Columns of x.
+        opset: Version of ONNX's own operators.
+        constants: Constants of the graph; what the nodes read is added.
+    """
     start = f"{MADE}{slot.offset}"
     part = MATRIX
     nodes = []
@@ -248,6 +268,16 @@ def _unpacked(slot: MatrixSlot, width: int, opset: int) -> list[Any]:
         else:
             names = [f"{start}/first", f"{start}/last", f"{MADE}axis"]
             nodes.append(helper.make_node("Slice", [MATRIX, *names], [part]))
+    if slot.given is not None and slot.exact:
+        parts = [f"{start}/piece{number}" for number in range(PIECES)]
+        # Without sizes it splits evenly, which version 18 wants to be told.
+        told: dict[str, Any] = {"num_outputs": PIECES} if opset >= SPLIT_TOLD else {}
+        nodes.append(helper.make_node("Split", [part], parts, axis=1, **told))
+        made, held_by = put_together(parts, f"{start}/whole")
+        constants += held_by
+        kind = helper.np_dtype_to_tensor_dtype(slot.given.dtype)
+        nodes += [*made, helper.make_node("Reshape", [f"{start}/whole", f"{start}/dims"], [f"{start}/shaped"])]
+        return [*nodes, helper.make_node("Cast", [f"{start}/shaped"], [INNER + slot.given.name], to=kind)]
     if slot.given is not None:
         name = INNER + slot.given.name
         shaped = f"{start}/shaped" if slot.given.dtype != np.float32 else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -13,8 +14,10 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import DEFAULT_O
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RECURRENT_KEY
 from freshet_serving.compiler.imports.onnx_native.served_graph import INNER, IR_VERSION, renamed_node
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup, lookup_inputs, lookup_nodes
+from freshet_serving.compiler.imports.onnx_native.whole_outputs import taken_apart
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import TooLarge
+from freshet_serving.processor.package import PIECES
 
 MAX_NBYTES = 256 << 20
 RECURRENT = ("GRU", "LSTM", "RNN")
@@ -26,6 +29,7 @@ def stage_model(
     outputs: Mapping[str, str],
     lookups: Sequence[StagedLookup] = (),
     rows: Mapping[tuple[str, str], str] = MappingProxyType({}),
+    exact: Mapping[str, int] = MappingProxyType({}),
 ) -> bytes:
     """Return the stage.
 
@@ -35,6 +39,7 @@ def stage_model(
         outputs: The stage's name of each output, by the file's.
         lookups: The lookups that the engine does.
         rows: Name of the rows of each table and input.
+        exact: Outputs that are written in pieces, each with its whole numbers of a row.
 
     Raises:
         TooLarge: It exceeds the limit of an executable.
@@ -50,9 +55,18 @@ def stage_model(
     cut = {one.output: lookup_nodes(model, one, rows, rename) for one in lookups}
     proto_nodes = [(cut.get(node.output[0]) if node.output else None, node) for node in graph.node]
     nodes = [made for own, node in proto_nodes for made in own or [renamed_node(node, rename)]]
-    nodes += [helper.make_node("Identity", [rename(name)], [f"output/{label}"]) for name, label in outputs.items()]
     given = [info for info in graph.input if info.name in inputs]
     made = {info.name: info for info in graph.output}
+    pieces: list[Any] = []
+    for name, label in outputs.items():
+        if name in exact:
+            apart, constants = taken_apart(rename(name), f"output/{label}", exact[name])
+            nodes += apart
+            pieces += constants
+            columns = exact[name] * PIECES
+            made[name] = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", columns])
+        else:
+            nodes.append(helper.make_node("Identity", [rename(name)], [f"output/{label}"]))
     for info in given:
         info.name = rename(info.name)
     for name, label in outputs.items():
@@ -62,6 +76,7 @@ def stage_model(
     initialisers = [held(tensor, model.weights) for tensor in kept]
     for tensor in initialisers:
         tensor.name = rename(tensor.name)
+    initialisers += pieces
     given += lookup_inputs(model, rows)
     served = helper.make_graph(nodes, "stage", given, [made[name] for name in outputs], initialisers)
     graph.CopyFrom(served)

@@ -11,6 +11,7 @@ from freshet_serving.compiler.imports.importing import ImportOptions, import_mod
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.serving.codecs.tensor_types import as_declared
 from tests.compiler.imports.foreign import saved, variable
 
 pytestmark = pytest.mark.tensorflow
@@ -162,3 +163,37 @@ def test_outputs_computed_number_by_number_follow_the_rank(tmp_path):
     imported = import_model(saved(model, tmp_path / "halves", model.serve), tmp_path, "served")
     kept = VersionReader(imported.folder).manifest
     assert {o.name: (o.dims, o.flat) for o in kept.outputs} == {"each": (None, True), "total": (None, False)}
+
+
+class Selecting(tf.Module):
+    """Ids beside scores: passed through, reshaped, the ids of the best scores, gathered from constants."""
+
+    def __init__(self):
+        self.items = tf.Variable([2**40 + n for n in range(5)], dtype=tf.int64, trainable=False)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 3], tf.int64, name="ids"),
+            tf.TensorSpec([None], tf.int32, name="user"),
+            tf.TensorSpec([None, 3], tf.float32, name="price"),
+        ]
+    )
+    def score(self, ids, user, price):
+        values, places = tf.math.top_k(price * 2.0, 2)
+        return {
+            "score": values, "place": places, "same": tf.identity(ids), "user_out": tf.expand_dims(user, 1),
+            "best": tf.gather(ids, places, batch_dims=1), "gathered": tf.gather(self.items, places),
+        }  # fmt: skip
+
+
+def test_whole_numbers_that_need_no_arithmetic_keep_type_and_bits(tmp_path):
+    module = Selecting()
+    import_model(saved(module, tmp_path / "model", module.score), tmp_path / "r", "m")
+    ids = np.array([[2**24 + 1, -(2**24) - 1, 3], [2**63 - 1, -(2**63), 2**62 + 1]])
+    inputs = {"ids": ids, "user": np.array([2**31 - 1, -(2**24) - 1]), "price": np.array([[1, 3, 2], [3, 1, 2]], "f")}
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "r"), sessions=1)) as processor:
+        manifest = processor.predictor.manifest("m")[0]
+        found = as_declared(processor.process(PredictRequest("m", inputs)).outputs, manifest)
+    own = module.score(ids, tf.constant(inputs["user"], tf.int32), inputs["price"])
+    for name, tensor in own.items():
+        assert (found[name].dtype, found[name].tolist()) == (tensor.numpy().dtype, tensor.numpy().tolist()), name
