@@ -30,7 +30,7 @@ from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec, by_input, fe
 from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.import_report import describe
-from freshet_serving.compiler.imports.output_labels import labelled_output
+from freshet_serving.compiler.imports.output_labels import LabelledOutput, labelled_output
 from freshet_serving.compiler.imports.precision import Precision
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.samples import make_samples
@@ -234,8 +234,14 @@ class Importer:
             copies=copies,
             signatures=self._signatures(),
             own_names=own_names_of(self.source.inputs),
-            notes={"import": self.report(cut, draft, graph, [*notes, *notes_of(copies)])},
+            notes={"import": self.report(cut, draft, graph, [*notes, *self._rounded(cut), *notes_of(copies)])},
         )
+
+    def _rounded(self, cut: GraphCut) -> list[str]:
+        """Return notes on the outputs of numbers that float32 does not hold."""
+        exact = {port.ref for port in cut.ports if port.exact}
+        types = {n: self.shapes.dtype(r) for n, r in self.outputs.items() if r not in exact and n not in self.labels}
+        return [f"output {n[:64]!r} is {t.name}: {COMPUTED}" for n, t in types.items() if t != tf.float32]
 
     def _signatures(self) -> list[ServingSignature]:
         """Return the signatures with the outputs that the package has; none if the only one has them all by name."""
@@ -257,14 +263,15 @@ class Importer:
             ref = self.outputs[output.name]
             each, dims = self.shapes.rows(ref) or (0, ())
             kept = each == 1 and dims != (output.columns,) and len(dims) < MAX_RANK
-            labels = self.labels.get(output.name)
-            dtype = STRING if labels is not None else np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
+            if (labelled := self.labels.get(output.name)) is not None:
+                output = replace(output, labels=labelled.labels, unknown=labelled.unknown)
+            dtype = STRING if labelled else np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
             if ref in exact:
                 shape = list(dims) if each == 1 and len(dims) < MAX_RANK else [self.shapes.size(ref)]
-                found.append(replace(output, dims=shape, dtype=dtype, labels=labels, exact=True))
+                found.append(replace(output, dims=shape, dtype=dtype, exact=True))
                 continue
-            if labels is not None:
-                found.append(replace(output, dims=list(dims) if kept else None, dtype=STRING, labels=labels))
+            if labelled:
+                found.append(replace(output, dims=list(dims) if kept else None, dtype=STRING))
                 continue
             dtype = dtype if dtype in OUTPUT_DTYPES else output.dtype
             flat = dims == (1,) and self._flat(ref)
@@ -376,10 +383,10 @@ class Importer:
                 raise BadInput(f"output {name!r} of a row depends on the other rows: such a model cannot be batched")
 
 
-def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], dict[str, list[str]], list[str]]:
+def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], dict[str, LabelledOutput], list[str]]:
     """Return the outputs that a package can have, under plain names; the labels of those of strings; notes."""
     found: dict[str, Ref] = {}
-    labels: dict[str, list[str]] = {}
+    labels: dict[str, LabelledOutput] = {}
     notes = [f"signature {name[:64]!r} is left out: it reads other inputs" for name in source.left_out]
     for name, ref in source.outputs.items():
         dtype, label = runner.tensor(ref).dtype, label_of(name)
@@ -387,12 +394,10 @@ def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], dict
             raise BadInput(f"output {name[:64]!r}: another output is called {label!r} too: rename one of them")
         taken = labelled_output(runner, ref) if dtype == tf.string else None
         if taken is not None:
-            found[label], labels[label] = taken
+            found[label], labels[label] = taken.positions, taken
         elif not (dtype.is_floating or dtype.is_integer or dtype == tf.bool):
             notes.append(f"output {name[:64]!r} is {dtype.name}: left out, because {NUMBERS}")
         else:
-            if dtype != tf.float32:
-                notes.append(f"output {name[:64]!r} is {dtype.name}: {COMPUTED}")
             found[label] = ref
     if not found:
         raise BadInput(f"signature: expected at least one output of numbers or labels: {NUMBERS}")

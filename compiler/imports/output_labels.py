@@ -1,27 +1,48 @@
-"""Find outputs of strings that are gathered from constants: the engine computes positions, replies hold the strings.
+"""Find outputs of strings that are taken from constants: the engine computes positions, replies hold the strings.
 
 Such are the ids that a retrieval model answers with (tf.gather of its identifiers at the positions of the best scores),
-and the names of classes (tf.gather of a vocabulary). The strings become the output's labels.
+and the names of classes (tf.gather of a vocabulary, or a lookup table of a vocabulary file by whole numbers). The
+strings become the output's labels.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from freshet_serving.compiler.imports.foreign_graph import VARIABLE, Ref
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import labels_of
+from freshet_serving.processor.package import MAX_LABELS, labels_of
 
 
-def labelled_output(runner: Runner, ref: Ref) -> tuple[Ref, list[str]] | None:
-    """Return the tensor of positions of an output of strings, and the labels; None if it is not gathered from labels.
+class LabelledOutput(NamedTuple):
+    """An output of strings that are taken from constants.
+
+    Attributes:
+        positions: The tensor of whole numbers that the strings are taken at.
+        labels: The string at each position.
+        unknown: The string at others.
+    """
+
+    positions: Ref
+    labels: list[str]
+    unknown: str = ""
+
+
+def labelled_output(runner: Runner, ref: Ref) -> LabelledOutput | None:
+    """Return what an output of strings is computed from; None if it is not taken from constants.
 
     Args:
         runner: Runs the model.
         ref: The output.
     """
     node = runner.graph.nodes[ref[0]]
+    while node.op == "Identity":
+        node = runner.graph.nodes[node.inputs[0][0]]
+    if node.op == "LookupTableFindV2":
+        return _looked_up(runner, *node.inputs)
     if node.op not in ("GatherV2", "Gather"):
         return None
     above = runner.graph.ancestors(node.inputs[:1])
@@ -30,7 +51,23 @@ def labelled_output(runner: Runner, ref: Ref) -> tuple[Ref, list[str]] | None:
     if node.op == "GatherV2" and (node.definition.attr["batch_dims"].i or _constant(runner, node.inputs[2]) != 0):
         return None
     labels = labels_of(np.asarray(runner.run([node.inputs[0]], {})[0], object))
-    return None if labels is None else (node.inputs[1], labels)
+    return None if labels is None else LabelledOutput(node.inputs[1], labels)
+
+
+def _looked_up(runner: Runner, table: Ref, positions: Ref, default: Ref) -> LabelledOutput | None:
+    """Return the labels of a lookup table by whole numbers; None for other keys, and for too large ones."""
+    if not runner.tensor(positions).dtype.is_integer:
+        return None
+    keys, values = runner.table(table)
+    if not 0 < len(keys) <= MAX_LABELS or keys.min() < 0 or keys.max() >= MAX_LABELS:
+        return None
+    unknown = labels_of(np.reshape(np.asarray(runner.constant(default), object), -1))
+    if unknown is None:
+        return None
+    strings = np.full(int(keys.max()) + 1, unknown[0], object)
+    strings[keys] = values
+    labels = labels_of(strings)
+    return None if labels is None else LabelledOutput(positions, labels, unknown[0])
 
 
 def _constant(runner: Runner, ref: Ref) -> int | None:

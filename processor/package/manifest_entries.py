@@ -172,6 +172,7 @@ class Output:
         dtype: Type in replies.
         labels: Of type string: the strings in replies, which the computed numbers are positions in
             (processor.package.replies).
+        unknown: The string at positions outside the labels.
         flat: Whether TensorFlow Serving's replies leave out the last dimension, of one column, if the tensors of the
             request leave it out: the model computes each number by itself, whatever the rank.
         exact: Whether its whole numbers exceed what float32 holds: PIECES columns stand for each
@@ -185,6 +186,7 @@ class Output:
     labels: list[str] | None = None
     flat: bool = False
     exact: bool = False
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,15 +135,16 @@ def joined(pieces: NDArray[np.float32]) -> NDArray[np.int64]:
     return numbers
 
 
-def labelled(positions: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
-    """Return the labels at positions; "" for a position outside the labels, or NaN.
+def labelled(positions: NDArray[Any], of: NDArray[Any], unknown: str = "") -> NDArray[Any]:
+    """Return the labels at positions.
 
     Args:
         positions: Positions as the engine computes them.
         of: The labels, as texts() returns them.
+        unknown: The label of a position outside them, or NaN.
     """
     inside = (positions > -0.5) & (positions < len(of) - 0.5)
     found = of[np.rint(np.where(inside, positions, 0)).astype(np.int64)]
     if not inside.all():
-        found[~inside] = ""
+        found[~inside] = unknown
     return found

@@ -183,7 +183,7 @@ def as_declared(
             array = array.reshape(len(array), *spec.dims)
         own = declared(spec).dtype
         if own is None:
-            found[name] = labelled(array, manifest.texts[spec.name])
+            found[name] = labelled(array, manifest.texts[spec.name], spec.unknown)
         else:
             found[name] = array if own == array.dtype else _cast(array, own)
         if spec.name in asked:

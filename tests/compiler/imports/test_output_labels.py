@@ -11,6 +11,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import labelled
 from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.serving.codecs.tensor_types import as_declared
 from tests.compiler.imports.foreign import saved, variable
 
 pytestmark = pytest.mark.tensorflow
@@ -57,3 +58,43 @@ def test_strings_that_follow_from_inputs_are_refused_with_the_reason(tmp_path):
     module = Echo()
     with pytest.raises(BadInput, match="at least one output of numbers or labels"):
         import_model(saved(module, tmp_path / "model", module.serve), tmp_path / "repository", "echo")
+
+
+class Classifier(tf.Module):
+    """The best class and the class of an id, by tables of a vocabulary file and of pairs."""
+
+    def __init__(self, vocabulary):
+        by_line = tf.lookup.TextFileInitializer(
+            str(vocabulary),
+            tf.int64,
+            tf.lookup.TextFileIndex.LINE_NUMBER,
+            tf.string,
+            tf.lookup.TextFileIndex.WHOLE_LINE,
+        )
+        self.names = tf.lookup.StaticHashTable(by_line, "other")
+        pairs = tf.lookup.KeyValueTensorInitializer(tf.constant([2, 5], tf.int64), ["two", "five"])
+        self.pairs = tf.lookup.StaticHashTable(pairs, "none")
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 3], tf.float32, name="x"), tf.TensorSpec([None], tf.int64, name="id")]
+    )
+    def classify(self, x, id):
+        scores, places = tf.math.top_k(x, 2)
+        return {
+            "scores": scores,
+            "classes": self.names.lookup(tf.cast(places, tf.int64)),
+            "name": self.pairs.lookup(id),
+        }
+
+
+def test_labels_of_lookup_tables_are_served(tmp_path):
+    vocabulary = tmp_path / "vocabulary.txt"
+    vocabulary.write_text("red\ngreen\n")
+    module = Classifier(vocabulary)
+    import_model(saved(module, tmp_path / "model", module.classify), tmp_path / "repository", "m")
+    x, ids = np.array([[1, 2, 3], [3, 2, 1]], np.float32), np.array([2**40 + 2, 5])
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
+        manifest = processor.predictor.manifest("m")[0]
+        found = as_declared(processor.process(PredictRequest("m", {"x": x, "id": ids})).outputs, manifest)
+    assert found["classes"].tolist() == [["other", "green"], ["red", "green"]]
+    assert found["name"].tolist() == ["none", "five"]

@@ -1,4 +1,4 @@
-"""Whole numbers that float32 does not hold pass through an ONNX graph unchanged: ids beside scores, the best of them."""
+"""Whole numbers that float32 does not hold pass through an ONNX graph unchanged: ids beside scores, the best ones."""
 
 import numpy as np
 import pytest
@@ -13,14 +13,14 @@ from tests.compiler.imports.onnx_native.native_models import spelled
 
 IDS = np.array([[2**24 + 1, 7, -(2**24) - 1], [2**62 + 1, -(2**63), 2**63 - 1]])
 PRICE = np.array([[0.1, 0.3, 0.2], [3.0, 1.0, 2.0]], np.float32)
-BEST = """g (int64[n,3] ids, float[n,3] price) => (float[n,2] score, int64[n,2] best, int64[n,3] same, int64[n,2] place) {
-    {extra}
+NATIVE = """g (int64[n,3] ids, float[n,3] price)
+        => (float[n,2] score, int64[n,2] best, int64[n,3] same, int64[n,2] place) {
+    p = Shrink <lambd = 0.0> (price)
     k = Constant <value_ints = [2]> ()
     score, place = TopK (p, k)
     best = GatherElements <axis = 1> (ids, place)
     same = Identity (ids)
 }"""
-NATIVE = BEST.replace("{extra}", "p = Shrink <lambd = 0.0> (price)")
 STAGED = """g (int64[n,m] ids, float[n,1] price) => (float[n,1] score, int64[n] most) {
     score = Shrink (price)
     most = ReduceMax <axes = [1], keepdims = 0> (ids)
@@ -45,10 +45,11 @@ def test_ids_that_pass_through_or_are_selected_keep_their_bits(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "uint64"])
 def test_whole_types_are_exact_over_their_range(dtype, tmp_path):
-    text = f"g ({dtype}[n] id, float[n,1] price) => ({dtype}[n] same, float[n,1] y) {{ same = Identity (id) y = Shrink (price) }}"
+    text = "g (int64[n] id, float[n,1] x) => (int64[n] same, float[n,1] y) { same = Identity (id) y = Shrink (x) }"
+    text = text.replace("int64", dtype)
     limits = np.iinfo(dtype)
     ids = np.array([limits.min, limits.max, 2**24 + 1], dtype)
-    inputs = {"id": ids.astype(np.int64), "price": np.zeros((3, 1), np.float32)}
+    inputs = {"id": ids.astype(np.int64), "x": np.zeros((3, 1), np.float32)}
     found = replies(tmp_path, spelled(tmp_path / "m.onnx", text), inputs)
     assert (found["same"].dtype, found["same"].tolist()) == (ids.dtype, ids.tolist())
 
