@@ -35,6 +35,9 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 ADDING = frozenset({"Add", "Sub"})
 RESHAPING = frozenset({"Flatten", "Reshape", "Shape", "Squeeze", "Transpose", "Unsqueeze"})
 MOVING = frozenset({"Cast", "Concat", "Constant", "Gather", "Identity", "Slice", "Split"}) | RESHAPING
+SHAPES = ("Shape", "Size")
+SIZING = MOVING | ADDING | {"ConstantOfShape", "Div", "Max", "Min", "Mod", "Mul", "Range", "ReduceProd", "Size"}
+"""Operators of sizes, as view(-1, n) computes them; what they compute from values of inputs is no id."""
 MAX_DIM = 4096
 MAX_COLUMNS = 4096
 PROBED = (3, 5)
@@ -180,14 +183,20 @@ def _moved_from(model: NativeModel, name: str) -> str:
     return name
 
 
-def _adds_constants(above: Sequence[Any], inputs: Sequence[str]) -> bool:
-    """Report whether what nodes add is computed from no input."""
+def _only_moves(above: Sequence[Any], inputs: Sequence[str]) -> bool:
+    """Report whether nodes only move values of inputs, and add what is computed from none."""
     moved = set(inputs)
     for node in above:
+        if node.domain or node.op_type not in SIZING:
+            return False
+        if node.op_type in SHAPES:
+            continue
         read = [name for name in node.input if name in moved]
         if node.op_type in ADDING and read and (read != [node.input[0]] if node.op_type == "Sub" else len(read) > 1):
             return False
         if read:
+            if node.op_type not in MOVING | ADDING:
+                return False
             moved.update(node.output)
     return True
 
@@ -218,8 +227,7 @@ class _Probe:
         read = {name for one in above for name in one.input} | {node.input[1]}
         inputs = [name for name in self._ids if name in read]
         others = {info.name for info in self._proto.graph.input} - self._weights.keys() - self._ids.keys()
-        moving = all(one.op_type in MOVING | ADDING and not one.domain for one in above)
-        if not inputs or read & others or not moving or not _adds_constants(above, inputs):
+        if not inputs or read & others or not _only_moves(above, inputs):
             return None
         observed = self._observe(above, node.input[1], inputs, read)
         if not observed:

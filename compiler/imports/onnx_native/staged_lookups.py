@@ -22,13 +22,18 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import taken
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, needed_nodes
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import ROWS
 from freshet_serving.compiler.imports.onnx_native.served_graph import package_name, renamed_node
-from freshet_serving.compiler.imports.onnx_native.served_lookups import MAX_DIM, MOVING, plain_gather
+from freshet_serving.compiler.imports.onnx_native.served_lookups import (
+    MAX_DIM,
+    MOVING,
+    SHAPES,
+    SIZING,
+    plain_gather,
+)
 
 OPSET = 11
 """The first with Range."""
 EMPTY_OPSET = 14
 """The first whose Reshape can make a tensor without values."""
-SHAPES = ("Shape", "Size")
 WHOLE = (TensorProto.INT32, TensorProto.INT64)
 MOVED = "places/"
 
@@ -104,10 +109,12 @@ def _lookup(model: NativeModel, node: Any, table: str) -> StagedLookup | None:
         data = set(one.input) if one.op_type == "Concat" else {one.input[0]} if one.input else set()
         rest = set(one.input) - data
         kind = next((a.i for a in one.attribute if a.name == "to"), 0) if one.op_type == "Cast" else TensorProto.INT64
-        if one.op_type not in MOVING or one.domain or kind not in WHOLE or not others.isdisjoint(one.input):
+        if one.op_type not in SIZING or one.domain or kind not in WHOLE or not others.isdisjoint(one.input):
             return None
         if one.op_type in SHAPES:
             continue
+        if one.op_type not in MOVING and (data | rest) & moved:
+            return None
         if data & moved:
             # Values that decide where others go, and ids that the graph has itself, are no values of inputs alone.
             if rest & moved or not data <= moved:

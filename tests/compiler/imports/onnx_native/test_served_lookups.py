@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
 from freshet_serving.compiler.imports.onnx_native.served_lookups import find_lookups
 from tests.compiler.imports.onnx_native.native_models import ITEMS, normal, spelled
@@ -91,3 +92,32 @@ def test_use_inside_a_body_is_another_use(tmp_path):
     }"""
     weights = {**WEIGHTS, "truth": np.array(True)}
     assert find_lookups(read_native(spelled(tmp_path / "m.onnx", text, **weights))) == []
+
+
+VIEWED = """g (int64[n,6] ids) => (float[n,1] y) {
+    one = Constant <value_ints = [1]> () two = Constant <value_ints = [2]> () zero = Constant <value_ints = [0]> ()
+    sizes = Shape (ids) rows = Slice (sizes, zero, one) length = Slice (sizes, one, two)
+    SIZES
+    viewed = Reshape (ids, view)
+    e = Gather (emb, viewed)
+    pooled = ReduceMean <axes = [1], keepdims = 0> (e)
+    y = Gemm (pooled, w)
+}"""
+SIZES_OF_VIEWS = [
+    "more = Mul (rows, one) view = Concat <axis = 0> (more, length)",
+    "all = Size (ids) each = Div (all, rows) view = Concat <axis = 0> (rows, each)",
+    "most = Max (length, one) view = Concat <axis = 0> (rows, most)",
+]
+
+
+@pytest.mark.parametrize("sizes", SIZES_OF_VIEWS)
+@pytest.mark.parametrize("length", ["6", "m"])
+def test_ids_behind_a_view_of_computed_sizes_are_looked_up(sizes, length, tmp_path):
+    random = np.random.default_rng(0)
+    weights = {"emb": random.standard_normal((50, 4)), "w": random.standard_normal((4, 1))}
+    text = VIEWED.replace("SIZES", sizes).replace("n,6", f"n,{length}")
+    path = spelled(tmp_path / "m.onnx", text, **{name: w.astype(np.float32) for name, w in weights.items()})
+    importer = NativeImporter(path, "")
+    draft = importer.draft("m", 1)
+    importer._prove(draft)
+    assert [table.name for table in draft.manifest.tables] == ["emb"]
