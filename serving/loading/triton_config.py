@@ -58,7 +58,8 @@ def remarks(text: str, manifest: Manifest | None) -> list[tuple[bool, str]]:
     said = []
     if manifest is not None:
         inputs = [*(i.name for i in manifest.inputs), *manifest.own_names]
-        sides = (("input", inputs), ("output", [*(o.name for o in manifest.outputs), *manifest.replies()]))
+        outputs = list(dict.fromkeys([*(o.name for o in manifest.outputs), *manifest.replies()]))
+        sides = (("input", inputs), ("output", outputs))
         for side, known in sides:
             named = [n for entry in fields.get(side, ()) if isinstance(entry, dict) for n in entry.get("name", ())]
             odd = [n for n in named if str(n) not in known and not str(n).endswith(".row_splits")]
