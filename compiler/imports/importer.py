@@ -268,7 +268,8 @@ class Importer:
             dtype = STRING if labelled else np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
             if ref in exact:
                 shape = list(dims) if each == 1 and len(dims) < MAX_RANK else [self.shapes.size(ref)]
-                found.append(replace(output, dims=shape, dtype=dtype, exact=True))
+                flat = dims == (1,) and self._flat(ref)
+                found.append(replace(output, dims=shape, dtype=dtype, flat=flat, exact=True))
                 continue
             if labelled:
                 found.append(replace(output, dims=list(dims) if kept else None, dtype=STRING))

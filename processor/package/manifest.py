@@ -430,7 +430,8 @@ def validate(manifest: Manifest) -> None:
         fits = o.dims is None or _fills(o.dims, numbers)
         _want(fits, f"{where}.dims: expected sizes whose product is {numbers}, got {o.dims}")
         validate_labels(where, o.dtype, o.labels)
-        _want(not o.flat or (o.columns == 1 and o.dims is None), f"{where}.flat: expected false for this shape")
+        single = o.dims == [1] if o.exact else o.columns == 1 and o.dims is None
+        _want(not o.flat or single, f"{where}.flat: expected false for this shape")
     validate_signatures(m.signatures, [o.name for o in m.outputs])
     validate_own_names(m.own_names, {i.name for i in m.inputs})
     for t in m.tables:

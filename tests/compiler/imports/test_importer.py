@@ -145,9 +145,10 @@ def test_types_and_ranks_are_kept_as_declared_by_the_model(tmp_path):
     }  # fmt: skip
     assert {o.name: (o.columns, o.dims, o.dtype) for o in manifest.outputs} == {
         "score": (1, [], "float32"), "column": (1, None, "float32"),
-        "grid": (4, [2, 2], "float32"), "label": (1, [], "int64"),
+        "grid": (4, [2, 2], "float32"), "label": (3, [], "int64"),
     }  # fmt: skip
-    assert any("'label' is int64: computed as float32" in note for note in imported.report["notes"])
+    assert [o.name for o in manifest.outputs if o.exact] == ["label"]
+    assert not any("computed as float32" in note for note in imported.report["notes"])
 
 
 class Halves(tf.Module):
@@ -197,3 +198,20 @@ def test_whole_numbers_that_need_no_arithmetic_keep_type_and_bits(tmp_path):
     own = module.score(ids, tf.constant(inputs["user"], tf.int32), inputs["price"])
     for name, tensor in own.items():
         assert (found[name].dtype, found[name].tolist()) == (tensor.numpy().dtype, tensor.numpy().tolist()), name
+
+
+class Chosen(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="price")])
+    def score(self, price):
+        best = tf.where(price > 0.5, tf.constant(2**40 + 1, tf.int64), tf.constant(7, tf.int64))
+        return {"score": price * 2.0, "best": best}
+
+
+def test_constant_whole_numbers_above_24_bits_are_exact(tmp_path):
+    module = Chosen()
+    import_model(saved(module, tmp_path / "model", module.score), tmp_path / "r", "m")
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "r"), sessions=1)) as processor:
+        manifest = processor.predictor.manifest("m")[0]
+        reply = processor.process(PredictRequest("m", {"price": np.array([0.25, 0.75], np.float32)}))
+        found = as_declared(reply.outputs, manifest)
+    assert found["best"].tolist() == [7, 2**40 + 1]

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -51,6 +53,16 @@ def test_arrays_become_columns():
     assert isinstance(inputs["tags"].values, Strings)
     assert inputs["tags"].row_splits.tolist() == [0, 1, 2]
     assert inputs["floats"].tolist() == [[0.5, 1], [2, 3]]
+
+
+def test_inputs_have_the_models_own_names_too():
+    first = MANIFEST.inputs[0].name
+    manifest, made = dataclasses.replace(MANIFEST, own_names={"its:own": first}), request()
+    made.inputs["its:own"].CopyFrom(made.inputs[first])
+    with pytest.raises(BadInput, match="got both"):
+        eas.decode(made.SerializeToString(), manifest)
+    del made.inputs[first]
+    assert first in eas.decode(made.SerializeToString(), manifest)[0]
 
 
 @pytest.mark.parametrize(

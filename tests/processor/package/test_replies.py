@@ -7,7 +7,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import CLASSIFY, File, Manifest, Output, ServingSignature
-from freshet_serving.processor.package.replies import MAX_LABELS, labelled, labels_of, texts
+from freshet_serving.processor.package.replies import MAX_LABELS, PIECE_BITS, joined, labelled, labels_of, texts
 from tests.support.packages import manifest as package_manifest
 
 FILES = {entry.file: File(3, "00000000") for entry in package_manifest().executables}
@@ -61,3 +61,31 @@ def test_labels_are_a_bounded_list_of_utf8():
     assert labels_of(np.array([b"a", "\u00e9"], object)) == ["a", "\u00e9"]
     for values in (["a"] * (MAX_LABELS + 1), [b"\xff"], [], [["a"]]):
         assert labels_of(np.array(values, object)) is None
+
+
+def test_own_names_and_exact_outputs_are_read_back_from_the_manifest():
+    exact = Output("ids", 6, dims=[2], dtype="int64", exact=True)
+    own_names = {"user:id": GOOD.inputs[0].name}
+    manifest = dataclasses.replace(GOOD, outputs=[exact], graphs={}, own_names=own_names)
+    again = Manifest.from_json(manifest.to_json())
+    assert (again.outputs, again.own_names) == ([exact], own_names)
+    assert b'"own_names"' not in GOOD.to_json()
+    assert b'"exact"' not in GOOD.to_json()
+    for changed in ({"own_names": {"user:id": "no"}}, {"own_names": {GOOD.inputs[0].name: GOOD.inputs[0].name}}):
+        with pytest.raises(BadInput, match=r"own_names.*expected another name of an input"):
+            dataclasses.replace(manifest, **changed).to_json()
+    for odd in (Output("ids", 6, dtype="int64", exact=True), Output("ids", 3, dims=[], dtype="float32", exact=True)):
+        with pytest.raises(BadInput, match="exact: expected false for this type and shape"):
+            dataclasses.replace(manifest, outputs=[odd]).to_json()
+
+
+def test_pieces_are_joined_to_the_numbers_that_they_are_of():
+    numbers = np.array([[0, 2**24 + 1], [2**63 - 1, -(2**63)], [-1, -(2**24) - 1]])
+    low, above = numbers % (1 << PIECE_BITS), numbers >> PIECE_BITS
+    pieces = np.hstack([low, above % (1 << PIECE_BITS), above >> PIECE_BITS]).astype(np.float32)
+    np.testing.assert_array_equal(joined(pieces), numbers)
+
+
+def test_positions_outside_the_labels_get_the_unknown_one():
+    positions = np.array([0.0, 7.0, -1.0, np.nan], np.float32)
+    assert labelled(positions, texts(["a", "b"]), "none").tolist() == ["a", "none", "none", "none"]

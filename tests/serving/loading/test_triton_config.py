@@ -1,10 +1,13 @@
 """Triton's config.pbtxt: read for names, the rest named as passed over, whatever the text is like."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import ServingSignature
 from freshet_serving.serving.loading.triton_config import MAX_DEPTH, parse, remarks
 from tests.serving.fakes import PACKED
 
@@ -49,6 +52,13 @@ def test_names_missing_from_the_model_are_reported():
         "config.pbtxt: expected outputs of the model, score, got 'OUTPUT0'",
     ]
     assert not any(wrong for wrong, _ in remarks(TEXT.replace('"score"', '"OUTPUT0"'), None))
+
+
+def test_own_names_of_a_models_signature_are_known():
+    signatures = [ServingSignature("serving_default", outputs={"p:click": "score"})]
+    manifest = dataclasses.replace(PACKED, own_names={"its:ids": "ids"}, signatures=signatures)
+    said = remarks(TEXT.replace('"score"', '"p:click"').replace('"ids"', '"its:ids"'), manifest)
+    assert not any(wrong for wrong, _ in said)
 
 
 @pytest.mark.parametrize(
