@@ -166,6 +166,19 @@ def test_outputs_computed_number_by_number_follow_the_rank(tmp_path):
     assert {o.name: (o.dims, o.flat) for o in kept.outputs} == {"each": (None, True), "total": (None, False)}
 
 
+class Same(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.int64, name="x")])
+    def serve(self, x):
+        return {"same": tf.identity(x)}
+
+
+def test_exact_outputs_follow_the_rank_too(tmp_path):
+    model = Same()
+    imported = import_model(saved(model, tmp_path / "same", model.serve), tmp_path, "served")
+    (output,) = VersionReader(imported.folder).manifest.outputs
+    assert (output.dims, output.exact, output.flat) == ([1], True, True)
+
+
 class Selecting(tf.Module):
     """Ids beside scores: passed through, reshaped, the ids of the best scores, gathered from constants."""
 
