@@ -78,6 +78,35 @@ def flat(story: Story) -> None:
     story.moment("delta 1")
 
 
+def exact(story: Story) -> None:
+    """Ids that pass through, labels of a lookup table, and an output with a name of its own in the signature."""
+
+    class Model(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            names = tf.lookup.KeyValueTensorInitializer(tf.constant([1, 3], tf.int64), ["one", "three"])
+            self.names, self.slope = tf.lookup.StaticHashTable(names, "other"), _variable(6, 1, name="slope")
+
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec([None, 1], tf.float32, name="x"),
+                tf.TensorSpec([None], tf.int64, name="user"),
+            ]
+        )
+        def score(self, x: Any, user: Any) -> Any:
+            return {"p:x": x * self.slope, "user_out": tf.identity(user), "label": self.names.lookup(user)}
+
+    _import(story, Model(), ("x", "user"), staged=False)
+    manifest = story.version.manifest
+    exact_outputs = {o.name for o in manifest.outputs if o.exact}
+    if exact_outputs != {"user_out", "label"} or "p:x" not in manifest.replies():
+        raise ValueError(f"expected exact ids and labels, and names of the signature, got {manifest.outputs}")
+    story.moment("published")
+    Publisher(story.repository, MODEL).publish(
+        dense={n: a + np.float32(0.25) for n, a in story.version.dense().items()}
+    )
+    story.moment("delta 1")
+
+
 def fallback(story: Story) -> None:
     """A regular expression that the engine does not compute, before the lookup: TensorFlow makes the key."""
 

@@ -99,6 +99,9 @@ RECIPES = {
     "import-flat": Recipe(
         foreign.flat, "an imported SavedModel of a number, with an output that follows the rank of the request"
     ),
+    "import-exact": Recipe(
+        foreign.exact, "an imported SavedModel with exact whole numbers, labels of a table and names of its own"
+    ),
     "import-onnx": Recipe(foreign.from_onnx, "an imported ONNX file"),
     "import-onnx-lists": Recipe(
         foreign.lists_from_onnx,
