@@ -265,6 +265,8 @@ class Importer:
             kept = each == 1 and dims != (output.columns,) and len(dims) < MAX_RANK
             if (labelled := self.labels.get(output.name)) is not None:
                 output = replace(output, labels=labelled.labels, unknown=labelled.unknown)
+                each, dims = 1, self._label_dims(output.name, labelled)
+                kept = dims != (output.columns,) and len(dims) < MAX_RANK
             dtype = STRING if labelled else np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
             if ref in exact:
                 shape = list(dims) if each == 1 and len(dims) < MAX_RANK else [self.shapes.size(ref)]
@@ -278,6 +280,16 @@ class Importer:
             flat = dims == (1,) and self._flat(ref)
             found.append(replace(output, dims=list(dims) if kept else None, dtype=dtype, flat=flat))
         return found
+
+    def _label_dims(self, name: str, labelled: LabelledOutput) -> tuple[int, ...]:
+        """Return the shape of a row of strings; raises BadInput if they are not in the order of their positions."""
+        feeds = feeds_of({fed.name: fed for fed in self.source.inputs}, self.samples[-1], SIZES[-1])
+        (strings,) = self.runner.run([labelled.strings], feeds)
+        if np.shape(strings)[:1] != (SIZES[-1],) or np.size(strings) != np.size(
+            self.shapes.values[-1][labelled.positions]
+        ):
+            raise BadInput(f"output {name[:64]!r}: expected labels for every row, got shape {list(np.shape(strings))}")
+        return tuple(np.shape(strings)[1:])
 
     def _flat(self, ref: Ref) -> bool:
         """Return whether inputs without their last dimension, of one column, give an output without it.

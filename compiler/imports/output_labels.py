@@ -16,16 +16,21 @@ from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import MAX_LABELS, labels_of
 
+SHAPING = ("ExpandDims", "Identity", "Reshape", "Squeeze")
+"""Operations that change neither strings nor their order."""
+
 
 class LabelledOutput(NamedTuple):
     """An output of strings that are taken from constants.
 
     Attributes:
-        positions: The tensor of whole numbers that the strings are taken at.
+        strings: The output.
+        positions: The tensor of whole numbers that the strings are taken at, maybe in another shape.
         labels: The string at each position.
         unknown: The string at others.
     """
 
+    strings: Ref
     positions: Ref
     labels: list[str]
     unknown: str = ""
@@ -39,10 +44,10 @@ def labelled_output(runner: Runner, ref: Ref) -> LabelledOutput | None:
         ref: The output.
     """
     node = runner.graph.nodes[ref[0]]
-    while node.op == "Identity":
+    while node.op in SHAPING:
         node = runner.graph.nodes[node.inputs[0][0]]
     if node.op == "LookupTableFindV2":
-        return _looked_up(runner, *node.inputs)
+        return _looked_up(runner, ref, *node.inputs)
     if node.op not in ("GatherV2", "Gather"):
         return None
     above = runner.graph.ancestors(node.inputs[:1])
@@ -51,10 +56,10 @@ def labelled_output(runner: Runner, ref: Ref) -> LabelledOutput | None:
     if node.op == "GatherV2" and (node.definition.attr["batch_dims"].i or _constant(runner, node.inputs[2]) != 0):
         return None
     labels = labels_of(np.asarray(runner.run([node.inputs[0]], {})[0], object))
-    return None if labels is None else LabelledOutput(node.inputs[1], labels)
+    return None if labels is None else LabelledOutput(ref, node.inputs[1], labels)
 
 
-def _looked_up(runner: Runner, table: Ref, positions: Ref, default: Ref) -> LabelledOutput | None:
+def _looked_up(runner: Runner, ref: Ref, table: Ref, positions: Ref, default: Ref) -> LabelledOutput | None:
     """Return the labels of a lookup table by whole numbers; None for other keys, and for too large ones."""
     if not runner.tensor(positions).dtype.is_integer:
         return None
@@ -67,7 +72,7 @@ def _looked_up(runner: Runner, table: Ref, positions: Ref, default: Ref) -> Labe
     strings = np.full(int(keys.max()) + 1, unknown[0], object)
     strings[keys] = values
     labels = labels_of(strings)
-    return None if labels is None else LabelledOutput(positions, labels, unknown[0])
+    return None if labels is None else LabelledOutput(ref, positions, labels, unknown[0])
 
 
 def _constant(runner: Runner, ref: Ref) -> int | None:

@@ -80,11 +80,9 @@ class Classifier(tf.Module):
     )
     def classify(self, x, id):
         scores, places = tf.math.top_k(x, 2)
-        return {
-            "scores": scores,
-            "classes": self.names.lookup(tf.cast(places, tf.int64)),
-            "name": self.pairs.lookup(id),
-        }
+        names = self.names.lookup(tf.cast(places, tf.int64))
+        best = tf.expand_dims(self.names.lookup(tf.argmax(x, 1)), 1)
+        return {"scores": scores, "classes": names, "best": best, "name": self.pairs.lookup(id)}
 
 
 def test_labels_of_lookup_tables_are_served(tmp_path):
@@ -97,4 +95,5 @@ def test_labels_of_lookup_tables_are_served(tmp_path):
         manifest = processor.predictor.manifest("m")[0]
         found = as_declared(processor.process(PredictRequest("m", {"x": x, "id": ids})).outputs, manifest)
     assert found["classes"].tolist() == [["other", "green"], ["red", "green"]]
+    assert found["best"].tolist() == [["other"], ["red"]]
     assert found["name"].tolist() == ["none", "five"]
