@@ -251,6 +251,7 @@ def test_closing_frees_maps_leases_and_threads_without_the_collector(root):
         gc.enable()
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_forked_child_raises_in_place_of_waiting_for_threads(root, open_processor):
     write_package(root, 3, users=USERS)
     opened = open_processor()
