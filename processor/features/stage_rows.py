@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, join_columns
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.errors import Expired, FreshetError
 from freshet_serving.processor.features.input_reader import InputReader
 from freshet_serving.processor.features.late_values import LateFill, SentColumns
 from freshet_serving.processor.features.stage_runs import StageRuns
@@ -92,7 +92,8 @@ class StageRows:
                     pieces.append(self._stage.run_piece(part, count, found, request.limit))
                 made = {r.name: join_columns([piece[r.name] for piece in pieces]) for r, _ in self._readers}
             except FreshetError as error:
-                refusal = error
+                # A session takes EndedRun for the end of the whole batch; this is one request's.
+                refusal = Expired(str(error)) if isinstance(error, Expired) else error
                 made = {
                     r.name: np.full((rows, r.width) if r.spec.columns else rows, np.nan, np.float32)
                     for r, _ in self._readers

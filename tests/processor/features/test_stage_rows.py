@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from freshet_serving.processor.backends import EndedRun
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.errors import BadInput, Expired, TooLarge
 from freshet_serving.processor.features import stage_runs
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
@@ -142,6 +143,18 @@ def test_pieces_of_a_span_give_what_one_run_gives(asked, span, tables, monkeypat
     got = fill(plan, tables, [bound], [span])
     np.testing.assert_array_equal(got, expected(*asked)[first : first + rows])
     assert stage.calls == [1] * rows
+
+
+def test_run_that_did_not_end_in_time_fails_its_request_alone(tables):
+    class Slow(Sums):
+        def run(self, inputs, rows, found):
+            raise EndedRun("the model did not finish in time for these inputs")
+
+    plan = SparsePlan(manifest(), Slow())
+    bound = plan.bind_inputs(request(*ONE))
+    with pytest.raises(Expired, match="did not finish in time") as late:
+        fill(plan, tables, [bound], [(0, 1)])
+    assert not isinstance(late.value, EndedRun)
 
 
 def test_run_has_the_rows_of_its_span_alone(tables):
