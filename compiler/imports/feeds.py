@@ -8,7 +8,7 @@ any number of columns ("padded") is a ragged input with rows of equal length.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,15 +158,22 @@ def by_input(given: Mapping[str, Any] | None, fed: Iterable[FeedSpec]) -> dict[s
     return None if given is None else {names.get(name, name): value for name, value in given.items()}
 
 
-def feeds_of(fed: Mapping[str, FeedSpec], columns: Mapping[str, Column], rows: int) -> Feeds:
+def feeds_of(
+    fed: Mapping[str, FeedSpec], columns: Mapping[str, Column], rows: int, single: Collection[str] = ()
+) -> Feeds:
     """Return all tensors to feed, by node.
 
     Args:
         fed: The inputs by name.
         columns: The columns by name.
         rows: Number of rows.
+        single: Inputs whose one row is not repeated for the rows of the others.
     """
-    return {node: array for name, f in fed.items() for node, array in f.feeds(columns[name], rows).items()}
+    found: Feeds = {}
+    for name, one in fed.items():
+        column = columns[name]
+        found |= one.feeds(column, 1 if name in single and one.is_single(column) else rows)
+    return found
 
 
 def repeated_rows(fed: FeedSpec, values: Any, rows: int) -> Column:

@@ -146,14 +146,25 @@ def assumed(manifest: Manifest) -> StageGrowth:
 
 def _column(spec: Input, rows: int, length: int, sizing: bool, value: int) -> Column:
     """Return a column of one value and short words; of values that stand for the length if these say a size."""
-    each = length if spec.ragged else spec.columns or 1
-    count = rows * each
+    count = rows * (length if spec.ragged else spec.columns or 1)
     values: Any
     if spec.dtype == "string":
         values = Strings.of([b"a " * (length // 2) if sizing else b"a"] * count)
     else:
         dtype = np.float32 if spec.dtype == "float32" else np.int64
         values = np.full(count, length if sizing else value if dtype is np.int64 else 0, dtype)
+    return shaped(spec, values, rows, length)
+
+
+def shaped(spec: Input, values: Any, rows: int, length: int) -> Column:
+    """Return values as the column of an input.
+
+    Args:
+        spec: The input.
+        values: All of them, end to end.
+        rows: Number of rows.
+        length: Values of each row if the input has lists.
+    """
     if spec.ragged:
         return Ragged(values, np.arange(rows + 1, dtype=np.int64) * length)
     column: Column = values.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else values

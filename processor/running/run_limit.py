@@ -4,7 +4,7 @@ The values of a request may decide how many trips a loop of an imported graph ma
 session for minutes. Runs of such graphs can be ended (EndableRun), and so can runs of a stage; all others are never
 touched.
 
-Invariants. One thread ends the runs of all sessions.
+Invariants. One thread ends the runs of all threads that share a RunEnds.
 1. An end never reaches a later run. It is given under the lock, to a run that is in progress; the run takes it back
    under the lock when it returns, before its call can run again.
 2. A run that is still in progress at its limit is ended then: the thread wakes no later than that. A run wakes the

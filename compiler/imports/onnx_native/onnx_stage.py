@@ -28,7 +28,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.imports.error_reason import reason_of
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of
 from freshet_serving.processor.backends import EndableRun, EndedRun
 from freshet_serving.processor.backends.onnxfile import external_weights
 from freshet_serving.processor.columns import Column
@@ -44,7 +44,7 @@ ROWS = "rows/"
 RECURRENT_KEY = "freshet.recurrent"
 """Metadata of a graph with recurrent layers: ONNX Runtime ends the process if one of them has no steps."""
 SINGLE_KEY = "freshet.single"
-"""Metadata: the inputs that may have one row beside the many of the others (single_rows), as spelled_names() does."""
+"""Metadata: the inputs that may have one row beside the many of the others (single_rows), joined by SEPARATOR."""
 TYPES = {"tensor(string)": np.dtype(object), "tensor(float)": np.dtype(np.float32), "tensor(double)": np.dtype(float)}
 
 
@@ -107,13 +107,7 @@ class OnnxStage:
     ) -> dict[str, Column]:
         """As EndableStage.run(); `single` replaces the stage's own for a trial."""
         once = self.single if single is None else single
-        feeds = {
-            node: text_of(array)
-            for name, fed in self._fed.items()
-            for node, array in fed.feeds(
-                inputs[name], 1 if name in once and fed.is_single(inputs[name]) else rows
-            ).items()
-        }
+        feeds = {node: text_of(array) for node, array in feeds_of(self._fed, inputs, rows, once).items()}
         empty = [name for name, fed in self._fed.items() if fed.kind == PADDED and not feeds[f"input/{name}"].size]
         if self._recurrent and empty:
             raise BadInput(f"input {empty[0]!r}: expected at least one value a row: the model has recurrent layers")
@@ -139,11 +133,6 @@ class OnnxStage:
         return column.reshape((rows, output.columns) if output.columns else rows)
 
 
-def spelled_names(names: Sequence[str]) -> str:
-    """Return names of inputs, which have no spaces, as one text."""
-    return SEPARATOR.join(names)
-
-
 class TracedOnnxStage:
     """A stage whose runs are written down by ONNX Runtime's profiler."""
 
@@ -163,9 +152,9 @@ class TracedOnnxStage:
         self._stage = copy(stage)
         self._stage._session = self._session = _session(data, options)
         self._written: Path | None = None
-        self._strings = [name for name, fed in stage._fed.items() if fed.dtype.hasobject]
-        # ONNX Runtime names an operator's domain nowhere in a session, and only StringSplit makes lists of strings.
-        self.sized_by = frozenset(self._strings if b"StringSplit" in data else ())
+        # Only StringSplit makes lists of strings, and a session does not list its operators.
+        strings = [name for name, fed in stage._fed.items() if fed.dtype.hasobject]
+        self.sized_by = frozenset(strings if b"StringSplit" in data else ())
 
     def run(
         self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from freshet_serving.compiler.imports.onnx_native.onnx_stage import SINGLE_KEY, OnnxStage, spelled_names
-from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import SEPARATOR, SINGLE_KEY, OnnxStage
+from freshet_serving.processor.columns import Column, Strings, join_columns
 from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.features.growth_meter import shaped
 from freshet_serving.processor.package import Input, Manifest
 
 SHAPES = ((3, 4), (5, 2))
@@ -39,7 +40,7 @@ def with_single_rows(manifest: Manifest, data: bytes) -> bytes:
     if not names or (len(names) > 1 and not _alike(manifest, stage, set(names) - {_last(stage, names)})):
         return data
     model = onnx.load_from_string(data)
-    model.metadata_props.add(key=SINGLE_KEY, value=spelled_names(names))
+    model.metadata_props.add(key=SINGLE_KEY, value=SEPARATOR.join(names))
     marked: bytes = model.SerializeToString(deterministic=True)
     return marked
 
@@ -72,15 +73,13 @@ def _alike(manifest: Manifest, stage: OnnxStage, single: Collection[str]) -> boo
 
 
 def _column(spec: Input, rows: int, length: int, random: np.random.Generator) -> Column:
-    each = length if spec.ragged else spec.columns or 1
-    values: Any = random.integers(0, IDS, rows * each)
+    count = rows * (length if spec.ragged else spec.columns or 1)
+    values: Any = random.integers(0, IDS, count)
     if spec.dtype == "string":
         values = Strings.of([str(value) for value in values.tolist()])
     elif spec.dtype == "float32":
-        values = random.standard_normal(rows * each).astype(np.float32)
-    if spec.ragged:
-        return Ragged(values, np.arange(rows + 1, dtype=np.int64) * length)
-    return values.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else values  # type: ignore[no-any-return]
+        values = random.standard_normal(count).astype(np.float32)
+    return shaped(spec, values, rows, length)
 
 
 def _rows(
