@@ -189,17 +189,19 @@ class DraftBuilder:
         It is a new one, or one of the same variable with the same rows under the same keys.
         """
         strings = isinstance(lookup.keys, list)
-        default = [] if lookup.default is None else [float(v) for v in lookup.default]
+        default = [float(v) for v in lookup.default] if lookup.default is not None and lookup.default.any() else []
         # Identify the rows by a digest: tables may be large.
         keys = repr(lookup.keys).encode() if isinstance(lookup.keys, list) else np.ascontiguousarray(lookup.keys).data
         digests = [hashlib.sha256(part).digest() for part in (keys, np.ascontiguousarray(lookup.rows).data)]
-        same = (lookup.variable, *digests, tuple(default), strings)
+        same = (lookup.variable, *digests, tuple(default), lookup.default is None, strings)
         if same in self._same:
             return self._same[same]
         label = self._variables[lookup.variable].replace("/", ".") if lookup.variable else f"{source}.keys"
         name = _unused(plain(label), self._draft.tables)
         ids, seed = _hashed(lookup.keys) if isinstance(lookup.keys, list) else (lookup.keys, 0)
-        spec = TableEntry(name, lookup.dim, len(ids), default=default, hash_seed=seed)
+        # A trained row of unknown keys is one that deltas can bring.
+        unknown = _unused_key(ids) if lookup.variable and lookup.default is not None else None
+        spec = TableEntry(name, lookup.dim, len(ids), default=default, hash_seed=seed, unknown_key=unknown)
         self._draft.tables[name] = (spec, (ids, lookup.rows))
         self._same[same] = name
         return name
@@ -213,6 +215,14 @@ def _hashed(keys: list[bytes]) -> tuple[NDArray[np.int64], int]:
         if len(np.unique(ids)) == len(ids):
             return ids, seed
     raise BadInput("table: no hash seed tells its keys apart")
+
+
+def _unused_key(ids: NDArray[np.int64]) -> int:
+    """Return the smallest int64 that is no id."""
+    key = int(np.iinfo(np.int64).min)
+    while (ids == key).any():
+        key += 1
+    return key
 
 
 def _unused(name: str, taken: Container[str]) -> str:

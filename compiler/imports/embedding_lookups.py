@@ -53,7 +53,7 @@ class Lookup:
         source: The tensor D.
         keys: Distinct keys; ids are ascending.
         rows: float32 [keys, dim].
-        default: float32 [dim], the row of any other key; None for zeros.
+        default: float32 [dim], the row of any other key; None for zeros, if the model refuses other keys.
         variable: The variable that the rows are from; "" if they are computed.
     """
 
@@ -161,12 +161,12 @@ class LookupFinder:
         return [(n.name, 0) for n in nodes if n.op == "GatherV2" and n.name not in self._shapes.constant]
 
     def _default(self, steps: Sequence[tuple[Ref, Ref]], keys: Keys) -> NDArray[np.float32] | None:
-        """Return the row of any other key; None for zeros, and if the model refuses other keys."""
+        """Return the row of any other key; None if the model refuses other keys."""
         try:
-            row = self._evaluate(steps, self._other(keys))[0]
+            row: NDArray[np.float32] = self._evaluate(steps, self._other(keys))[0]
         except BadInput:
             return None
-        return row if row.any() else None
+        return row
 
     def _width(self, target: Ref, source: Ref) -> int:
         values = self._shapes.values[0]

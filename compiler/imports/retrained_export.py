@@ -11,6 +11,7 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import quiet, tf
@@ -19,6 +20,8 @@ from freshet_serving.compiler.imports.export_check import RetrainedExport, check
 from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importer import CLOSE, Importer
 from freshet_serving.compiler.imports.importing import ImportOptions
+from freshet_serving.processor.backends import Matrix
+from freshet_serving.processor.package import TableEntry
 from freshet_serving.processor.repository import GRAPH, VersionReader
 
 ROWS = 64
@@ -48,13 +51,23 @@ def read_export(source: Path, version: VersionReader, options: ImportOptions | N
         if served.stage is not None and stage_digest(version.file(served.stage.file)) != stage_digest(stage):
             raise other_model("the stage before the tables differs (vocabularies, or weights in it)")
         _check_graph(version, graph)
-        tables = {name: rows for name, (_, rows) in draft.tables.items()}
+        tables = {name: _with_unknown(served.table(name), *found) for name, found in draft.tables.items()}
     notes = [
         f"table {new.name!r}: the row of unknown keys differs; it stays as it was imported"
         for old, new in table_pairs(served, manifest)
-        if [*old.default] != [*new.default]
+        if old.unknown_key is None and [*old.default] != [*new.default]
     ]
     return RetrainedExport(tables, graph.weights, notes)
+
+
+def _with_unknown(
+    served: TableEntry, new: TableEntry, rows: tuple[NDArray[np.int64], Matrix]
+) -> tuple[NDArray[np.int64], Matrix]:
+    """Return a table's keys and rows, with the row of unknown keys if deltas of the served table can bring it."""
+    if served.unknown_key is None:
+        return rows
+    default = np.array(new.default or [0.0] * new.dim, np.float32)
+    return np.append(rows[0], served.unknown_key), np.concatenate([rows[1], default[None]])
 
 
 def stage_digest(data: bytes) -> str:

@@ -33,7 +33,7 @@ class RowKeys:
     Attributes:
         keys: int64 [n].
         rows: Row of each key, int64 [n].
-        unknown: Row of all other keys; -1 for none.
+        unknown: Row of all other keys if deltas cannot bring it; -1 for none.
     """
 
     keys: Int64s
@@ -154,7 +154,7 @@ def _row_keys(
     for lookup in candidates:
         found = _vocabulary(entry, lookup, takes_strings(manifest, entry.name))
         if found is not None and (fitting := _fitting(found, wanted, rows)) is not None:
-            return fitting
+            return _with_unknown(entry, fitting)
     if takes_integers(manifest, entry.name):
         plain = _fitting(RowKeys(np.arange(rows), np.arange(rows)), wanted, rows)
         if plain is not None:
@@ -218,3 +218,10 @@ def _fitting(found: RowKeys, wanted: Int64s, rows: int) -> RowKeys | None:
     if not here.all() or (len(at) and int(found.rows[order[at]].max()) >= rows):
         return None
     return RowKeys(wanted, found.rows[order[at]], found.unknown)
+
+
+def _with_unknown(entry: TableEntry, rows: RowKeys) -> RowKeys:
+    """Return the keys with that of the row of all other keys, if there is one and deltas can bring it."""
+    if rows.unknown < 0 or entry.unknown_key is None:
+        return rows
+    return RowKeys(np.append(rows.keys, entry.unknown_key), np.append(rows.rows, rows.unknown))

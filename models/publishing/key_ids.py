@@ -61,13 +61,19 @@ def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:
     Args:
         manifest: The package's manifest.
         table: Name of the table.
-        keys: Array or sequence of integers, or of str or bytes, or Strings.
+        keys: Array or sequence of integers, or of str or bytes, or Strings. None in a sequence is the key of the row
+            that all keys without one share (a model's out-of-vocabulary row).
 
     Raises:
         BadInput: Keys are strings although the table's features are integers, or vice versa, or are neither.
     """
     if isinstance(keys, Strings):
         keys = keys.tolist()
+    if isinstance(keys, (list, tuple)) and any(key is None for key in keys):
+        unknown = np.array([key is None for key in keys])
+        ids = np.full(len(keys), _unknown_key(manifest, table), np.int64)
+        ids[~unknown] = as_ids(manifest, table, [key for key in keys if key is not None])
+        return ids
     array = np.asarray(keys) if not isinstance(keys, (list, tuple)) else _array(keys)
     if array.ndim != 1:
         raise BadInput(f"table {table!r}: expected keys of shape [n], got {list(array.shape)}")
@@ -85,6 +91,16 @@ def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:
             )
         return hashed(words, manifest.table(table).hash_seed)
     raise BadInput(f"table {table!r}: expected integers, str or bytes as keys, got {array.dtype}")
+
+
+def _unknown_key(manifest: Manifest, table: str) -> int:
+    key = manifest.table(table).unknown_key
+    if key is None:
+        raise BadInput(
+            f"table {table!r}: expected a key, got None: its version was imported with a fixed row of unknown keys, or "
+            "has none; to change it, import the model again"
+        )
+    return key
 
 
 def carried(numbers: NDArray[Any], unsigned: bool, expected: str) -> Int64s:

@@ -155,7 +155,8 @@ class Publisher:
         If it raises, nothing is published and the call may be repeated.
 
         Args:
-            rows: By table, keys [m] (integers, str or bytes; distinct) and values [m, dim].
+            rows: By table, keys [m] (integers, str or bytes; distinct) and values [m, dim]. The key None is that of the
+                row which all keys without one share, a model's out-of-vocabulary row.
             removed: By table, keys [r] that lose their row.
             dense: By name, whole weights.
             event_time: Times of the first and the last event, Unix seconds.

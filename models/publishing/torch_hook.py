@@ -71,7 +71,8 @@ class TorchHook:
             optimizer: One, or several that step in this order; None if the loop calls step().
             every_s: Seconds between publications.
             every_batches: Batches between publications; replaces every_s.
-            keys: By table, the key of every row (strings, if the table is keyed by strings); by default row numbers.
+            keys: By table, the key of every row (strings, if the table is keyed by strings), None for the row that all
+                keys without one share; by default row numbers.
             begin: "model" publishes the model's weights at the beginning; "served" loads the served weights into the
                 model.
             compare: Ignore gradients and compare all rows.

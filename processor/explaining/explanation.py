@@ -342,7 +342,7 @@ def _read(
         table = version.tables[v.feature.table]
         origins.append(row_origins(table, v.keys, standing.epoch))
         known, found = table.look_up(v.keys, standing.epoch)
-        whole = np.repeat(table.arrays["default"][None], len(v.keys), 0)
+        whole = np.repeat(table.unknown_row(standing.epoch)[None], len(v.keys), 0)
         whole[known] = found
         rows.append(whole)
     looked_s = time.perf_counter()

@@ -49,10 +49,12 @@ from freshet_serving.processor.kernels.rows import (
     SCALES,
     TABLE_NBYTES,
     TIERED,
+    UNKNOWN_KEY,
     prefetch_row,
     row_at,
     scale_at,
     unchanged,
+    unknown_ref,
     visible,
 )
 from freshet_serving.processor.package import SCALED
@@ -107,13 +109,14 @@ def find_rows(block, first, count, waits, waiting, table, epoch, tally):
         tally: Address of the table's lookups and misses, int64 [2]; added to.
 
     Returns:
-        The number of keys without a row. They have the default row, which is float32 in every table. If there are any
-        and the table's rows are of another type, the block holds the type of each of the list's rows.
+        The number of keys that have the default row, which is float32 in every table. If there are any and
+        the table's rows are of another type, the block holds the type of each of the list's rows.
     """
     index, capacity, base_rows = load_i64(table + INDEX), load_i64(table + CAPACITY), load_i64(table + BASE_ROWS)
     base, meta, row_nbytes = load_i64(table + BASE), load_i64(table + META), load_i64(table + ROW_NBYTES)
     heads = load_i64(table + HEADS)
     special, looked, misses = load_i64(table + DTYPE), load_i64(tally), 0
+    unseen = np.int64(0)
     dtype = special % TIERED
     for i in range(waits, waits + waiting):
         wait = block + WAITS + WAIT_NBYTES * i
@@ -126,6 +129,9 @@ def find_rows(block, first, count, waits, waiting, table, epoch, tally):
             e = probe_from(index, capacity, key, start)
             if e >= 0:
                 ref = visible(load_acquire(index + 16 * e + 8), base_rows, meta, epoch)
+        if ref < 0:
+            unseen += 1
+            ref, key = unknown_ref(table, epoch), load_i64(table + UNKNOWN_KEY)
         if ref < 0:
             row = load_i64(table + DEFAULT)
             if dtype != FLOAT32:
@@ -147,7 +153,7 @@ def find_rows(block, first, count, waits, waiting, table, epoch, tally):
         prefetch_row(row, row_nbytes)
         store_i64(at + ROW, row)
     store_i64(tally, looked + count)
-    store_i64(tally + 8, load_i64(tally + 8) + misses)
+    store_i64(tally + 8, load_i64(tally + 8) + unseen)
     return misses
 
 

@@ -66,10 +66,12 @@ from freshet_serving.processor.kernels.rows import (
     ROW_NBYTES,
     TABLE_NBYTES,
     TIERED,
+    UNKNOWN_KEY,
     prefetch_row,
     row_at,
     scale_at,
     unchanged,
+    unknown_ref,
     visible,
 )
 from freshet_serving.processor.package import COMBINERS, SCALED
@@ -139,6 +141,9 @@ def carry_out(count, block, tables, epoch, counts):
             store_i64(tally, load_i64(tally) + 1)
             if ref < 0:
                 store_i64(tally + 8, load_i64(tally + 8) + 1)
+                ref = unknown_ref(table, epoch)
+                store_i64(op + 16, load_i64(table + UNKNOWN_KEY))
+            if ref < 0:
                 row = load_i64(table + DEFAULT)
             else:
                 row = row_at(table, ref)

@@ -23,7 +23,7 @@ from freshet_serving.processor.kernels.pointers import (
     store_release,
 )
 from freshet_serving.processor.kernels.pool import COLUMN, KIND, KIND_ONE, MAX_LENGTH, SOURCE, TABLE
-from freshet_serving.processor.kernels.rows import CAPACITY, INDEX, META, SETTLED, holder
+from freshet_serving.processor.kernels.rows import CAPACITY, INDEX, META, SETTLED, SHARED, UNKNOWN_KEY, holder
 
 BURIED, ELSEWHERE = -3, -4
 
@@ -118,10 +118,11 @@ def lay_out(plan, inputs, spans, remote, stands, starts):
         spans: As for kernels.pool.run.
         remote: int64 [T], the number k of a remote table, -1 for a local one.
         stands: int64 [K, 3]; written: the first entry of a stand-in among all entries, its capacity (load factor 2/3),
-            and its bound: the number of ids read of table k, repeats counted.
+            and its bound: the number of ids read of table k, repeats counted, and one for the key of unknown ids.
         starts: int64 [K + 1]; written: the cumulative bounds.
     """
     stands[:] = 0
+    stands[:, 2] = 1
     for f in range(plan.shape[0]):
         kind, source, table, max_length = plan[f, KIND], plan[f, SOURCE], plan[f, TABLE], plan[f, MAX_LENGTH]
         if table < 0 or remote[table] < 0:
@@ -236,6 +237,9 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
         index, capacity, bound = stands[k, 0], stands[k, 1], stands[k, 2]
         own, own_capacity, meta = tables[table, INDEX // 8], tables[table, CAPACITY // 8], tables[table, META // 8]
         start, count = starts[k], counts[k]
+        if tables[table, SHARED // 8] != 0:
+            key = tables[table, UNKNOWN_KEY // 8]
+            count = note(key, index, capacity, bound, own, own_capacity, meta, epoch, wanted, entries, start, count)
         for r in range(inputs.shape[0]):
             values, stride, splits = inputs[r, source, 0], inputs[r, source, 2], inputs[r, source, 3]
             first, rows = spans[r, 0], spans[r, 1]

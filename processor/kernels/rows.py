@@ -25,6 +25,7 @@ hits                     uint8 [slots], recent reads of settled slots
 ring                     int64 [RING_HEADER + RING_KEYS]: notes so far, cold lookups, hot lookups; keys of cold rows
 numbered, changed, heads the number of keys that are row numbers of the file, 0 for none; one bit a row, in int64 words;
                          int64 [numbered], the head of each key whose bit is set
+shared, unknown_key      1 if keys without a row read the row of unknown_key, while it has one; else 0
 
 Row numbers. In a table whose keys are 0 .. numbered - 1, the file's row of key k is row k. Its bit in `changed` is set
 before its head first leaves that row, and never cleared. So a reader that finds it clear has the key's row without the
@@ -49,10 +50,11 @@ from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
 from freshet_serving.processor.package import SCALED
 
-TABLE_FIELDS = 18
+TABLE_FIELDS = 20
 TABLE_NBYTES = 8 * TABLE_FIELDS
 INDEX, CAPACITY, BASE, BASE_ROWS, ARENA, META, ROW_NBYTES, DEFAULT = range(0, 64, 8)
-DTYPE, SCALES, ARENA_SCALES, LOG, RECORD_NBYTES, HITS, RING, NUMBERED, CHANGED, HEADS = range(64, TABLE_NBYTES, 8)
+DTYPE, SCALES, ARENA_SCALES, LOG, RECORD_NBYTES, HITS, RING, NUMBERED, CHANGED, HEADS = range(64, 144, 8)
+SHARED, UNKNOWN_KEY = range(144, TABLE_NBYTES, 8)
 
 SETTLED, LOGGED = 1 << 40, 1 << 41
 TIERED = 2 * SCALED
@@ -131,6 +133,19 @@ def resolve(table, key, epoch):
     if e < 0:
         return ABSENT
     return visible(load_acquire(index + 16 * e + 8), load_i64(table + BASE_ROWS), load_i64(table + META), epoch)
+
+
+@inlined
+def unknown_ref(table, epoch):
+    """Return the ref of the row of all keys without one as of an epoch, or ABSENT for the default row.
+
+    Args:
+        table: Address of the table's descriptor.
+        epoch: The epoch that is read.
+    """
+    if load_i64(table + SHARED) == 0:
+        return np.int64(ABSENT)
+    return np.int64(resolve(table, load_i64(table + UNKNOWN_KEY), epoch))
 
 
 @inlined

@@ -234,6 +234,7 @@ class Manifest:
             *((i, "declared", "") for i in (*document["inputs"], *staged)),
             *((i, "dims", None) for i in (*document["inputs"], *staged)),
             *((o, f.name, f.default) for o in document["outputs"] for f in dataclasses.fields(Output)[2:]),
+            *((t, "unknown_key", None) for t in document["tables"]),
             *((e, "unknown", "default") for e in document.get("entities", ())),
             *((e, "text_nbytes", NOT_GIVEN) for e in document.get("entities", ())),
             *((c, *plain) for s in document.get("sequences", ()) for c in s["columns"] for plain in UNSCALED.items()),
@@ -441,6 +442,7 @@ def validate(manifest: Manifest) -> None:
         known = ", ".join(STORED_TYPES)
         _want(t.dtype in STORED_TYPES, f"{where}.dtype: expected one of {known}, got {t.dtype[:40]!r}")
         _want(len(t.default) in (0, t.dim), f"{where}.default: expected [] or {t.dim} numbers, got {len(t.default)}")
+        _want(-(2**63) <= (t.unknown_key or 0) < 2**63, f"{where}.unknown_key: expected an int64, got another number")
         _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
     _validate_features(m)
     validate_entities(m)

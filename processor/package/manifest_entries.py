@@ -126,6 +126,8 @@ class TableEntry:
             record (processor.package.entities): deltas carry int32.
         default: The row of an unseen id, [dim], or [] for zeros; float32 whatever the row type.
         hash_seed: Seed of xxh3_64 over UTF-8 bytes for string features.
+        unknown_key: The key whose row all unseen ids have once a delta has brought one, which is `default` until then:
+            a model's out-of-vocabulary row; None if none can be brought.
     """
 
     name: str
@@ -134,6 +136,7 @@ class TableEntry:
     dtype: str = "float32"
     default: list[float] = field(default_factory=list)
     hash_seed: int = 0
+    unknown_key: int | None = None
 
     @property
     def delta_dtype(self) -> type[np.float32] | type[np.int32]:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.kernels import top_rows
-from freshet_serving.processor.kernels.rows import BASE_ROWS, CAPACITY
+from freshet_serving.processor.kernels.rows import BASE_ROWS, CAPACITY, SHARED, UNKNOWN_KEY
 
 ENTRIES, FEWEST_ENTRIES = 1 << 16, 64
 """Products between two questions whether to go on, a few milliseconds; for one vector, entries of the index. There are
@@ -76,7 +76,9 @@ def rank_rows(
     # The kernel adds up whole vectors of a register's width.
     padded = np.zeros((count, -(-dim // LANES) * LANES), np.float32)
     padded[:, :dim] = vectors
-    without = [np.unique(keys) for keys in excluded]
+    # The row of unknown keys is no item.
+    no_item = table[UNKNOWN_KEY // 8 : UNKNOWN_KEY // 8 + 1] if table[SHARED // 8] else np.empty(0, np.int64)
+    without = [np.unique(np.concatenate([keys, no_item])) for keys in excluded]
     splits = np.zeros(count + 1, np.int64)
     np.cumsum([len(keys) for keys in without], out=splits[1:])
     left_out = np.concatenate([np.empty(0, np.int64), *without])

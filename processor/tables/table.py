@@ -154,6 +154,8 @@ def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int
         *(tier_fields(spec, arrays) if "ring" in arrays else (0, 0, 0, 0)),
         len(arrays["base"]) if "changed" in arrays else 0,
         *(arrays[name].ctypes.data if name in arrays else 0 for name in ("changed", "heads")),
+        int(spec.unknown_key is not None),
+        spec.unknown_key or 0,
     ]
 
 
@@ -486,6 +488,18 @@ class ServedTable:
         rows = np.empty((int(np.count_nonzero(known)), self.spec.dim), np.float32)
         row_kernels.gather(self._row, refs[known], rows)
         return known, rows.view(self.spec.delta_dtype)
+
+    def unknown_row(self, epoch: int) -> NDArray[np.float32]:
+        """Return the row of keys without one as of an epoch, float32 [dim].
+
+        Args:
+            epoch: The epoch.
+        """
+        if self.spec.unknown_key is not None:
+            known, rows = self.look_up(np.array([self.spec.unknown_key], np.int64), epoch)
+            if known[0]:
+                return np.array(rows[0])
+        return self._default
 
     def _present(self, keys: Int64s) -> Int64s:
         """Return those of `keys` that have a row in the newest epoch."""

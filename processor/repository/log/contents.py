@@ -146,6 +146,10 @@ class VersionContents:
         there[mine], rows[mine] = True, stored(changes.rows[theirs], entry.dtype)
         gone = np.isin(keys, changes.removed)
         there[gone], rows[gone] = False, 0
+        if entry.unknown_key is not None:
+            # Until a delta brings it, and once it is removed, the default row is the row of unknown keys.
+            imported = ~there & (keys == entry.unknown_key)
+            there[imported], rows[imported] = True, entry.default or 0.0
         return there, rows
 
     def base_rows(self, name: str) -> tuple[Int64s, NDArray[np.generic], Float32s]:

@@ -45,7 +45,8 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
         keys: The trainer's keys, int64 [n], distinct, in any order.
         read: Reads the trainer's rows at places among the keys.
     """
-    dtype, changes = contents.base.manifest.table(name).dtype, contents.changes[name]
+    entry, changes = contents.base.manifest.table(name), contents.changes[name]
+    dtype = entry.dtype
     order = np.argsort(keys)
     ordered = keys[order]
     seen = np.zeros(len(keys), np.bool_)
@@ -66,9 +67,12 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
         compare(base_keys[kept], widened(base_rows[kept], scales[kept] if len(scales) else scales))
     for at in range(0, len(changes.keys), PIECE):
         compare(changes.keys[at : at + PIECE], stored(changes.rows[at : at + PIECE], dtype))
+    if entry.unknown_key is not None:
+        place = np.flatnonzero(~seen & (keys == entry.unknown_key))
+        seen[place] = ~differs(read(place), contents.rows(name, keys[place])[1])
     places = np.concatenate([*moved, np.flatnonzero(~seen)])
     places = places[np.argsort(keys[places])]
-    rows = np.empty((len(places), contents.base.manifest.table(name).dim), changes.rows.dtype)
+    rows = np.empty((len(places), entry.dim), changes.rows.dtype)
     for at in range(0, len(places), PIECE):
         rows[at : at + PIECE] = read(places[at : at + PIECE])
     return TableDelta(keys[places], rows, np.sort(np.concatenate([np.empty(0, np.int64), *gone])))

@@ -32,16 +32,19 @@ def make_model(regularised=False):
 
 
 def make_data(rows=64, seed=0, unknown=False):
-    """(inputs by name, labels): every vocabulary's first half, and with `unknown` a user out of it."""
+    """(inputs by name, labels): every vocabulary's first half, and with `unknown` a user and a code out of it."""
     import tensorflow as tf
 
     draw = np.random.default_rng(seed)
     users = np.array([f"u{i}" for i in draw.integers(0, 10, rows)])
     if unknown:
         users[0] = "stranger"
+    codes = draw.integers(100, 110, (rows, 1))
+    if unknown:
+        codes[0] = 7
     inputs = {
         "user": tf.constant(users[:, None]),
-        "code": draw.integers(100, 110, (rows, 1)),
+        "code": codes,
         "item": draw.integers(0, 15, (rows, 1)),
         "kind": tf.constant(np.array([f"k{i}" for i in draw.integers(0, 9, rows)])[:, None]),
         "seen": draw.integers(0, 20, (rows, 4)),
@@ -70,6 +73,8 @@ def assert_served_is(publisher, model):
     }
     for name, (ids, at) in tables.items():
         keys, rows = contents.table(f"{name}.embeddings")
+        known = keys != contents.base.manifest.table(f"{name}.embeddings").unknown_key
+        keys, rows = keys[known], rows[known]
         order = np.argsort(ids)
         assert keys.tolist() == ids[order].tolist(), name
         assert rows.tobytes() == model.get_layer(name).embeddings.numpy()[at[order]].tobytes(), name

@@ -125,14 +125,30 @@ def test_removed_rows_stay_removed_until_restored(repository, model):
     assert_served_is(publisher, model)
 
 
-def test_change_of_the_out_of_vocabulary_row_is_logged_once(repository, model, caplog):
-    model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
-    callback = Publisher(repository, "ctr").keras(every_batches=2)
-    fit(model, callback)
-    assert "outside the vocabulary" not in caplog.text
+def unknown_row(publisher, table):
+    there, rows = publisher.served().rows(table, publisher.ids(table, [None]))
+    assert there.all()
+    return rows[0].tolist()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_out_of_vocabulary_rows_follow_the_model_and_its_rollbacks(repository, model, optimizer):
+    model.compile(optimizer, "binary_crossentropy")
+    publisher = Publisher(repository, "ctr")
+    callback = publisher.keras(every_batches=4)
+    layers = [model.get_layer("user_rows"), model.get_layer("code_rows")]
+    imported = [layer.embeddings.numpy()[0].tolist() for layer in layers]
+
     fit(model, callback, unknown=True)
-    assert caplog.text.count("table 'user_rows.embeddings': the row of keys outside the vocabulary changed") == 1
-    assert_served_is(Publisher(repository, "ctr"), model)
+
+    rows = [layer.embeddings.numpy()[0].tolist() for layer in layers]
+    assert [unknown_row(publisher, f"{layer.name}.embeddings") for layer in layers] == rows
+    assert all(row != before for row, before in zip(rows, imported))
+    ChangeLog.of(Repository(repository).version("ctr")).rollback(0)
+    callback.publish()
+    assert [layer.embeddings.numpy()[0].tolist() for layer in layers] == imported
+    fit(model, callback, seed=1, unknown=True)
+    assert unknown_row(publisher, "user_rows.embeddings") == layers[0].embeddings.numpy()[0].tolist() != imported[0]
 
 
 def test_model_can_start_from_the_served_weights(repository, model, imported):

@@ -14,6 +14,9 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore:__array
 keras = pytest.importorskip("keras", reason="needs the train extra")
 
 
+UNKNOWN = -(2**63)
+
+
 def fit(repository, model, **given):
     publisher = Publisher(repository, "ctr")
     return map_variables(model, publisher.manifest, given, publisher.published_keys)
@@ -33,8 +36,14 @@ def test_every_variable_is_a_table_or_weight_with_vocabulary_keys(repository, mo
     ]  # fmt: skip
     assert {name: list(v.shape) for name, v in found.dense.items()} == publisher.manifest.dense
     users = publisher.ids("user_rows.embeddings", USERS).tolist()
-    assert rows_by_key(found, "user_rows.embeddings") == ({key: row for row, key in enumerate(users, 1)}, 0)
-    assert rows_by_key(found, "code_rows.embeddings") == ({key: row for row, key in enumerate(CODES, 1)}, 0)
+    assert rows_by_key(found, "user_rows.embeddings") == (
+        {UNKNOWN: 0} | {key: row for row, key in enumerate(users, 1)},
+        -1,
+    )
+    assert rows_by_key(found, "code_rows.embeddings") == (
+        {UNKNOWN: 0} | {key: row for row, key in enumerate(CODES, 1)},
+        -1,
+    )
     for table, rows in (("item_rows", 30), ("kind_rows", 16), ("seen_rows", 50)):
         assert rows_by_key(found, f"{table}.embeddings") == ({row: row for row in range(rows)}, -1)
 

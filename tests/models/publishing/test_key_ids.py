@@ -1,5 +1,7 @@
 """Keys of tables in a publisher: integers to the bit."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -31,3 +33,10 @@ def test_keys_of_a_declared_uint64_carry_its_bits(keys):
 def test_negative_key_of_a_declared_uint64_is_refused(keys):
     with pytest.raises(BadInput, match=r"'t': expected keys from 0 to 18446744073709551615, got -1"):
         as_ids(UNSIGNED, "t", keys)
+
+
+def test_none_is_the_key_of_the_row_of_unknown_keys():
+    with pytest.raises(BadInput, match=r"table 't': expected a key, got None: .* import the model again"):
+        as_ids(UNSIGNED, "t", [3, None])
+    shared = dataclasses.replace(UNSIGNED, tables=[dataclasses.replace(UNSIGNED.tables[0], unknown_key=-7)])
+    assert as_ids(shared, "t", [3, None]).tolist() == [3, -7]

@@ -31,14 +31,19 @@ lengths = st.lists(
     dtype=st.sampled_from(["float32", "float16", "bfloat16", "int8"]),
     combiner=st.sampled_from(COMBINERS),
     broadcast=st.booleans(),
+    shared=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_lists_of_any_length_sum_like_row_by_row_addition(lengths, dim, dtype, combiner, broadcast, seed):
+def test_lists_of_any_length_sum_like_row_by_row_addition(lengths, dim, dtype, combiner, broadcast, shared, seed):
     random = np.random.default_rng(seed)
     default = random.normal(size=dim).astype(F32)
     rows = random.normal(size=(KNOWN, dim)).astype(F32)
-    entry = TableEntry("t", dim, KNOWN, dtype, default=default.tolist())
+    entry = TableEntry("t", dim, KNOWN, dtype, default=default.tolist(), unknown_key=-9 if shared else None)
     table = ServedTable(entry, packed(np.arange(KNOWN), rows, dtype))
+    if shared:
+        brought = random.normal(size=(1, dim)).astype(F32)
+        table.apply(TableDelta(np.array([-9]), brought, np.empty(0, np.int64)), 1)
+        default = dequantise(quantise(brought, dtype), dtype)[0]
     features = [
         Feature(n, "ids", n, table="t", combiner=combiner, offset=o, width=dim) for n, o in (("a", 0), ("b", dim))
     ]
@@ -49,7 +54,8 @@ def test_lists_of_any_length_sum_like_row_by_row_addition(lengths, dim, dtype, c
     sent = {n: random.integers(0, KNOWN * 3 // 2, sum(each)) for n, each in columns.items()}
     bound = plan.bind_inputs({n: Ragged(sent[n], np.cumsum([0, *each])) for n, each in columns.items()})
     out, counts = np.full((len(lengths), 2 * dim), 77, F32), np.zeros((1, 2), np.int64)
-    plan.fill(np.array([table.descriptor()], np.int64), 0, [bound], np.array([[0, len(lengths)]]), out, counts)
+    epoch = int(shared)
+    plan.fill(np.array([table.descriptor()], np.int64), epoch, [bound], np.array([[0, len(lengths)]]), out, counts)
 
     stored = dequantise(quantise(rows, dtype), dtype)
     wanted, looked = np.zeros_like(out), 0
@@ -107,3 +113,22 @@ def test_rows_by_number_are_those_that_the_index_leads_to(lengths, dim, dtype, c
             plan.fill(described, epoch, [bound], np.array([[0, len(lengths)]]), out, counts)
             found.append((out.tobytes(), counts.tolist()))
     assert found[: len(found) // 2] == found[len(found) // 2 :]
+
+
+def test_keys_without_a_row_read_the_unknown_row_of_their_epoch():
+    entry = TableEntry("t", 2, KNOWN, default=[1.0, 2.0], unknown_key=-9)
+    table = ServedTable(entry, packed(np.arange(KNOWN), np.zeros((KNOWN, 2), F32)))
+    table.apply(TableDelta(np.array([-9]), np.array([[3, 4]], F32), np.empty(0, np.int64)), 1)
+    table.apply(TableDelta(np.empty(0, np.int64), np.empty((0, 2), F32), np.array([-9])), 2)
+    feature = Feature("a", "id", "a", table="t", width=2)
+    manifest = Manifest("m", 1, "", 0.0, [Input("a", "int64")], [feature], [entry], [Output("score")], 2, {}, {})
+    plan = SparsePlan(manifest)
+    out, counts = np.zeros((2, 2), F32), np.zeros((1, 2), np.int64)
+    read = []
+    for epoch in range(3):
+        bound = plan.bind_inputs({"a": np.array([KNOWN + 7, 3])})
+        plan.fill(np.array([table.descriptor()], np.int64), epoch, [bound], np.array([[0, 2]]), out, counts)
+        read.append((out.tolist(), table.unknown_row(epoch).tolist()))
+    known = [0.0, 0.0]
+    assert read == [([row, known], row) for row in ([1.0, 2.0], [3.0, 4.0], [1.0, 2.0])]
+    assert counts.tolist() == [[6, 3]]
