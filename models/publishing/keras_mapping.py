@@ -1,14 +1,17 @@
 """Map a Keras model to the package that it was imported as: variables to tables and dense weights, rows to keys.
 
 Names follow from variables' paths (docs/how-to/import.md): `user_rows/embeddings` is table `user_rows.embeddings`, and
-`user_rows.embeddings-2` if the variable is also looked up by other keys. Keys are row numbers, or the vocabulary of the
-lookup layer before the embedding; the keys that the package was published with confirm the choice.
+`user_rows.embeddings-2` if the variable is also looked up by other keys. Keras numbers layers without a name through
+the whole process (`dense_3`), also those that a layer makes for itself (keras-rs' FeatureCross). So where these numbers
+alone differ from the package's, variables of one name and shape are the package's in the order of their numbers. Keys
+are row numbers, or the vocabulary of the lookup layer before the embedding; the keys that the package was published
+with confirm the choice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +24,7 @@ from freshet_serving.processor.package import Manifest, TableEntry
 from freshet_serving.processor.repository import places_of
 
 Int64s = NDArray[np.int64]
+Shape = tuple[int, ...]
 # Layers that pass ids on unchanged between a lookup and an embedding.
 PASSING = ("Reshape", "Flatten", "ExpandDims", "Squeeze", "Identity", "Dropout", "Cast")
 LOOKUPS = ("StringLookup", "IntegerLookup")
@@ -76,10 +80,11 @@ def map_variables(
     trained = {id(v) for v in model.trainable_variables}
     layers = {id(v): layer for layer in every_layer(model) for v in getattr(layer, "variables", ()) if _owns(layer, v)}
     used: set[str] = set()
+    tables_of, weights_of = _names(model, manifest)
     for variable in model.variables:
         shape = [int(n) for n in variable.shape]
-        entries = _entries(manifest, variable.path, shape)
-        name = _dense_name(manifest, variable.path, shape)
+        base, name = tables_of.get(id(variable)), weights_of.get(id(variable))
+        entries = [t for t in manifest.tables if _base(t.name) == base and t.dim == shape[-1]] if base else []
         if entries:
             for entry in entries:
                 used |= {entry.name, getattr(layers.get(id(variable)), "name", "")}
@@ -114,20 +119,77 @@ def _owns(layer: Any, variable: Any) -> bool:
     return any(variable is own for own in (*layer._trainable_variables, *layer._non_trainable_variables))
 
 
-def _entries(manifest: Manifest, path: str, shape: Sequence[int]) -> list[TableEntry]:
-    """Return the tables of a variable: those named after it, ignoring enclosing models, and of its width."""
-    if len(shape) != 2:
-        return []
-    for name in _shorter(path):
-        base = re.escape(re.sub(r"[^A-Za-z0-9_.-]", "_", name.replace("/", ".")))
-        found = [t for t in manifest.tables if re.fullmatch(rf"{base}(-\d+)?", t.name) and t.dim == shape[1]]
-        if found:
-            return found
-    return []
+def _names(model: Any, manifest: Manifest) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the table, without the number of a copy, and the dense weight of each variable, by the variable's id()."""
+    variables: list[tuple[Any, Shape]] = [(v, tuple(int(n) for n in v.shape)) for v in model.variables]
+    numbered = {_automatic(type(layer).__name__) for layer in every_layer(model)}
+    matrices: list[tuple[Any, Shape]] = [(v, (shape[1],)) for v, shape in variables if len(shape) == 2]
+    tables: dict[tuple[str, Shape], str] = {(_base(t.name), (t.dim,)): _base(t.name) for t in manifest.tables}
+    weights: dict[tuple[str, Shape], str] = {
+        (_dotted(name), tuple(shape)): name for name, shape in manifest.dense.items()
+    }
+    return _aligned(tables, matrices, numbered), _aligned(weights, variables, numbered)
 
 
-def _dense_name(manifest: Manifest, path: str, shape: Sequence[int]) -> str | None:
-    return next((name for name in _shorter(path) if manifest.dense.get(name) == list(shape)), None)
+def _aligned(
+    names: Mapping[tuple[str, Shape], str], variables: Iterable[tuple[Any, Shape]], numbered: Collection[str]
+) -> dict[int, str]:
+    """Return the package's name of each variable that it has, by the variable's id().
+
+    Args:
+        names: The package's names by themselves, with dots, and the shape.
+        variables: Variables with the shape that counts.
+        numbered: Names that Keras numbers.
+    """
+    groups: dict[tuple[str, Shape], list[str]] = {}
+    for name, shape in names:
+        groups.setdefault((_unnumbered(name, numbered), shape), []).append(name)
+    members: dict[tuple[str, Shape], list[tuple[str, Any]]] = {}
+    for variable, shape in variables:
+        for path in map(_dotted, _shorter(variable.path)):
+            group = _unnumbered(path, numbered), shape
+            if group in groups:
+                members.setdefault(group, []).append((path, variable))
+                break
+    aligned: dict[int, str] = {}
+    for group, own in members.items():
+        theirs, paths = groups[group], {path for path, _ in own}
+        renumbered = len(paths) == len(own) == len(theirs)
+        if renumbered and paths != set(theirs):
+            own = [
+                (name, v) for name, (_, v) in zip(sorted(theirs, key=_order), sorted(own, key=lambda o: _order(o[0])))
+            ]
+        for path, variable in own:
+            if (path, group[1]) in names:
+                aligned[id(variable)] = names[path, group[1]]
+    return aligned
+
+
+def _dotted(path: str) -> str:
+    """Return a path as a table's name."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", path.replace("/", "."))
+
+
+def _base(table: str) -> str:
+    """Return a table's name without the number of a copy under other keys."""
+    return re.sub(r"-\d+$", "", table)
+
+
+def _automatic(layer_class: str) -> str:
+    """Return the name that Keras gives to the first layer of a class."""
+    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", layer_class)))
+    return words.lower()
+
+
+def _unnumbered(name: str, numbered: Collection[str]) -> str:
+    """Return a name with dots without the numbers that Keras appended to words of it."""
+    words = [(word, re.sub(r"_\d+$", "", word)) for word in name.split(".")]
+    return ".".join(plain if plain in numbered else word for word, plain in words)
+
+
+def _order(name: str) -> list[str | int]:
+    """Return a key that sorts names by the numbers in them."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _shorter(path: str) -> Iterable[str]:

@@ -8,6 +8,7 @@ import pytest
 from freshet_serving.models.publishing.keras_mapping import map_variables
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import Manifest, Output, TableEntry
 from tests.models.publishing.keras_models import CODES, USERS
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
@@ -134,3 +135,62 @@ def test_untrained_variable_missing_from_the_package_is_listed(repository):
     model = towers(["shop_rows"])
     model.get_layer("shop_rows").trainable = False
     assert list(fit(repository, model).left_out) == ["shop_rows/embeddings"]
+
+
+class FeatureCross(keras.layers.Layer):
+    """The layer of keras-rs: x0 * dense(dense(x)) + x, of layers that it makes when it is built."""
+
+    def build(self, input_shape):
+        self.down = keras.layers.Dense(3, use_bias=False)
+        self.up = keras.layers.Dense(input_shape[-1])
+        self.down.build(input_shape)
+        self.up.build((*input_shape[:-1], 3))
+        self.built = True
+
+    def call(self, x0, x):
+        return x0 * self.up(self.down(x)) + x
+
+
+def crossed():
+    item = keras.Input((1,), dtype="int64", name="item")
+    x0 = keras.layers.Flatten()(keras.layers.Embedding(30, 4)(item))
+    x = FeatureCross()(x0, FeatureCross()(x0, x0))
+    return keras.Model(item, keras.layers.Dense(1, name="score")(x))
+
+
+def package_of(model):
+    """The manifest of a model's import; published keys are row numbers."""
+    table = next(v for v in model.variables if v.path.endswith("embeddings"))
+    dense = {v.path: [int(n) for n in v.shape] for v in model.variables if v is not table}
+    entry = TableEntry(table.path.replace("/", "."), 4, 30)
+    return Manifest("ctr", 1, "imported", 0.0, [], [], [entry], [Output("score")], 4, dense, {})
+
+
+def test_layers_that_keras_numbered_anew_keep_their_variables():
+    imported, again = crossed(), crossed()
+    package = package_of(imported)
+
+    for model in (imported, again, keras.models.clone_model(imported)):
+        found = map_variables(model, package, {}, lambda table: np.arange(30))
+
+        assert dict(zip(found.dense, map(id, found.dense.values()))) == {
+            path: id(variable) for path, variable in zip(package.dense, model.variables[1:])
+        }
+        assert [variable for _, _, variable in found.tables] == model.variables[:1]
+
+
+def test_another_number_of_numbered_layers_is_refused():
+    package = package_of(crossed())
+    x = keras.Input((4,), name="x")
+    with pytest.raises(
+        BadInput, match=r"variable 'feature_cross_\d+/dense_\d+/kernel' of shape \[4, 3\] is trained but"
+    ):
+        map_variables(keras.Model(x, FeatureCross()(x, x)), package, {}, lambda table: np.arange(30))
+
+
+def test_names_that_keras_did_not_number_are_taken_as_they_are():
+    package = dataclasses.replace(
+        package_of(towers(["tower_1", "tower_2"], 30)), tables=[TableEntry("tower_1.embeddings", 4, 30)]
+    )
+    with pytest.raises(BadInput, match="variable 'tower_2/embeddings'"):
+        map_variables(towers(["tower_2"], 30), dataclasses.replace(package, dense={}), {}, lambda table: np.arange(30))
