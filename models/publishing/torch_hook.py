@@ -42,6 +42,7 @@ from freshet_serving.models.publishing.model_tracker import (
 )
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import RECORD
 from freshet_serving.processor.repository import Float32s, Int64s
 
 # Optimizer -> options that must be zero for rows without a gradient to stay unchanged.
@@ -92,11 +93,13 @@ class TorchHook:
         self._sides: list[_TorchMatrix] = []
         tracked = []
         for entry, parameter in tables:
-            side = _TorchMatrix(
-                parameter, None if compare else self._optimizer_of(parameter), _renormalised(model, parameter)
-            )
+            if entry.name in publisher.manifest.stage_weights:
+                side: _TorchMatrix = _TorchStageWeight(parameter, entry.dim)
+            else:
+                moved_by = None if compare else self._optimizer_of(parameter)
+                side = _TorchMatrix(parameter, moved_by, _renormalised(model, parameter))
             self._sides.append(side)
-            ids, rows = _keys_of(publisher, entry.name, len(parameter), keys or {})
+            ids, rows = _keys_of(publisher, entry.name, parameter.numel() // entry.dim, keys or {})
             tracked.append(TrackedTable(entry, ids, rows, side, compare=side.optimizer is None))
         unknown = (keys or {}).keys() - {entry.name for entry, _ in tables}
         if unknown:
@@ -326,6 +329,25 @@ class _TorchMatrix:
         self._version = self._parameter._version
 
 
+class _TorchStageWeight(_TorchMatrix):
+    """A parameter or buffer of any shape that the package has as rows of its last dimension."""
+
+    def __init__(self, parameter: Any, dim: int) -> None:
+        super().__init__(parameter, None, False)
+        self._dim = dim
+
+    def read(self, rows: Int64s) -> Float32s:
+        values = self._parameter.detach().float().cpu().numpy().reshape(-1, self._dim)
+        return np.asarray(values[rows], np.float32)
+
+    def write(self, rows: Int64s, values: Float32s) -> None:
+        whole = self._parameter.detach().float().cpu().numpy().reshape(-1, self._dim).copy()
+        whole[rows] = values
+        with _torch().no_grad():
+            self._parameter.copy_(_torch().from_numpy(whole.reshape(self._parameter.shape)).to(self._parameter))
+        self._version = self._parameter._version
+
+
 class _TorchWeight:
     """A parameter or a buffer."""
 
@@ -374,9 +396,39 @@ def _without(state: Mapping[str, Any], leave_out: Sequence[str], publisher: Supp
         if not names:
             raise BadInput(f"leave_out: expected one of the model's parameters and buffers, got {pattern[:64]!r}")
         left.update(names)
-    if both := sorted(left & served):
+    if both := sorted(left & (served | _constants(manifest))):
         raise BadInput(f"leave_out: expected what inference does not use, got {both[0]!r} of the package")
     return {name: tensor for name, tensor in state.items() if name not in left}
+
+
+def _constants(manifest: Any) -> set[str]:
+    """Return the names of what inference computes with and the package has as constants, as its import noted."""
+    noted = manifest.notes.get("import")
+    names = noted.get("constants", []) if isinstance(noted, dict) else []
+    return set(names) if isinstance(names, list) else set()
+
+
+def _advice(manifest: Any, state: Mapping[str, Any]) -> str:
+    """Return what to do about a tensor `{name}` that the package does not have.
+
+    Leaving it out is advised only if all that inference computes with has its name in the model: else an exporter may
+    have merged the tensor into what has none.
+    """
+    noted = manifest.notes.get("import")
+    merged = isinstance(noted, dict) and noted.get("merged")
+    unnoted = manifest.stage is not None and not (isinstance(noted, dict) and "constants" in noted)
+    unknown = {table.name for table in manifest.tables if table.dtype != RECORD} | set(manifest.dense)
+    if unnoted:
+        return "it may be a constant in the package's stage: import the model again, which makes it a weight"
+    if merged or unknown - state.keys():
+        return (
+            "the exporter merged it, or others, into weights that have no name in the model: export without constant "
+            "folding (do_constant_folding=False) and import again"
+        )
+    return (
+        "if inference does not use it, pass leave_out=[{name!r}]; if the exporter merged it into another weight, "
+        "export without constant folding and import again"
+    )
 
 
 def _touched_alone(optimizer: Any, group: Mapping[str, Any]) -> bool:
@@ -421,9 +473,15 @@ def _matched(
                 f"{name!r}: expected a whole tensor, got a {type(tensor).__name__}: publish from rows instead"
             )
     tables, dense, left_out = [], {}, {}
+    advice = _advice(manifest, state)
     for name, tensor in state.items():
         if name in entries:
-            if tuple(tensor.shape[1:]) != (entries[name].dim,):
+            if name in manifest.stage_weights:
+                rows = [entries[name].rows, entries[name].dim]
+                if not tensor.dim() or [tensor.numel() // tensor.shape[-1], tensor.shape[-1]] != rows:
+                    got = list(tensor.shape)
+                    raise BadInput(f"weight {name!r}: expected {rows[0]} rows of {rows[1]} numbers, got shape {got}")
+            elif tuple(tensor.shape[1:]) != (entries[name].dim,):
                 raise BadInput(
                     f"table {name!r}: expected rows of {entries[name].dim} numbers, got {list(tensor.shape[1:])}"
                 )
@@ -438,11 +496,16 @@ def _matched(
         if name in entries or name in manifest.dense:
             continue
         if tensor.requires_grad and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
+            if name in _constants(manifest):
+                raise BadInput(
+                    f"parameter {name!r} is trained, and inference computes with it, but the package has it as a "
+                    "constant, which no delta changes: import the trained model as a new version, or freeze it "
+                    "(requires_grad_(False))"
+                )
             known = ", ".join([*entries, *manifest.dense])[:300] or "none"
             raise BadInput(
-                f"parameter {name!r} is trained but is not among the package's tables and weights ({known}): if "
-                f"inference does not use it, pass leave_out=[{name!r}]; if the exporter merged it into another weight, "
-                "export without constant folding and import again"
+                f"parameter {name!r} is trained but is not among the package's tables and weights ({known}): "
+                f"{advice.format(name=name)}"
             )
         if tensor.is_floating_point():
             left_out[name] = tensor
@@ -451,9 +514,8 @@ def _matched(
         raise BadInput(f"model: expected parameters with the package's names, such as {sorted(missing)[0]!r}")
     if merged := sorted(_running_statistics(model) & left_out.keys()):
         raise BadInput(
-            f"buffer {merged[0]!r} moves in training but is not among the package's weights: export without constant "
-            "folding if the exporter merged it into another one, and import again; or call eval() on its module if it "
-            f"stays as it is; or pass leave_out=[{merged[0]!r}] if inference does not use it"
+            f"buffer {merged[0]!r} moves in training but is not among the package's weights: call eval() on its module "
+            f"if it stays as it is; {advice.format(name=merged[0])}"
         )
     return tables, dense, left_out
 

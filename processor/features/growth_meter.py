@@ -110,12 +110,13 @@ def measured(manifest: Manifest, traced: TracedStage, value: int = 0) -> StageGr
     """
     assert manifest.stage is not None, "the manifest has a stage"
     points = [(rows, length) for length in LENGTHS for rows in ROWS] + list(CHECKS)
+    keyed = [one for one in manifest.stage_lookups if not one.whole]
     fed = []
     for rows, length in points:
         sizing, own = traced.sized_by, length if value == LENGTH else value
         columns = {i.name: _column(i, rows, length, i.name in sizing, own) for i in manifest.inputs}
         found = _rows(manifest, rows, length)
-        fed.append(sum(map(_cells, columns.values())) + sum(array.size for array in found.values()))
+        fed.append(sum(map(_cells, columns.values())) + sum(found[one.name].size for one in keyed))
         traced.run(columns, rows, found)
     sized_by = sorted(traced.sized_by)
     cells = [own + nbytes // CELL_NBYTES for own, nbytes in zip(fed, traced.made())]
@@ -139,7 +140,7 @@ def assumed(manifest: Manifest) -> StageGrowth:
     width = sum(i.columns or 1 for i in manifest.inputs if not i.ragged)
     terms = [GrowthTerm(1, 0, UNKNOWN_FACTOR * max(1, width))]
     if lists:
-        dims = sum(manifest.table(one.table).dim for one in manifest.stage_lookups)
+        dims = sum(manifest.table(one.table).dim for one in manifest.stage_lookups if not one.whole)
         terms += [GrowthTerm(1, 1, UNKNOWN_FACTOR * (len(lists) + dims)), GrowthTerm(1, 2, UNKNOWN_PAIRS)]
     return StageGrowth(terms)
 
@@ -175,6 +176,10 @@ def _rows(manifest: Manifest, rows: int, length: int) -> dict[str, NDArray[np.fl
     """Return rows of zeros for all that the stage looks up."""
     found = {}
     for one in manifest.stage_lookups:
+        if one.whole:
+            entry = manifest.table(one.table)
+            found[one.name] = np.zeros((entry.rows, entry.dim), np.float32)
+            continue
         shape = manifest.shapes[one.input]
         each = length if shape.ragged else max(1, len(one.columns))
         found[one.name] = np.zeros((rows * each, manifest.table(one.table).dim), np.float32)

@@ -181,7 +181,7 @@ class SparsePlan:
         if self.stage is not None and manifest.stage_lookups:
             made = {name: self._sources[name, 0] for name in staged}
             first = sum(len(manifest.rows_of(lookup)) for lookup in manifest.stage_lookups)
-            self._rows_read = StageRows(manifest, self.stage, made, self.lookups[-first:])
+            self._rows_read = StageRows(manifest, self.stage, made, self.lookups[len(self.lookups) - first :])
         self.late: list[LateValues] = [*self.entities, *([self._rows_read] if self._rows_read else [])]
         firsts = self.lookups[[self._features[s.columns[0].name] for s in manifest.sequences]]
         self._histories: list[tuple[int, int]] = firsts[:, [pool.SOURCE, pool.CODES]].tolist()

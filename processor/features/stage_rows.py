@@ -57,8 +57,14 @@ class StageRows:
         self._readers = [(InputReader(o, False, False), sources[o.name]) for o in manifest.stage.outputs]
         self.strides = {sources[o.name]: o.columns or 1 for o in manifest.stage.outputs}
         self._lookups: list[_Rows] = []
+        self._weights: list[_Weight] = []
+        numbers = {table.name: number for number, table in enumerate(manifest.tables)}
         at = 0
         for lookup in manifest.stage_lookups:
+            if lookup.whole:
+                entry = manifest.table(lookup.table)
+                self._weights.append(_Weight(lookup.name, numbers[lookup.table], entry.rows, entry.dim))
+                continue
             count = len(manifest.rows_of(lookup))
             once = lookup.input in stage.single
             self._lookups.append(_Rows(lookup, lookups[at : at + count], manifest.table(lookup.table).dim, once))
@@ -80,6 +86,7 @@ class StageRows:
         """Run the stage for each request; arguments as those of LateValues.fill()."""
         kept: list[Any] = []
         refusal = None
+        weights = {one.name: one.rows(tables, epoch) for one in self._weights}
         for number, request in enumerate(bound):
             first, rows, total, read = self._read(request, *spans[number].tolist())
             own = inputs[number : number + 1]
@@ -88,6 +95,7 @@ class StageRows:
                 for start, count in self._stage.pieces(read, first, rows):
                     span = np.array([[start, count]], np.int64)
                     found = {one.name: one.rows(tables, epoch, own, span, counts) for one in self._lookups}
+                    found |= weights
                     part = self._stage.part(read, start, count, total)
                     pieces.append(self._stage.run_piece(part, count, found, request.limit))
                 made = {r.name: join_columns([piece[r.name] for piece in pieces]) for r, _ in self._readers}
@@ -113,6 +121,36 @@ class StageRows:
         if self._stage.shared(read):
             return 0, 1, 1, read
         return first, rows, request.rows, read
+
+
+class _Weight:
+    """A weight of a stage: all rows of a table.
+
+    Attributes:
+        name: Name of its lookup.
+    """
+
+    def __init__(self, name: str, table: int, rows: int, dim: int) -> None:
+        self.name = name
+        self._keys, self._dim = np.arange(rows), dim
+        self._plan = np.zeros((1, pool.PLAN_FIELDS), np.int64)
+        self._plan[0, [pool.KIND, pool.TABLE, pool.WIDTH, pool.CODES]] = pool.KIND_ONE, table, dim, 1
+        self._scaling = np.ones((1, pool.SCALING_FIELDS), np.float32)
+
+    def rows(self, tables: NDArray[np.int64], epoch: int) -> NDArray[np.float32]:
+        """Return the weight as of an epoch, float32 [rows, dim].
+
+        Args:
+            tables: Table descriptors.
+            epoch: The epoch to read rows at.
+        """
+        count = len(self._keys)
+        found = np.empty((count, self._dim), np.float32)
+        read = np.array([[[self._keys.ctypes.data, count, 1, 0]]], np.int64)
+        # These are no lookups of a request, so nobody counts them.
+        uncounted = np.zeros((len(tables), 2), np.int64)
+        pool.run(tables, self._plan, self._scaling, read, np.array([[0, count]]), epoch, found, uncounted)
+        return found
 
 
 class _Rows:

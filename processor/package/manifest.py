@@ -302,8 +302,8 @@ class Manifest:
 
     @property
     def embeddings(self) -> list[TableEntry]:
-        """The tables of embedding rows: all but those of entities."""
-        return [t for t in self.tables if t.dtype != RECORD]
+        """The tables of embedding rows: all but those of entities and those that are weights of the stage."""
+        return [t for t in self.tables if t.dtype != RECORD and t.name not in self.stage_weights]
 
     def table(self, name: str) -> TableEntry:
         return first_of(t for t in self.tables if t.name == name)
@@ -338,8 +338,18 @@ class Manifest:
         """The lookups of the stage, if there is one."""
         return self.stage.lookups if self.stage else []
 
+    @property
+    def stage_weights(self) -> set[str]:
+        """Names of the tables that are weights inside the stage."""
+        return {lookup.table for lookup in self.stage_lookups if lookup.whole}
+
     def rows_of(self, lookup: StageLookup) -> list[Feature]:
-        """Return the rows that a stage reads as features: one a column, or one of a list, whose width is a row's."""
+        """Return the rows that a stage reads as features: one a column, or one of a list, whose width is a row's.
+
+        A weight has no keys, and so no features.
+        """
+        if lookup.whole:
+            return []
         shape, dim = self.shapes[lookup.input], self.table(lookup.table).dim
         one, many = ("string", "strings") if shape.dtype == "string" else ("id", "ids")
         if shape.ragged:

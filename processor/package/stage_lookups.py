@@ -5,6 +5,9 @@ under the state of each batch, so that a delta reaches them, and hands them to t
 table and the keys to look up, and gives the stage a tensor float32 [values, dim]: the rows of all values of an input,
 in their order, in whatever shape the stage's own tensor of keys is.
 
+A weight inside the stage is a table too: its lookup names no keys and gives all rows of the version's file in their
+order, so that a delta of rows changes the weight.
+
 Rows never decide which rows are read, so a stage with lookups outputs floats alone.
 """
 
@@ -24,7 +27,8 @@ class StageLookup:
 
     Attributes:
         name: Its name among the stage's inputs.
-        input: The tensor with the keys: an input of the request or a transform.
+        input: The tensor with the keys: an input of the request or a transform; "" for a weight, whose keys are the
+            numbers of the table's rows.
         table: The table.
         columns: Columns of the input that are looked up, in this order; [] for lists and for an input of shape [n].
     """
@@ -33,6 +37,11 @@ class StageLookup:
     input: str
     table: str
     columns: list[int] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Return whether it reads a weight: the whole table."""
+        return not self.input
 
 
 class TensorType(Protocol):
@@ -62,8 +71,11 @@ def validate_stage_lookups(
     for lookup in lookups:
         where = f"manifest.stage.lookups[{lookup.name[:64]}]"
         _want(bool(lookup.name) and names.count(lookup.name) == 1, f"{where}: expected a name of its own")
-        _want(lookup.input in shapes, f"{where}.input: {lookup.input[:64]!r} is not an input or a transform")
         _want(lookup.table in tables, f"{where}.table: {lookup.table[:64]!r} is not among manifest.tables")
+        if lookup.whole:
+            _want(not lookup.columns, f"{where}.columns: expected none of a weight")
+            continue
+        _want(lookup.input in shapes, f"{where}.input: {lookup.input[:64]!r} is not an input or a transform")
         shape, columns = shapes[lookup.input], lookup.columns
         _want(shape.dtype != "float32", f"{where}.input: expected int64 or string, got float32")
         inside = bool(columns) == bool(shape.columns) and all(0 <= column < shape.columns for column in columns)

@@ -12,6 +12,7 @@ value_sizes     refuses sizes and trip counts that values of a request decide
 served_lookups  finds the embeddings that the engine looks up
 served_graph    rewrites the graph: one matrix in, weights by name alone
 staged_lookups  finds and cuts the embeddings of a graph that is a stage
+staged_weights  makes the weights of a graph that is a stage inputs of it
 staged_graph    writes a file as a stage, where no dense graph can take its inputs
 single_rows     finds the inputs of a stage that may have one row for all rows of the others
 onnx_stage      runs such a stage; the entry point freshet.stages

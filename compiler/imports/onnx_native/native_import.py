@@ -41,6 +41,7 @@ from freshet_serving.compiler.imports.onnx_native.staged_lookups import (
     find_staged_lookups,
     rows_names,
 )
+from freshet_serving.compiler.imports.onnx_native.staged_weights import staged_weights
 from freshet_serving.compiler.imports.onnx_native.whole_outputs import exact_outputs
 from freshet_serving.compiler.imports.precision import Precision
 from freshet_serving.processor.backends import MATRIX
@@ -158,7 +159,7 @@ class NativeImporter:
             self.notes.append(f"stage: a request at a time: strings or rows of any length in {told}")
             self._staged_lookups, constants = find_staged_lookups(self._model)
             self.notes += constants
-            self.shortfall = f"natively its weights take no deltas: strings or rows of any length in {told}"
+            self.shortfall = f"natively it is computed a request at a time: strings or rows of any length in {told}"
         self._lookups = [] if staged else find_lookups(self._model)
         if not staged and (constant := constant_embedding(self._model, self._lookups)):
             self.shortfall = f"natively embedding {constant[:64]!r} takes no deltas of rows"
@@ -270,15 +271,20 @@ class NativeImporter:
             at += columns
         inputs = {name: fed.name for name, fed in self._names.items()}
         row_names = rows_names(self._staged_lookups)
+        weights, constants, merged = staged_weights(self._model, {one.table for one in self._staged_lookups})
         made = {name: spec.name for (_, name), spec in zip(ordered, specs)}
         apart = {name: sizes[name] for name in exact}
-        stage = stage_model(self._model, inputs, made, self._staged_lookups, row_names, apart)
+        stage = stage_model(self._model, inputs, made, self._staged_lookups, row_names, apart, weights)
         entries, tables = self._tables([table for table, _ in row_names], ())
+        for one in weights:
+            entries.append(TableEntry(one.name, one.rows.shape[1], len(one.rows)))
+            tables[one.name] = packed(np.arange(len(one.rows), dtype=np.int64), one.rows)
         lookups = [
             StageLookup(label, fed.name, package_name(table), list(range(fed.input.columns)))
             for (table, given), label in row_names.items()
             for fed in [self._names[given]]
         ]
+        lookups += [StageLookup(one.name, "", one.name) for one in weights]
         outputs = [self._output(name, label, sizes[name], name in exact) for label, name in ordered]
         operators = [node.op_type for node in self._model.proto.graph.node]
         pairs = [
@@ -286,6 +292,7 @@ class NativeImporter:
             for (label, _), f in zip(ordered, features)
         ]
         report = _described(self.notes, [], operators, len(self._staged_lookups))
+        report |= {"constants": constants, "merged": merged}
         report["nbytes"]["tables"] = sum(int(arrays["rows"].nbytes) for arrays in tables.values())
         report["boundary"] = [
             {**p.to_json(), "op": "Stage", "input": f.input, "features": 1} for p, f in zip(pairs, features)

@@ -14,6 +14,7 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import DEFAULT_O
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RECURRENT_KEY
 from freshet_serving.compiler.imports.onnx_native.served_graph import INNER, IR_VERSION, renamed_node
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup, lookup_inputs, lookup_nodes
+from freshet_serving.compiler.imports.onnx_native.staged_weights import StagedWeight, weight_input, weight_nodes
 from freshet_serving.compiler.imports.onnx_native.whole_outputs import taken_apart
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import TooLarge
@@ -30,6 +31,7 @@ def stage_model(
     lookups: Sequence[StagedLookup] = (),
     rows: Mapping[tuple[str, str], str] = MappingProxyType({}),
     exact: Mapping[str, int] = MappingProxyType({}),
+    weights: Sequence[StagedWeight] = (),
 ) -> bytes:
     """Return the stage.
 
@@ -40,6 +42,7 @@ def stage_model(
         lookups: The lookups that the engine does.
         rows: Name of the rows of each table and input.
         exact: Outputs that are written in pieces, each with its whole numbers of a row.
+        weights: The weights that the engine hands over.
 
     Raises:
         TooLarge: It exceeds the limit of an executable.
@@ -55,6 +58,7 @@ def stage_model(
     cut = {one.output: lookup_nodes(model, one, rows, rename) for one in lookups}
     proto_nodes = [(cut.get(node.output[0]) if node.output else None, node) for node in graph.node]
     nodes = [made for own, node in proto_nodes for made in own or [renamed_node(node, rename)]]
+    nodes = [made for one in weights for made in weight_nodes(one, rename)] + nodes
     given = [info for info in graph.input if info.name in inputs]
     made = {info.name: info for info in graph.output}
     pieces: list[Any] = []
@@ -72,12 +76,13 @@ def stage_model(
     for name, label in outputs.items():
         made[name].name = f"output/{label}"
     read = {name for node in nodes for name in taken(node)}
-    kept = [tensor for tensor in graph.initializer if rename(tensor.name) in read]
+    handed = {one.tensor for one in weights}
+    kept = [t for t in graph.initializer if rename(t.name) in read and t.name not in handed]
     initialisers = [held(tensor, model.weights) for tensor in kept]
     for tensor in initialisers:
         tensor.name = rename(tensor.name)
     initialisers += pieces
-    given += lookup_inputs(model, rows)
+    given += lookup_inputs(model, rows) + [weight_input(one) for one in weights]
     served = helper.make_graph(nodes, "stage", given, [made[name] for name in outputs], initialisers)
     graph.CopyFrom(served)
     proto.ir_version = max(IR_VERSION, proto.ir_version)

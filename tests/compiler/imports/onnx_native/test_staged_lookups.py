@@ -97,8 +97,8 @@ def test_requests_of_one_batch_do_not_change_each_other(imported):
 def test_copied_row_scores_alike_in_every_use(imported):
     name, _, repository = imported
     manifest = VersionReader(repository / name / "1").manifest
-    assert [(t.name, t.dim, t.rows) for t in manifest.tables] == [("items.weight", DIM, ITEMS)]
-    assert [(one.input, one.table) for one in manifest.stage.lookups] == [
+    assert [(t.name, t.dim, t.rows) for t in manifest.embeddings] == [("items.weight", DIM, ITEMS)]
+    assert [(one.input, one.table) for one in manifest.stage.lookups if not one.whole] == [
         ("history", "items.weight"), ("target", "items.weight"),
     ]  # fmt: skip
 
@@ -157,7 +157,7 @@ def test_named_nodes_above_the_ids_may_have_other_readers(tmp_path):
     draft = importer.draft("named", 1)
     entry = draft.manifest.stage
 
-    assert [one.table for one in entry.lookups] == ["t"]
+    assert [one.table for one in entry.lookups if not one.whole] == ["t"]
     OnnxStage(draft.stage, draft.manifest.inputs, entry.outputs, entry.lookups)
 
 
