@@ -14,7 +14,7 @@ from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.cut import CutTensor, GraphCut
 from freshet_serving.compiler.imports.dense_side import weight_names
 from freshet_serving.compiler.imports.derived_transforms import TransformDeriver
-from freshet_serving.compiler.imports.embedding_lookups import Lookup
+from freshet_serving.compiler.imports.embedding_lookups import MAX_DIM, Lookup
 from freshet_serving.compiler.imports.feeds import FeedSpec, plain
 from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.pooling import PooledLookup
@@ -159,6 +159,24 @@ class DraftBuilder:
             made = StageLookup(label, found.input, table, found.columns)
             spec = specs.setdefault((table, found.input, tuple(found.columns)), made)
             self._stage.rows.append(StageRowsTensor(spec, found.lookup, found.dims))
+        self._add_weights({spec.name for spec in specs.values()})
+
+    def _add_weights(self, labels: set[str]) -> None:
+        """Have the engine hand over the weights that the stage reads, except those that are tables besides."""
+        known = {variable for variable, *_ in self._same}
+        for name in self._stage.constants:
+            value = self._runner.constant((name, 0))
+            if name in known or value.dtype != np.float32 or not value.ndim or not 0 < value.shape[-1] <= MAX_DIM:
+                continue
+            table = _unused(plain(self._variables[name].replace("/", ".")), self._draft.tables)
+            rows = np.ascontiguousarray(value).reshape(-1, value.shape[-1])
+            self._draft.tables[table] = (
+                TableEntry(table, rows.shape[1], len(rows)),
+                (np.arange(len(rows), dtype=np.int64), rows),
+            )
+            label = _unused(table, labels)
+            labels.add(label)
+            self._stage.weights[name] = StageLookup(label, "", table)
 
     def _staged(self, port: CutTensor, spec: Input, *refs: Ref) -> str:
         """Add a tensor that the stage computes, and record the reason."""

@@ -33,7 +33,7 @@ def duplicated_tables(cut: GraphCut, draft: Draft, shapes: Shapes, weights: Iter
     """
     graph, names, known = shapes.graph, weight_names(shapes.graph), frozenset(weights)
     cut_out = [one.target for one in draft.stage.rows] if draft.stage else []
-    staged = variables_of(graph, draft.stage.refs, stop=cut_out) if draft.stage else set()
+    staged = variables_of(graph, draft.stage.refs, stop=cut_out) - draft.stage.weights.keys() if draft.stage else set()
     dense = variables_of(graph, (ref for node in cut.dense for ref in node.inputs if ref[0] in shapes.constant))
     found: dict[str, str] = {}
     for lookup, table in _lookups(cut, draft):

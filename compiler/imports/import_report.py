@@ -33,6 +33,7 @@ def describe(
 
     Its fields: sides: the number of each operation in "dense" (in executables), "stage" (once a request, on the CPU)
     and "tables" (replaced by lookups). boundary: every tensor that is handed over, as a pair of sender and receiver.
+    constants: variables that the stage holds itself.
     reasons: by operation, the reason why it is not dense. staged: by tensor that the stage hands over, the reason why
     the engine does not compute it itself. flops: of the dense graph, for one row. nbytes: of weights and tables.
 
@@ -45,6 +46,7 @@ def describe(
         notes: Lines to include.
     """
     staged = {node.name for node in draft.stage.nodes} if draft.stage else set()
+    constants = draft.stage.constants if draft.stage else []
     sparse = [shapes.graph.nodes[name] for name in cut.reasons]
     reasons: dict[str, str] = {}
     for node in sparse:
@@ -63,6 +65,7 @@ def describe(
         "reasons": dict(list(reasons.items())[:MAX_REASONS]),
         "staged": [one for port in cut.ports if port.ref in draft.staged for one in _staged(port, shapes, draft)],
         "boundary": [_pair(port, features, shapes, draft) for port, features in zip(cut.ports, draft.ports)],
+        "constants": sorted(weight_names(shapes.graph)[name] for name in constants),
         "flops": sum(_flops(node, shapes) for node in cut.dense),
         "nbytes": {
             "weights": sum(int(w.nbytes) for w in graph.weights.values()),

@@ -18,6 +18,8 @@ from freshet_serving.processor.errors import TooLarge
 from freshet_serving.processor.package import INTEGERS, PIECE_BITS, PIECES, Input, StageEntry, StageLookup
 
 MAX_NBYTES = 2**31 - (1 << 20)
+ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+"""TensorFlow's name of a variable that each run of a VarHandleOp makes anew (ResourceHandle::ANONYMOUS_NAME)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class StageWriter:
     Attributes:
         outputs: The outputs.
         rows: Tensors that the engine fills, and that the stage does not compute.
+        weights: Lookup of each variable that the engine hands over whole, by the variable.
     """
 
     def __init__(self, runner: Runner, inputs: Sequence[FeedSpec]) -> None:
@@ -62,6 +65,7 @@ class StageWriter:
         self._inputs = {node: fed for fed in inputs for node in fed.nodes}
         self.outputs: list[StageOutput] = []
         self.rows: list[StageRowsTensor] = []
+        self.weights: dict[str, StageLookup] = {}
 
     def add(self, spec: Input, values: Ref, segments: Ref | None = None) -> str:
         """Add an output, unless the same tensors have one already; return its name.
@@ -100,8 +104,16 @@ class StageWriter:
             file: The file that it runs.
         """
         return StageEntry(
-            runtime, file, [o.spec for o in self.outputs], list({one.spec.name: one.spec for one in self.rows}.values())
+            runtime,
+            file,
+            [o.spec for o in self.outputs],
+            [*{one.spec.name: one.spec for one in self.rows}.values(), *self.weights.values()],
         )
+
+    @property
+    def constants(self) -> list[str]:
+        """The variables whose values the stage holds itself."""
+        return [node.name for node in self.nodes if node.op == VARIABLE and node.name not in self.weights]
 
     def write(self) -> bytes:
         """Return the stage's graph; raise TooLarge if it exceeds the limit of a GraphDef."""
@@ -174,6 +186,9 @@ class StageWriter:
 
     def _variable(self, definition: Any, node: ForeignNode, given: dict[Ref, str], handled: bool) -> int:
         value = self._runner.constant((node.name, 0))
+        if node.name in self.weights:
+            self._weight(definition, node, value.shape, given, handled)
+            return 0
         given[node.name, 0] = self._constant(definition, f"{node.name}/value", value)
         if handled:
             given[node.name, HANDLE] = node.name
@@ -185,6 +200,28 @@ class StageWriter:
             assign.input.extend([node.name, given[node.name, 0]])
             assign.attr["dtype"].CopyFrom(node.definition.attr["dtype"])
         return int(value.nbytes)
+
+    def _weight(
+        self, definition: Any, node: ForeignNode, shape: tuple[int, ...], given: dict[Ref, str], handled: bool
+    ) -> None:
+        """Add a weight that a run is given; for bodies of control flow, in a variable that each run has for itself."""
+        spec = self.weights[node.name]
+        self._rows_of(definition, spec.name, shape[-1])
+        dims = self._constant(definition, f"{node.name}/dims", np.array(shape, np.int32))
+        value = definition.node.add(name=f"{node.name}/value", op="Reshape", input=[f"{ROWS}{spec.name}", dims])
+        value.attr["T"].type, value.attr["Tshape"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
+        given[node.name, 0] = value.name
+        if handled:
+            handle = definition.node.add(name=f"{node.name}/own", op="VarHandleOp")
+            for key in ("dtype", "shape"):
+                handle.attr[key].CopyFrom(node.definition.attr[key])
+            handle.attr["shared_name"].s = ANONYMOUS
+            assign = definition.node.add(name=f"{node.name}/assign", op="AssignVariableOp")
+            assign.input.extend([handle.name, value.name])
+            assign.attr["dtype"].CopyFrom(node.definition.attr["dtype"])
+            ready = definition.node.add(name=node.name, op="Identity", input=[handle.name, f"^{assign.name}"])
+            ready.attr["T"].type = tf.resource.as_datatype_enum
+            given[node.name, HANDLE] = ready.name
 
     def _table(self, definition: Any, node: ForeignNode, given: dict[Ref, str]) -> int:
         keys, values = self._runner.table((node.name, 0))

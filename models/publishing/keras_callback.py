@@ -11,6 +11,7 @@ gradients (regularised, or used other than by lookup), all rows are compared wit
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -155,7 +156,11 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _track(self, model: Any) -> None:
         fit = map_variables(model, self._publisher.manifest, self._keys, self._publisher.published_keys)
-        self._sides = [_KerasMatrix(variable) for _, _, variable in fit.tables]
+        weights = self._publisher.manifest.stage_weights
+        self._sides = [
+            _KerasStageWeight(variable, entry.dim) if entry.name in weights else _KerasMatrix(variable)
+            for entry, _, variable in fit.tables
+        ]
         self._unknown = [(entry, keys.unknown, v) for entry, keys, v in fit.tables if keys.unknown >= 0]
         self._tracker, self._of = None, model
         self._tracker = ModelTracker(
@@ -225,6 +230,22 @@ class _KerasMatrix:
     def write(self, rows: Int64s, values: Float32s) -> None:
         values = values.astype(self.variable.dtype)
         self.variable.assign(keras.ops.scatter_update(self.variable, rows[:, None], values))
+
+
+class _KerasStageWeight(_KerasMatrix):
+    """A variable of any shape that the package has as rows of its last dimension."""
+
+    def __init__(self, variable: Any, dim: int) -> None:
+        super().__init__(variable)
+        self._dim = dim
+
+    def read(self, rows: Int64s) -> Float32s:
+        return np.asarray(keras.ops.convert_to_numpy(self.variable), np.float32).reshape(-1, self._dim)[rows]
+
+    def write(self, rows: Int64s, values: Float32s) -> None:
+        whole = self.read(np.arange(math.prod(self.variable.shape) // self._dim)).copy()
+        whole[rows] = values
+        self.variable.assign(whole.reshape(self.variable.shape).astype(self.variable.dtype))
 
 
 class _KerasWeight:

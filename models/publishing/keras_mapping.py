@@ -10,6 +10,7 @@ with confirm the choice.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.publishing.key_ids import hashed, takes_integers, takes_strings
+from freshet_serving.models.publishing.key_ids import hashed, noted_constants, takes_integers, takes_strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest, TableEntry
 from freshet_serving.processor.repository import places_of
@@ -80,11 +81,15 @@ def map_variables(
     trained = {id(v) for v in model.trainable_variables}
     layers = {id(v): layer for layer in every_layer(model) for v in getattr(layer, "variables", ()) if _owns(layer, v)}
     used: set[str] = set()
-    tables_of, weights_of = _names(model, manifest)
+    tables_of, weights_of, staged_of, constants = _names(model, manifest)
     for variable in model.variables:
         shape = [int(n) for n in variable.shape]
         base, name = tables_of.get(id(variable)), weights_of.get(id(variable))
         entries = [t for t in manifest.tables if _base(t.name) == base and t.dim == shape[-1]] if base else []
+        if staged := staged_of.get(id(variable)):
+            entry = manifest.table(staged)
+            numbers = np.arange(entry.rows)
+            tables.append((entry, RowKeys(numbers, numbers), variable))
         if entries:
             for entry in entries:
                 used |= {entry.name, getattr(layers.get(id(variable)), "name", "")}
@@ -94,8 +99,14 @@ def map_variables(
                     manifest.check_reachable(entry.name)
         if name is not None:
             dense[name] = variable
-        if entries or name is not None:
+        if entries or staged or name is not None:
             continue
+        if id(variable) in trained and id(variable) in constants:
+            raise BadInput(
+                f"variable {variable.path!r} is trained, and inference computes with it, but the package has it as a "
+                "constant of its stage, which no delta changes: import the trained model as a new version, or freeze "
+                "it (trainable = False)"
+            )
         if id(variable) in trained:
             known = ", ".join([*(t.name for t in manifest.tables), *manifest.dense])[:300] or "none"
             raise BadInput(
@@ -119,16 +130,31 @@ def _owns(layer: Any, variable: Any) -> bool:
     return any(variable is own for own in (*layer._trainable_variables, *layer._non_trainable_variables))
 
 
-def _names(model: Any, manifest: Manifest) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the table, without the number of a copy, and the dense weight of each variable, by the variable's id()."""
+def _names(model: Any, manifest: Manifest) -> tuple[dict[int, str], dict[int, str], dict[int, str], dict[int, str]]:
+    """Return what the package has of each variable, by the variable's id().
+
+    That is its table, without the number of a copy; its dense weight; its table as a weight of the stage; and its name
+    as a constant of the stage.
+    """
     variables: list[tuple[Any, Shape]] = [(v, tuple(int(n) for n in v.shape)) for v in model.variables]
     numbered = {_automatic(type(layer).__name__) for layer in every_layer(model)}
     matrices: list[tuple[Any, Shape]] = [(v, (shape[1],)) for v, shape in variables if len(shape) == 2]
-    tables: dict[tuple[str, Shape], str] = {(_base(t.name), (t.dim,)): _base(t.name) for t in manifest.tables}
+    flat: list[tuple[Any, Shape]] = [(v, (math.prod(shape[:-1]), shape[-1])) for v, shape in variables if shape]
+    any_shape: list[tuple[Any, Shape]] = [(v, ()) for v, _ in variables]
+    staged = [t for t in manifest.tables if t.name in manifest.stage_weights]
+    others = [t for t in manifest.tables if t.name not in manifest.stage_weights]
+    tables: dict[tuple[str, Shape], str] = {(_base(t.name), (t.dim,)): _base(t.name) for t in others}
     weights: dict[tuple[str, Shape], str] = {
         (_dotted(name), tuple(shape)): name for name, shape in manifest.dense.items()
     }
-    return _aligned(tables, matrices, numbered), _aligned(weights, variables, numbered)
+    whole: dict[tuple[str, Shape], str] = {(t.name, (t.rows, t.dim)): t.name for t in staged}
+    constants: dict[tuple[str, Shape], str] = {(_dotted(name), ()): name for name in noted_constants(manifest)}
+    return (
+        _aligned(tables, matrices, numbered),
+        _aligned(weights, variables, numbered),
+        _aligned(whole, flat, numbered),
+        _aligned(constants, any_shape, numbered),
+    )
 
 
 def _aligned(

@@ -43,6 +43,13 @@ def takes_integers(manifest: Manifest, table: str) -> bool:
     return not kinds or any(kind not in WORDS for kind in kinds)
 
 
+def noted_constants(manifest: Manifest) -> set[str]:
+    """Return the names of what inference computes with and the package has as constants, as its import noted."""
+    noted = manifest.notes.get("import")
+    names = noted.get("constants", []) if isinstance(noted, dict) else []
+    return {str(name) for name in names} if isinstance(names, list) else set()
+
+
 def _entity_key(manifest: Manifest, table: str) -> str | None:
     """Return the type of the key of the entity whose table it is; None for other tables."""
     return next((manifest.input(e.key).dtype for e in manifest.entities if e.table == table), None)

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from freshet_serving.models.publishing.key_ids import takes_integers
+from freshet_serving.models.publishing.key_ids import noted_constants, takes_integers
 from freshet_serving.models.publishing.model_tracker import (
     EVERY_S,
     MODEL,
@@ -396,16 +396,9 @@ def _without(state: Mapping[str, Any], leave_out: Sequence[str], publisher: Supp
         if not names:
             raise BadInput(f"leave_out: expected one of the model's parameters and buffers, got {pattern[:64]!r}")
         left.update(names)
-    if both := sorted(left & (served | _constants(manifest))):
+    if both := sorted(left & (served | noted_constants(manifest))):
         raise BadInput(f"leave_out: expected what inference does not use, got {both[0]!r} of the package")
     return {name: tensor for name, tensor in state.items() if name not in left}
-
-
-def _constants(manifest: Any) -> set[str]:
-    """Return the names of what inference computes with and the package has as constants, as its import noted."""
-    noted = manifest.notes.get("import")
-    names = noted.get("constants", []) if isinstance(noted, dict) else []
-    return set(names) if isinstance(names, list) else set()
 
 
 def _advice(manifest: Any, state: Mapping[str, Any]) -> str:
@@ -496,7 +489,7 @@ def _matched(
         if name in entries or name in manifest.dense:
             continue
         if tensor.requires_grad and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
-            if name in _constants(manifest):
+            if name in noted_constants(manifest):
                 raise BadInput(
                     f"parameter {name!r} is trained, and inference computes with it, but the package has it as a "
                     "constant, which no delta changes: import the trained model as a new version, or freeze it "

@@ -175,3 +175,50 @@ def test_callback_is_unusable_before_its_fit(repository):
         with pytest.raises(BadInput, match=r"callback: call fit\(\) with this callback first"):
             ask()
     assert np.isfinite(callback.generation.step)
+
+
+def sequence_model(layer):
+    """A list of items of any length, in the model through attention or a recurrent layer, and a word."""
+    layers = keras.layers
+    seen = keras.Input((None,), dtype="int64", name="seen")
+    word = keras.Input((1,), dtype="string", name="word")
+    steps = layers.Embedding(20, 4, name="items")(seen)
+    if layer == "attention":
+        steps = layers.LayerNormalization(name="norm")(layers.MultiHeadAttention(2, 2)(steps, steps))
+        state = layers.GlobalAveragePooling1D()(steps)
+    else:
+        state = getattr(layers, layer)(3)(steps)
+    own = layers.Flatten()(layers.Embedding(4, 2, name="words")(layers.StringLookup(vocabulary=["a", "b", "c"])(word)))
+    return keras.Model([seen, word], layers.Dense(1, name="score")(layers.Concatenate()([state, own])))
+
+
+@pytest.mark.parametrize("layer", ["GRU", "LSTM", "attention"])
+def test_generations_of_a_model_of_free_length_score_as_the_model(tmp_path, layer):
+    import tensorflow as tf
+
+    from freshet_serving.compiler.imports.importing import ImportOptions, import_model
+    from freshet_serving.processor.columns import Ragged, Strings
+    from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+
+    keras.utils.set_random_seed(1)
+    model = sequence_model(layer)
+    model.export(str(tmp_path / "exported"), format="tf_saved_model", verbose=False)
+    import_model(tmp_path / "exported", tmp_path / "models", "free", options=ImportOptions(buckets=(1, 8)))
+    draw = np.random.default_rng(2)
+    seen = draw.integers(0, 20, (16, 5))
+    words = np.array(["a", "b", "c", "stranger"] * 4)
+    inputs = {"seen": seen, "word": tf.constant(words[:, None])}
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    callback = Publisher(tmp_path / "models", "free").keras(every_batches=1)
+
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "models"), sessions=1)) as processor:
+        for step in range(3):
+            if step:
+                model.fit(inputs, draw.random((16, 1)), batch_size=8, verbose=0, callbacks=[callback])
+            processor.poll()
+            columns = {
+                "seen": Ragged(seen.ravel(), np.arange(17) * 5),
+                "word": Strings.of([word.encode() for word in words]),
+            }
+            (got,) = processor.process(PredictRequest("free", columns)).outputs.values()
+            np.testing.assert_allclose(got.ravel(), model.predict(inputs, verbose=0).ravel(), rtol=1e-5, atol=1e-5)
