@@ -134,7 +134,7 @@ def test_tutorial_code_exports_as_described(exported, tmp_path):
     for name in ("ctr", "ctr-torchscript"):
         imported = import_model(tmp_path / f"{name}.onnx", tmp_path / "repository", name)
         reader = VersionReader(imported.folder)
-        assert [t.name for t in reader.manifest.tables] == ["tags.weight", "items.weight", "users.weight"]
+        assert [t.name for t in reader.manifest.embeddings] == ["tags.weight", "items.weight", "users.weight"]
         # The older exporter writes equal tensors once, and the tutorial's model was never trained.
         assert "deep.1.running_var" in reader.dense() or name != "ctr"
         assert reader.manifest.stage is None

@@ -54,7 +54,7 @@ def test_expressible_tables_and_dense_graphs_leave_tensorflow(model, imported):
     manifest = VersionReader(packages[model.name].folder).manifest
     sides = packages[model.name].report["sides"]
 
-    assert len(manifest.tables) == model.tables
+    assert len(manifest.embeddings) == model.tables
     assert (manifest.stage is not None) == model.stage
     assert sides["dense"]
     assert not any("whole model runs in TensorFlow" in note for note in packages[model.name].report["notes"])

@@ -56,7 +56,7 @@ def test_onnx_file_that_lacks_samples_gets_its_tables_with_them(tmp_path):
     samples = {"x": [[1.0, 0.5], [4.0, 0.25], [0.0, 1.0]]}
     found = import_model(source, repository, "ids", options=ImportOptions(samples=samples, translate=True))
 
-    assert [t.name for t in VersionReader(found.folder).manifest.tables] == ["items"]
+    assert [t.name for t in VersionReader(found.folder).manifest.embeddings] == ["items"]
 
 
 def test_model_that_gives_nan_for_empty_lists_is_imported(tmp_path, monkeypatch):

@@ -104,12 +104,12 @@ def test_copied_row_scores_alike_in_item_and_history(imported):
     name, _, repository = imported
     manifest = VersionReader(repository / name / "1").manifest
     assert manifest.copies == {}
-    assert [t.rows for t in manifest.tables] == [ITEMS]
+    assert [t.rows for t in manifest.embeddings] == [ITEMS]
     pairs = [(np.array([item]), np.array([[OTHER, last]])) for item in (A, B) for last in (A, B)]
     with started(repository) as processor:
         before = [asked(processor, name, *pair).item() for pair in pairs]
         publisher = Publisher(repository, name)
-        (table,) = (t.name for t in manifest.tables)
+        (table,) = (t.name for t in manifest.embeddings)
         _, rows = publisher.served().rows(table, np.array([B]))
         publisher.publish({table: (np.array([A]), rows)})
         processor.poll()
@@ -166,17 +166,18 @@ def test_loop_may_take_a_weight_as_a_value(tmp_path):
     model = Loop()
     import_model(saved(model, tmp_path / "loop", model.serve), tmp_path / "models", "loop")
     manifest = VersionReader(tmp_path / "models" / "loop" / "1").manifest
-    assert [one.table for one in manifest.stage.lookups] == ["items"]
+    assert [(one.table, one.whole) for one in manifest.stage.lookups] == [("items", False), ("kernel", True)]
     past = np.random.default_rng(1).integers(0, ITEMS, (9, 5))
     with started(tmp_path / "models") as processor:
         got = processor.process(PredictRequest("loop", {"past": past})).outputs["score"]
     np.testing.assert_allclose(got, model.serve(past)["score"].numpy(), rtol=1e-5, atol=1e-5)
 
 
-def test_retrained_rows_of_a_stage_are_published_alone(tmp_path):
+def test_retrained_rows_and_weights_of_a_stage_are_published(tmp_path):
     model = Loop()
     import_model(saved(model, tmp_path / "first", model.serve), tmp_path / "models", "loop")
     model.items.assign(model.items * 2)
+    model.kernel.assign(model.kernel * 2)
     version = Repository(tmp_path / "models").version("loop")
     export = read_retrained(saved(model, tmp_path / "second", model.serve), version, ImportOptions())
     Publisher(tmp_path / "models", "loop").publish_difference(export.tables, export.dense, hashed=True)
