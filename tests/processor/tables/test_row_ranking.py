@@ -129,3 +129,13 @@ def test_many_vectors_are_asked_about_after_fewer_rows():
 @pytest.mark.parametrize("keys", [(), (5,)])
 def test_small_tables_are_ranked(keys):
     assert len(ranked(served(keys, 4), 0, [[1, 1, 1, 1]])[0][0]) == len(keys)
+
+
+def test_row_of_unknown_keys_is_never_ranked():
+    keys = np.array([1, 2], np.int64)
+    index = hash_index.empty_index(hash_index.capacity_for(2))
+    assert hash_index.build(index.ctypes.data, len(index), keys) == -1
+    arrays = {"keys": keys, "index": index, "rows": np.ones((2, 1), np.float32)}
+    table = ServedTable(TableEntry("t", 1, 2, unknown_key=-7), arrays)
+    table.apply(TableDelta(np.array([-7]), np.array([[9]], np.float32), np.empty(0, np.int64)), 1)
+    assert ranked(table, 1, [[1.0]]) == [([1, 2], [1.0, 1.0])]
