@@ -85,11 +85,14 @@ def _column(spec: Input, rows: int, length: int, random: np.random.Generator) ->
 def _rows(
     manifest: Manifest, rows: int, length: int, single: Collection[str], random: np.random.Generator
 ) -> Mapping[str, Any]:
-    """Return random rows for all that the stage looks up, the same for each copy of an input of one row."""
+    """Return random values of all that the stage looks up; rows are the same for each copy of an input of one row."""
     found = {}
     for one in manifest.stage_lookups:
+        table = manifest.table(one.table)
+        if one.whole:
+            found[one.name] = random.standard_normal((table.rows, table.dim)).astype(np.float32)
+            continue
         each = length if manifest.shapes[one.input].ragged else max(1, len(one.columns))
-        dim = manifest.table(one.table).dim
         own = 1 if one.input in single else rows
-        found[one.name] = np.tile(random.standard_normal((own * each, dim)).astype(np.float32), (rows // own, 1))
+        found[one.name] = np.tile(random.standard_normal((own * each, table.dim)).astype(np.float32), (rows // own, 1))
     return found

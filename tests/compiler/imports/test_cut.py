@@ -225,7 +225,7 @@ def test_positions_of_a_free_length_are_looked_up_by_the_stage(of, cut_of):
     _, found, draft = cut_of(FREE, score, places=variable(3, 30, 4, name="places"))
 
     assert [n.op for n in found.dense] == ["MatMul"]
-    assert list(draft.tables) == ["rows"]
+    assert list(draft.tables) == ["rows", "places"], "positions take deltas, read whole"
     assert [one.spec.input for one in draft.stage.rows] == ["ids"]
 
 
