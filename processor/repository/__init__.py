@@ -6,6 +6,7 @@ version           a version's folder, written aside and committed by one rename
 storage           access to the files of a version, in a folder or through a mirror
 model_repository  list and open models, versions and deltas, and find their folders
 mapped_file       a file that is served by memory mapping, and detection of its damage
+trainer_report    progress of a model's trainer, in a file that it replaces every few seconds
 warmup            recorded requests that a version is warmed up with
 envelope          signed envelope of files that are replaced when they change
 keyring           signing key, trusted keys, and memory of what was trusted
@@ -86,6 +87,14 @@ from freshet_serving.processor.repository.model_repository import (
     unknown_model,
 )
 from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.trainer_report import (
+    MAX_TRAINER_NBYTES,
+    TRAINER,
+    TrainerReport,
+    TrainerState,
+    parse_trainer_report,
+    without_values,
+)
 from freshet_serving.processor.repository.version import (
     DELTAS,
     DENSE,
@@ -129,6 +138,7 @@ __all__ = [
     "MANIFEST",
     "MAX_REASON",
     "MAX_REQUESTS",
+    "MAX_TRAINER_NBYTES",
     "METADATA",
     "NO_KEYS",
     "NO_SCALES",
@@ -143,6 +153,7 @@ __all__ = [
     "SIZES",
     "SNAPSHOTS",
     "TIME",
+    "TRAINER",
     "WARMUP",
     "ChainLink",
     "ChainRecord",
@@ -161,6 +172,8 @@ __all__ = [
     "Repository",
     "SnapshotManifest",
     "TableChanges",
+    "TrainerReport",
+    "TrainerState",
     "TrustMemory",
     "UnrecordedDelta",
     "VersionContents",
@@ -190,6 +203,7 @@ __all__ = [
     "open_repository",
     "open_snapshot",
     "open_store",
+    "parse_trainer_report",
     "parse_warmup",
     "part_difference",
     "places_of",
@@ -208,4 +222,5 @@ __all__ = [
     "unknown_model",
     "unrecorded_deltas",
     "widened",
+    "without_values",
 ]

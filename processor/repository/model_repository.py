@@ -37,6 +37,7 @@ from freshet_serving.processor.package import NAME, atomic_file, read_file
 from freshet_serving.processor.repository.envelope import opened, wrap_envelope
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
+from freshet_serving.processor.repository.trainer_report import TRAINER
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader, VersionWriter, followed, inside
 
 log = logging.getLogger("freshet.repository")
@@ -271,6 +272,16 @@ class Repository:
     def keep_traffic(self, model: str, traffic: dict[str, Any]) -> None:
         self._keep(model, TRAFFIC, traffic)
 
+    def keep_trainer(self, model: str, report: bytes) -> None:
+        """Replace the report of a model's trainer (trainer_report); does nothing while the model has no folder.
+
+        Args:
+            model: Name of the model.
+            report: The file's content.
+        """
+        if (self.root / model).is_dir():
+            self._replace(f"{model}/{TRAINER}", report)
+
     def re_sign_kept(self, model: str, unsigned: bool = False) -> None:
         """Sign labels and traffic again.
 
@@ -321,6 +332,9 @@ class Repository:
             raise NotReady(f"{name.partition('.')[0]}: the repository cannot be written") from None
 
     def _put(self, name: str, data: bytes) -> None:
+        self._replace(name, data)
+
+    def _replace(self, name: str, data: bytes) -> None:
         with atomic_file(self.root / name) as file:
             file.write(data)
 

@@ -41,6 +41,7 @@ from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routes import VersionStatus, find
 from freshet_serving.processor.versions.score_watch import ScoreWatch
 from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.versions.trainer_watch import TrainerWatch
 from freshet_serving.processor.watching import (
     DIVERGED,
     ON,
@@ -98,6 +99,7 @@ class ModelHost(ABC):
             ready_when_empty: Be ready while there is no model.
         """
         self.repository = repository
+        self.trainers = TrainerWatch(repository, clock.now_s)
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
         self._root = FolderWatch(self.repository.root)
         self._models: dict[str, ServedModel] = {}
@@ -356,7 +358,7 @@ class ModelHost(ABC):
             events = self._rounds.go(names, patience_s)
         with self._changing:
             self._excuse()
-        return events
+        return events + self.trainers.poll(names)
 
     def _find_models(self) -> None:
         """Register models that have appeared, and drop those that are gone."""

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 from freshet_serving.processor.errors import NotReady
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.repository.mirror.object_store import ObjectContent, ObjectHead, ObjectStore
+    from freshet_serving.processor.repository.mirror.object_store import (
+        FolderListing,
+        ObjectContent,
+        ObjectHead,
+        ObjectStore,
+    )
 
 T = TypeVar("T")
 KINDS = READ, LOOKED, LISTED, WRITTEN, REMOVED = "get", "head", "list", "put", "delete"
@@ -80,6 +85,10 @@ class CountedStore:
     def folders(self, prefix: str) -> list[str]:
         """Return the folder names below a prefix (ObjectStore.folders)."""
         return self._asked(LISTED, lambda: self._store.folders(prefix))
+
+    def folder(self, prefix: str) -> FolderListing:
+        """Return what lies directly below a prefix (ObjectStore.folder)."""
+        return self._asked(LISTED, lambda: self._store.folder(prefix))
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys below a prefix (ObjectStore.keys)."""

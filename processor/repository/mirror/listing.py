@@ -11,7 +11,8 @@ Invariants
 - Models that are served come first: other names are listed after them.
 
 Costs: one LIST for the models; for each model one LIST, for each version one GET of its manifest (unchanged except for
-the first), and two GETs for labels and traffic if there is a version. AT_ONCE models at a time.
+the first). The LIST has the etags of labels, traffic and the trainer's report: each is requested only when it differs.
+AT_ONCE models at a time.
 
 NegativeCache remembers names in a store that contain no version, and queries them again a few at a time.
 """
@@ -34,6 +35,7 @@ from freshet_serving.processor.repository.mirror.mirrored_storage import Mirrore
 from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
 from freshet_serving.processor.repository.mirror.version_copy import AT_ONCE, EtagCache
 from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC, VERSION
+from freshet_serving.processor.repository.trainer_report import MAX_TRAINER_NBYTES, TRAINER
 from freshet_serving.processor.repository.version import MANIFEST
 
 log = logging.getLogger("freshet.mirror")
@@ -45,6 +47,8 @@ LIST_S is the time from the start of one listing to that of the next, AGAIN_S th
 limit for a whole one. The pause between two is at least as long as one took.
 """
 LATE_S = 2 * LIST_S
+KEPT = {LABELS: MAX_KEPT_NBYTES, TRAFFIC: MAX_KEPT_NBYTES, TRAINER: MAX_TRAINER_NBYTES}
+"""Files of a model that are replaced in place, and the maximum size of each."""
 MOST_TOLD = 1000
 
 
@@ -165,8 +169,8 @@ class RepositoryListing:
             if folder.is_dir() and NAME.fullmatch(folder.name) and folder.name not in names:
                 self._end(folder.name, versions_here(folder))
                 with contextlib.suppress(OSError):
-                    (folder / LABELS).unlink(missing_ok=True)
-                    (folder / TRAFFIC).unlink(missing_ok=True)
+                    for name in KEPT:
+                        (folder / name).unlink(missing_ok=True)
                     folder.rmdir()
         return complete
 
@@ -197,7 +201,8 @@ class RepositoryListing:
         Returns:
             True if all of it could be queried.
         """
-        numbers = {int(name) for name in self._store.folders(model) if VERSION.fullmatch(name)}
+        found = self._store.folder(model)
+        numbers = {int(name) for name in found.folders if VERSION.fullmatch(name)}
         with self._emptying:
             empty = self._empty_versions.get(model) or NegativeCache()
             # The newest first: a trainer's next version comes before names that others have created.
@@ -213,14 +218,35 @@ class RepositoryListing:
             self._empty.note(model, not there)
             if there:
                 self._empty_versions[model] = empty
-        for name in (LABELS, TRAFFIC) if there else ():
-            complete &= self._store_errors.alone(f"{model}/{name}", partial(self.kept, f"{model}/{name}"))
+        for name, limit in KEPT.items() if there else ():
+            key = f"{model}/{name}"
+            brought = self._store_errors.alone(key, partial(self._kept_as_listed, key, limit, found.etags.get(name)))
+            # The trainer's report is for people: new versions are found without it.
+            complete &= brought or name == TRAINER
         return complete
 
-    def kept(self, name: str) -> None:
-        """Bring a file that is replaced in place: labels, traffic."""
+    def _kept_as_listed(self, name: str, limit: int, etag: str | None) -> None:
+        """Bring a file that is replaced in place, unless it is what a listing shows.
+
+        Args:
+            name: Its key.
+            limit: Its maximum size.
+            etag: Its etag in the listing; None if it is not there.
+        """
+        if etag is None:
+            (self._root / name).unlink(missing_ok=True)
+        elif not etag or etag != self._kept.etag(self._root / name):
+            self.kept(name, limit)
+
+    def kept(self, name: str, limit: int = MAX_KEPT_NBYTES) -> None:
+        """Bring a file that is replaced in place: labels, traffic, the trainer's report.
+
+        Args:
+            name: Its key.
+            limit: Its maximum size.
+        """
         path = self._root / name
-        found = self._store.get(name, MAX_KEPT_NBYTES, self._kept.etag(path))
+        found = self._store.get(name, limit, self._kept.etag(path))
         if found is None:
             path.unlink(missing_ok=True)
         elif not found.unchanged:

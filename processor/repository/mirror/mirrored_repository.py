@@ -9,6 +9,7 @@ from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.repository.mirror.mirror import Mirror
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
 from freshet_serving.processor.repository.model_repository import ONE_MODEL, Repository, check_name
+from freshet_serving.processor.repository.trainer_report import TRAINER
 from freshet_serving.processor.repository.version import VersionReader
 
 
@@ -76,6 +77,10 @@ class MirroredRepository(Repository):
         (self.root / name).parent.mkdir(exist_ok=True)
         super()._put(name, data)
         self.mirror.tell()
+
+    def keep_trainer(self, model: str, report: bytes) -> None:
+        # Without the hint: mirrors would list the whole store every few seconds for what nobody serves.
+        self.mirror.store.put(f"{model}/{TRAINER}", report)
 
     def _asked(self, act: Any) -> None:
         """Query the store, unless the mirror polls in the background.
