@@ -370,7 +370,7 @@ class TrainingRun:
             return
         for chunk in self._timed(self.source.batches(chunk_rows or rows, self.state.position), stop_row):
             if chunk is not None:
-                yield from _pieces(chunk, rows)
+                yield from chunk.pieces(rows)
 
     def _version_due(self) -> bool:
         """Return True if a full version is due; never behind a hold, even one of another writer."""
@@ -384,6 +384,7 @@ class TrainingRun:
     def run(self) -> Summary:
         """Run both phases."""
         generation = self.full()
+        self._counted = replace(self._counted, held_out=self._held_out_figures())
         if len(self.held_out):
             for label, each in self.evaluation_metrics.labels.items():
                 which = "" if each.scored is self.held_out else f", {label}"
@@ -404,6 +405,10 @@ class TrainingRun:
             self._report.note(f"table {name!r}: {tiers.hot:,} rows in memory, {log}")
         write_analysis(self._checkpoints.folder, self.trainer, self._report)
         return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report(), stage_times)
+
+    def _held_out_figures(self) -> dict[str, float]:
+        scored = self.held_out
+        return {"auc": scored.auc(), "log_loss": scored.log_loss()} if len(scored) else {}
 
     def _score(self, work: BoundBatch, sampled: bool) -> None:
         """Score a batch before training on it; if `sampled`, also by the version as published."""
@@ -593,8 +598,3 @@ class TrainingRun:
                 self._wait,
             )
         return self._lineage
-
-
-def _pieces(chunk: Batch, rows: int) -> Iterator[Batch]:
-    for first in range(0, len(chunk), rows):
-        yield chunk.slice(first, min(first + rows, len(chunk)))
