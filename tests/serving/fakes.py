@@ -24,6 +24,7 @@ from freshet_serving.processor.sessions.request import Done
 from freshet_serving.processor.versions.change_results import RollbackResult
 from freshet_serving.processor.versions.pre_deploy_check import GuardStats
 from freshet_serving.processor.versions.traffic import Traffic
+from freshet_serving.processor.versions.trainer_watch import TrainerStanding
 from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
 from freshet_serving.processor.watching.stats import ChainStatus, GroupStats, Histogram, SessionStats
@@ -86,6 +87,11 @@ class FakeProcessor:
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
     limit: RequestLimits = DEFAULTS
     repository: Any = field(default_factory=lambda: SimpleNamespace(root=Path("fake")))
+    standings: dict[str, TrainerStanding] = field(default_factory=dict)
+
+    @property
+    def trainers(self) -> Any:
+        return SimpleNamespace(standings=lambda: self.standings)
 
     @property
     def host(self) -> FakeProcessor:
