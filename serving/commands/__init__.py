@@ -25,6 +25,7 @@ join_command        join
 explain_command     explain
 fleet_command       fleet
 fleet_comparison    compares the replicas of a fleet
+fleet_trainers      the newest report of each trainer of a fleet
 fleet_polling       polls the replicas of a fleet
 usage_errors        command-line errors as one line
 system_errors       what the system refuses, as one line
