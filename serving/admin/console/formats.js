@@ -51,9 +51,11 @@ export const parts = generation => String(generation).split(".").map(Number);
 const STATES = { CURRENT: "good", WAITING: "warn", HELD: "bad", DIVERGED: "bad", AVAILABLE: "good", LOADING: "warn", END: "bad" };
 export const kindOf = state => STATES[state] || "";
 
+const FIGURES = { auc: "AUC", log_loss: "log-loss", hit_rate: "hit rate", ndcg: "NDCG" };
+
 // What a trainer reported, in a few words, and its kind.
 export function trainerLine(trainer) {
-  const figures = Object.entries(trainer.held_out).map(([name, value]) => `${name.replace("_", "-")} ${score(value)}`);
+  const figures = Object.entries(trainer.held_out).map(([name, value]) => `${FIGURES[name] || name} ${score(value)}`);
   return [trainer.silent ? `silent for ${seconds(trainer.age_s)}` : trainer.state, trainer.state === "running" && !trainer.silent ? `${short(trainer.rows_per_s)} rows/s` : "", ...figures].filter(Boolean).join(" · ");
 }
 export const trainerKind = trainer => trainer.problem ? "bad" : trainer.state === "stopped" ? "" : "good";

@@ -73,7 +73,7 @@ export function modelPage(name, tab, context) {
       ["trainer", badge(trainerLine(trainer), trainerKind(trainer))], ["reported", trainer.age_s < 1 ? "just now" : `${seconds(Math.floor(trainer.age_s))} ago`],
       ["rows of this run", number(trainer.rows)], ["waiting rows", trainer.follow ? number(trainer.waiting_rows) : ""],
       ["publishes to", trainer.version ? `version ${trainer.version}, step ${trainer.step}` : ""], ["published", trainer.published_at ? clock(trainer.published_at) : ""],
-      ["gate", trainer.gate], ["problem", trainer.problem],
+      ["gate", trainer.gate], ["problem", trainer.silent ? "" : trainer.problem],
     ];
     return h("dl", { class: "facts", "aria-label": "Trainer" }, said.filter(([, value]) => value).map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))));
   }
