@@ -11,10 +11,10 @@ Invariants
   polls: the hint, and by its name the next record of each version that is read. The other thread does
   listings (processor.repository.mirror.listing), when the hint has changed and every half a minute: however long they
   take, records arrive. Before follow(), and in writers, each read queries the store.
-- A poll comes BEAT_S after the one before, and less often while nothing changes: after a quiet time of T it comes within
-  T / 100, and within LONGEST_BEAT_S at the most. So what ends a pause arrives late by a hundredth of the pause, and a
-  trainer that publishes every 25 s or more often is never waited for. Any change makes polls frequent again: a record, a
-  new hint, a version that is followed from now on.
+- A poll comes BEAT_S after the last, and less often while nothing changes: after a quiet time of T within T / 100,
+  and within LONGEST_BEAT_S at the most. So what ends a pause arrives late by a hundredth of the pause, and a trainer
+  that publishes every 25 s or more often is never waited for. Any change makes polls frequent again: a record, a new
+  hint, a version that is followed from now on.
 - An outage changes nothing here: the last state stays, seen_s() reports its age, and the next beat tries again.
 - An error with one model, version or file in the store does not affect the others, and is logged once.
 - Where signatures are required, only the manifest of a version is downloaded until a trusted key has signed it.
