@@ -33,7 +33,6 @@ class RunStatus:
         window_calibration: Mean score over mean label of the newest window before it was learned; NaN for none.
         held_out: Figures of the held-out rows by name; none before they are scored.
         gate: Newest verdict of the gate; "" for none.
-        refused: True if the gate has refused the newest version.
         held: Why the guard holds deltas; "" if it does not.
         table_rows: Rows by table.
     """
@@ -57,7 +56,6 @@ class RunStatus:
     window_calibration: float = float("nan")
     held_out: Mapping[str, float] = field(default_factory=dict)
     gate: str = ""
-    refused: bool = False
     held: str = ""
     table_rows: dict[str, int] = field(default_factory=dict)
 

@@ -37,6 +37,8 @@ from freshet_serving.processor.repository import (
 EVERY_S, END_S = 10.0, 10.0
 RATE_REPORTS = 7
 """Number of newest reports over which rows a second are measured: a minute."""
+REFUSED_CODE = 3
+"""Exit code of a run whose version the gate has refused; its error is the verdict."""
 
 
 class Heartbeat:
@@ -105,8 +107,8 @@ class Heartbeat:
         """
         if self.stopping or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             self._end = TrainerState.STOPPED, ""
-        elif self.status().refused:
-            self._end = TrainerState.REFUSED, ""
+        elif getattr(error, "exit_code", 0) == REFUSED_CODE:
+            self._end = TrainerState.REFUSED, str(error)
         elif error is None:
             self._end = TrainerState.FINISHED, ""
         elif isinstance(error, FreshetError):
@@ -134,12 +136,13 @@ class Heartbeat:
         status, now_s = self.status(), self._now_s()
         self._learned.append((now_s, status.learned_rows))
         (first_s, first), (last_s, last) = self._learned[0], self._learned[-1]
-        state, error = self._end or (TrainerState.RUNNING, "")
+        state, text = self._end or (TrainerState.RUNNING, "")
+        refused = state is TrainerState.REFUSED
         window = {"auc": status.window_auc, "calibration": status.window_calibration}
         self._report = replace(
             self._report,
             state=state,
-            error=error,
+            error="" if refused else text,
             beat=self._report.beat + 1,
             written_at=self._unix_s(),
             rows=status.learned_rows,
@@ -150,7 +153,7 @@ class Heartbeat:
             published_at=status.published_at,
             held_out=dict(status.held_out),
             window=window,
-            gate=status.gate,
+            gate=text if refused else status.gate,
             held=status.held,
             trouble=status.trouble,
         )

@@ -95,10 +95,11 @@ def test_run_that_was_asked_to_stop_is_stopped(tmp_path, heartbeat):
     assert (ended(tmp_path, heartbeat).state, asked) == (TrainerState.STOPPED, [True])
 
 
-def test_run_whose_version_was_refused_says_so(tmp_path, heartbeat):
-    heartbeat.status = lambda: RunStatus(gate="AUC 0.61, at least 0.74", refused=True)
-    report = ended(tmp_path, heartbeat, BadInput("publish: refused"))
-    assert (report.state, report.gate, report.error) == (TrainerState.REFUSED, "AUC 0.61, at least 0.74", "")
+def test_run_whose_version_was_refused_has_the_verdict(tmp_path, heartbeat):
+    refused = BadInput("gate: AUC 0.61, at least 0.74")
+    refused.exit_code = 3
+    report = ended(tmp_path, heartbeat, refused)
+    assert (report.state, report.gate, report.error) == (TrainerState.REFUSED, "gate: AUC 0.61, at least 0.74", "")
 
 
 def test_errors_hold_no_value_and_no_unknown_text(tmp_path, heartbeat):
