@@ -2,9 +2,11 @@
 
 log               the change log of a version: numbered records in its folder, read and written
 mirror            repositories in object stores, and the local folders that mirror them
+version_records   decisions about full versions: held, withdrawn, released
 version           a version's folder, written aside and committed by one rename
 storage           access to the files of a version, in a folder or through a mirror
 model_repository  list and open models, versions and deltas, and find their folders
+folder_watch      detection of changes to a folder
 mapped_file       a file that is served by memory mapping, and detection of its damage
 trainer_report    progress of a model's trainer, in a file that it replaces every few seconds
 warmup            recorded requests that a version is warmed up with
@@ -12,6 +14,7 @@ envelope          signed envelope of files that are replaced when they change
 keyring           signing key, trusted keys, and memory of what was trusted
 """
 
+from freshet_serving.processor.repository.folder_watch import FolderWatch
 from freshet_serving.processor.repository.keyring import (
     NO_KEYS,
     Keyring,
@@ -80,7 +83,6 @@ from freshet_serving.processor.repository.mirror.repositories import open_reposi
 from freshet_serving.processor.repository.model_repository import (
     FILE_SUFFIXES,
     SAVED_MODEL,
-    FolderWatch,
     Repository,
     check_name,
     listed,
@@ -107,6 +109,12 @@ from freshet_serving.processor.repository.version import (
     add_file,
     sealed,
     table_file,
+)
+from freshet_serving.processor.repository.version_records import (
+    WITHDRAW,
+    WITHDRAWN,
+    VersionRecord,
+    VersionRecords,
 )
 from freshet_serving.processor.repository.warmup import (
     GENERATION,
@@ -155,6 +163,8 @@ __all__ = [
     "TIME",
     "TRAINER",
     "WARMUP",
+    "WITHDRAW",
+    "WITHDRAWN",
     "ChainLink",
     "ChainRecord",
     "ChangeLog",
@@ -178,6 +188,8 @@ __all__ = [
     "UnrecordedDelta",
     "VersionContents",
     "VersionReader",
+    "VersionRecord",
+    "VersionRecords",
     "VersionStorage",
     "VersionWriter",
     "add_file",

@@ -20,6 +20,8 @@ failed_versions  versions that failed to load and when to retry them; versions w
 routes          select the version that answers a request
 trainer_watch   the trainers of models, as this server sees them
 traffic         traffic splits over labels, and ejected versions
+version_decisions  what bars versions from being chosen, and how people decide about them
+version_rollback  go back to an earlier generation, or to an earlier version
 policy          an operator's settings for a model
 """
 
@@ -38,4 +40,6 @@ __all__ = [
     "timeline",
     "traffic",
     "trainer_watch",
+    "version_decisions",
+    "version_rollback",
 ]
