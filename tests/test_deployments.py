@@ -185,7 +185,7 @@ def test_startup_probe_waits_for_the_models_as_the_page_says():
         assert server["startupProbe"]["httpGet"]["path"] == "/v2/health/ready"
         assert server["livenessProbe"]["httpGet"]["path"] == "/v2/health/live"
         environment = {e["name"]: e.get("value") for e in server["env"]}
-        assert "FRESHET_MODELS" in environment or environment["FRESHET_READY_WHEN_EMPTY"] == "true"
+        assert environment["FRESHET_MODELS"]
 
 
 def test_trainers_have_an_account_and_credentials_of_their_own():
@@ -376,8 +376,13 @@ def test_go_renders_the_committed_chart_output(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert done.stdout == (RENDERED / f"{name}.yaml").read_text()
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("readyWhenEmpty: true")
+    done = subprocess.run([tmp_path / "render", CHART, "prod", empty], capture_output=True, text=True, timeout=60)
+    assert '{name: FRESHET_READY_WHEN_EMPTY, value: "true"}' in done.stdout, done.stderr
     for values, line in (
         ("models: []", "models: name what is served"),
+        ("models: [ctr]\nreadyWhenEmpty: true", "or set readyWhenEmpty in their place"),
         ("trust: {secret: keys}", "trust: secret and files"),
         ("trust: {files: [prod.pub]}", "trust: secret and files"),
         ("mirror: {bytes: 0}", "mirror.bytes"),
