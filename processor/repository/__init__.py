@@ -21,7 +21,6 @@ from freshet_serving.processor.repository.keyring import (
     TrustMemory,
     check_downgrade,
     default_memory,
-    newest_trusted,
 )
 from freshet_serving.processor.repository.log.chain_record import (
     CHAIN,
@@ -113,9 +112,7 @@ from freshet_serving.processor.repository.version import (
 )
 from freshet_serving.processor.repository.version_records import (
     WITHDRAW,
-    WITHDRAWN,
     VersionRecord,
-    VersionRecords,
 )
 from freshet_serving.processor.repository.warmup import (
     GENERATION,
@@ -164,7 +161,6 @@ __all__ = [
     "TRAINER",
     "WARMUP",
     "WITHDRAW",
-    "WITHDRAWN",
     "ChainLink",
     "ChainRecord",
     "ChangeLog",
@@ -189,7 +185,6 @@ __all__ = [
     "VersionContents",
     "VersionReader",
     "VersionRecord",
-    "VersionRecords",
     "VersionStorage",
     "VersionWriter",
     "add_file",
@@ -211,7 +206,6 @@ __all__ = [
     "listed",
     "lookup_of",
     "narrowed",
-    "newest_trusted",
     "open_repository",
     "open_snapshot",
     "open_store",
