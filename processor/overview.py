@@ -86,6 +86,9 @@ def describe(host: ModelHost, now_s: float) -> dict[str, Any]:
         now_s: Unix seconds.
     """
     models = {name: _describe_model(host, model, now_s) for name, model in sorted(host.catalogue.items())}
+    for name, standing in host.trainers.standings().items():
+        if name in models:
+            models[name]["trainer"] = standing.describe()
     return {"ready": host.ready, "reachable": host.reachable, "models": models}
 
 
@@ -191,6 +194,7 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
     routes = model.routes
     return {
         "generation": generation,
+        "trainer": None,
         "labels": dict(model.labels),
         "policy": model.policy.to_json(),
         "shares": {str(version): share for version, share in sorted(routes.shares().items())},

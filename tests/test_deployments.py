@@ -35,6 +35,17 @@ def rendered(name):
     return [d for d in yaml.safe_load_all((RENDERED / f"{name}.yaml").read_text()) if d]
 
 
+def pod_specs(name):
+    """The pods of a rendered chart, by kind and name of what makes them."""
+    specs = {}
+    for document in rendered(name):
+        spec = document.get("spec", {})
+        template = spec.get("template") or spec.get("jobTemplate", {}).get("spec", {}).get("template")
+        if template:
+            specs[document["kind"], document["metadata"]["name"]] = template["spec"]
+    return specs
+
+
 def containers(spec):
     return [*spec.get("initContainers", ()), *spec["containers"]]
 
@@ -122,10 +133,8 @@ def test_kserve_pods_are_valid_and_the_service_names_the_runtime():
 
 
 def test_pods_run_unprivileged_and_write_only_to_volumes():
-    for document in [*rendered("plain"), *rendered("full")]:
-        if document["kind"] not in ("Deployment", "StatefulSet"):
-            continue
-        spec = document["spec"]["template"]["spec"]
+    assert {kind for kind, _ in pod_specs("full")} == {"Deployment", "StatefulSet", "CronJob"}
+    for spec in [*pod_specs("plain").values(), *pod_specs("full").values()]:
         assert spec["securityContext"]["runAsNonRoot"]
         assert spec["securityContext"]["runAsUser"] == 10001
         assert spec["automountServiceAccountToken"] is False
@@ -155,10 +164,7 @@ def test_pod_has_time_to_drain():
 
 
 def test_every_written_path_is_on_a_volume():
-    for document in [*rendered("plain"), *rendered("full")]:
-        if document["kind"] not in ("Deployment", "StatefulSet"):
-            continue
-        spec = document["spec"]["template"]["spec"]
+    for spec in [*pod_specs("plain").values(), *pod_specs("full").values()]:
         for container in spec["containers"]:
             mounts = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
             environment = {e["name"]: e.get("value") or "" for e in container["env"]}
@@ -169,6 +175,61 @@ def test_every_written_path_is_on_a_volume():
                 assert any(path == mount or path.startswith(f"{mount}/") for mount in mounts), path
             if "FRESHET_TRUST" in environment:
                 assert "FRESHET_TRUST_MEMORY" in environment
+
+
+def test_startup_probe_waits_for_the_models_as_the_page_says():
+    page = " ".join((ROOT / "docs" / "how-to" / "models.md").read_text().split())
+    assert "a startup probe on `/v2/health/ready`" in page
+    for name in ("plain", "full"):
+        (server,) = pod_specs(name)["Deployment", "prod-freshet"]["containers"]
+        assert server["startupProbe"]["httpGet"]["path"] == "/v2/health/ready"
+        assert server["livenessProbe"]["httpGet"]["path"] == "/v2/health/live"
+        environment = {e["name"]: e.get("value") for e in server["env"]}
+        assert environment["FRESHET_MODELS"]
+
+
+def test_trainers_have_an_account_and_credentials_of_their_own():
+    accounts = {d["metadata"]["name"]: d["metadata"] for d in rendered("full") if d["kind"] == "ServiceAccount"}
+    pods = pod_specs("full")
+    serving = pods.pop(("Deployment", "prod-freshet"))
+    assert serving["serviceAccountName"] == "prod-freshet"
+    secrets = {source["secretRef"]["name"] for source in serving["containers"][0]["envFrom"]}
+    assert secrets == {"models-bucket", "features"}
+    for spec in pods.values():
+        assert spec["serviceAccountName"] == "prod-freshet-trainer"
+        assert "models-bucket" not in {source["secretRef"]["name"] for source in spec["containers"][0]["envFrom"]}
+    assert accounts["prod-freshet"]["annotations"] != accounts["prod-freshet-trainer"]["annotations"]
+
+
+def test_headless_service_has_the_grpc_port_and_is_not_scraped():
+    for name in ("plain", "full"):
+        services = {d["metadata"]["name"]: d for d in rendered(name) if d["kind"] == "Service"}
+        headless = services["prod-freshet-headless"]
+        assert headless["spec"]["clusterIP"] == "None"
+        assert not headless["spec"].get("publishNotReadyAddresses")
+        assert {port["name"]: port["port"] for port in headless["spec"]["ports"]} == {"http": 8501, "grpc": 8500}
+        assert headless["spec"]["selector"] == services["prod-freshet"]["spec"]["selector"]
+        assert "app.kubernetes.io/component" not in headless["metadata"]["labels"]
+
+
+def test_extra_volumes_are_mounted_where_training_and_serving_run():
+    for spec in pod_specs("full").values():
+        assert {"name": "ca", "configMap": {"name": "company-ca"}} in spec["volumes"]
+        (container,) = spec["containers"]
+        assert {"name": "ca", "mountPath": "/etc/ssl/company", "readOnly": True} in container["volumeMounts"]
+
+
+def test_nightly_run_is_alone_bounded_and_not_repeated_after_a_refusal():
+    (job,) = [d["spec"] for d in rendered("full") if d["kind"] == "CronJob"]
+    assert job["concurrencyPolicy"] == "Forbid"
+    run = job["jobTemplate"]["spec"]
+    assert run["activeDeadlineSeconds"] > 0
+    refused = run["podFailurePolicy"]["rules"][0]
+    assert (refused["action"], refused["onExitCodes"]["values"]) == ("FailJob", [3])
+    pod = run["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["containers"][0]["name"] == refused["onExitCodes"]["containerName"]
+    assert pod["containers"][0]["args"][-2:] == ["--new-version", "--from-scratch"]
 
 
 def test_mirror_on_node_disk_is_limited_below_its_volume():
@@ -310,19 +371,28 @@ def test_go_renders_the_committed_chart_output(tmp_path):
     go = os.environ | {"GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOCACHE": str(tmp_path / "cache")}
     source = DEPLOY / "helm" / "render" / "render_chart.go"
     subprocess.run(["go", "build", "-o", tmp_path / "render", source], env=go, check=True, timeout=300)
-    for name, values in (("plain", ()), ("full", (RENDERED / "full-values.yaml",))):
-        done = subprocess.run([tmp_path / "render", CHART, "prod", *values], capture_output=True, text=True, timeout=60)
+    for name in ("plain", "full"):
+        command = [tmp_path / "render", CHART, "prod", RENDERED / f"{name}-values.yaml"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert done.stdout == (RENDERED / f"{name}.yaml").read_text()
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("readyWhenEmpty: true")
+    done = subprocess.run([tmp_path / "render", CHART, "prod", empty], capture_output=True, text=True, timeout=60)
+    assert '{name: FRESHET_READY_WHEN_EMPTY, value: "true"}' in done.stdout, done.stderr
     for values, line in (
+        ("models: []", "models: name what is served"),
+        ("models: [ctr]\nreadyWhenEmpty: true", "or set readyWhenEmpty in their place"),
         ("trust: {secret: keys}", "trust: secret and files"),
         ("trust: {files: [prod.pub]}", "trust: secret and files"),
         ("mirror: {bytes: 0}", "mirror.bytes"),
         ("access: {keysSecret: keys}\nmetrics: {serviceMonitor: true}", "access.scrapeKeySecret"),
         ("repository: {claim: models}\ntrainer: {enabled: true, config: x}", "trainer: wants a bucket"),
+        ("repository: {claim: models}\nretrain: {enabled: true, config: x}", "retrain: wants a bucket"),
+        ("retrain: {enabled: true}", "retrain.config"),
         ("metrics: {serviceMonitor: true}\nnetworkPolicy: {clients: [{}]}", "networkPolicy.scrapers"),
     ):
-        (tmp_path / "values.yaml").write_text(values)
+        (tmp_path / "values.yaml").write_text(values if "models:" in values else f"models: [ctr]\n{values}")
         command = [tmp_path / "render", CHART, "prod", tmp_path / "values.yaml"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert (done.returncode != 0, line in done.stderr) == (True, True), done.stderr

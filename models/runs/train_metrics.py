@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from wsgiref.simple_server import WSGIServer
@@ -31,6 +31,8 @@ class RunStatus:
         published_at: Newest publication, Unix seconds; 0 for none.
         window_auc: AUC of the newest window before it was learned; NaN for none.
         window_calibration: Mean score over mean label of the newest window before it was learned; NaN for none.
+        held_out: Figures of the held-out rows by name; none before they are scored.
+        gate: Newest verdict of the gate; "" for none.
         held: Why the guard holds deltas; "" if it does not.
         table_rows: Rows by table.
     """
@@ -52,6 +54,8 @@ class RunStatus:
     loss: float = float("nan")
     window_auc: float = float("nan")
     window_calibration: float = float("nan")
+    held_out: Mapping[str, float] = field(default_factory=dict)
+    gate: str = ""
     held: str = ""
     table_rows: dict[str, int] = field(default_factory=dict)
 

@@ -1,6 +1,7 @@
 """Train a model on a stream of labelled rows, and publish versions, deltas and checkpoints.
 
 loop             a whole run of `freshet train`
+heartbeat        reports of a run's progress to its servers
 run_start        choice of the state that a run starts from
 lineage          sync of a run's weights with the change log of its version, rollbacks included
 next_item_run    a run of a next-item network, whose rows are events of histories
@@ -45,6 +46,7 @@ __all__ = [
     "checkpoint",
     "dense_state",
     "dense_step",
+    "heartbeat",
     "loop",
     "losses",
     "next_item_run",

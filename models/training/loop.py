@@ -132,9 +132,9 @@ class TrainingRun:
         self._checkpoints = Checkpoints(folder)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)
-        newest = FullVersions(config, self.source, self._report, self._wait).newest
+        versions = FullVersions(config, self.source, self._report, self._wait)
         start = find_start(
-            config, self.source, self._begun, self._checkpoints, newest, self._known_rows(), self._report.note
+            config, self.source, self._begun, self._checkpoints, versions, self._known_rows(), self._report.note
         )
         self.config = config = start.config
         self.state = start.state()
@@ -225,10 +225,11 @@ class TrainingRun:
             self._begin_version()
 
     def _begin_with(self, old: VersionContents) -> None:
-        """Start from the newest weights of a version without checkpoints, with the first row."""
+        """Start from the newest weights of a version without checkpoints."""
         rebuild(self.trainer, old)
+        row = f"row {self.state.position:,}" if self.state.position else "the first row"
         before = Generation(old.base.manifest.version, old.link.step)
-        self._report.note(f"no checkpoint: starting with the weights of {before} and the first row")
+        self._report.note(f"no checkpoint: starting with the weights of {before} and {row}")
         self._begin_version()
 
     def _begin_version(self) -> None:
@@ -370,7 +371,7 @@ class TrainingRun:
             return
         for chunk in self._timed(self.source.batches(chunk_rows or rows, self.state.position), stop_row):
             if chunk is not None:
-                yield from _pieces(chunk, rows)
+                yield from chunk.pieces(rows)
 
     def _version_due(self) -> bool:
         """Return True if a full version is due; never behind a hold, even one of another writer."""
@@ -384,6 +385,7 @@ class TrainingRun:
     def run(self) -> Summary:
         """Run both phases."""
         generation = self.full()
+        self._counted = replace(self._counted, held_out=self._held_out_figures())
         if len(self.held_out):
             for label, each in self.evaluation_metrics.labels.items():
                 which = "" if each.scored is self.held_out else f", {label}"
@@ -404,6 +406,10 @@ class TrainingRun:
             self._report.note(f"table {name!r}: {tiers.hot:,} rows in memory, {log}")
         write_analysis(self._checkpoints.folder, self.trainer, self._report)
         return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report(), stage_times)
+
+    def _held_out_figures(self) -> dict[str, float]:
+        scored = self.held_out
+        return {"auc": scored.auc(), "log_loss": scored.log_loss()} if len(scored) else {}
 
     def _score(self, work: BoundBatch, sampled: bool) -> None:
         """Score a batch before training on it; if `sampled`, also by the version as published."""
@@ -548,10 +554,8 @@ class TrainingRun:
         self._waited_s = time.monotonic()
 
     def _publish_delta(self, lineage: Lineage) -> Generation | None:
-        """Publish all changes, behind a hold if the window is abnormal.
-
-        Returns None if the weights had to go back instead.
-        """
+        """Publish all changes, behind a hold if the window is abnormal; return None if the weights went back."""
+        self._versions.check_chosen(self.state.version)
         self.state.finished_at = self._unix_s()
         self.trainer.evict()
         if verdict := self.guard.judge(lineage):
@@ -593,8 +597,3 @@ class TrainingRun:
                 self._wait,
             )
         return self._lineage
-
-
-def _pieces(chunk: Batch, rows: int) -> Iterator[Batch]:
-    for first in range(0, len(chunk), rows):
-        yield chunk.slice(first, min(first + rows, len(chunk)))

@@ -58,6 +58,10 @@ class NextItemRun(TrainingRun):
                 self._report.note(f"{what}: {ranking_line(ranks)}")
         return summary
 
+    def _held_out_figures(self) -> dict[str, float]:
+        ranked = self.ranked.result() if self.ranked.targets else None
+        return {"hit_rate": ranked.hit_rate, "ndcg": ranked.ndcg} if ranked else {}
+
     def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
         """Return the histories of rows [first, until), read and transformed ahead.
 

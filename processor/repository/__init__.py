@@ -2,22 +2,25 @@
 
 log               the change log of a version: numbered records in its folder, read and written
 mirror            repositories in object stores, and the local folders that mirror them
+version_records   decisions about full versions: held, withdrawn, released
 version           a version's folder, written aside and committed by one rename
 storage           access to the files of a version, in a folder or through a mirror
 model_repository  list and open models, versions and deltas, and find their folders
+folder_watch      detection of changes to a folder
 mapped_file       a file that is served by memory mapping, and detection of its damage
+trainer_report    progress of a model's trainer, in a file that it replaces every few seconds
 warmup            recorded requests that a version is warmed up with
 envelope          signed envelope of files that are replaced when they change
 keyring           signing key, trusted keys, and memory of what was trusted
 """
 
+from freshet_serving.processor.repository.folder_watch import FolderWatch
 from freshet_serving.processor.repository.keyring import (
     NO_KEYS,
     Keyring,
     TrustMemory,
     check_downgrade,
     default_memory,
-    newest_trusted,
 )
 from freshet_serving.processor.repository.log.chain_record import (
     CHAIN,
@@ -79,25 +82,37 @@ from freshet_serving.processor.repository.mirror.repositories import open_reposi
 from freshet_serving.processor.repository.model_repository import (
     FILE_SUFFIXES,
     SAVED_MODEL,
-    FolderWatch,
     Repository,
     check_name,
     listed,
     unknown_model,
 )
 from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.trainer_report import (
+    MAX_TRAINER_NBYTES,
+    TRAINER,
+    TrainerReport,
+    TrainerState,
+    parse_trainer_report,
+    without_values,
+)
 from freshet_serving.processor.repository.version import (
     DELTAS,
     DENSE,
     GRAPH,
     MANIFEST,
     SNAPSHOTS,
+    WARMUP,
     SnapshotManifest,
     VersionReader,
     VersionWriter,
     add_file,
     sealed,
     table_file,
+)
+from freshet_serving.processor.repository.version_records import (
+    WITHDRAW,
+    VersionRecord,
 )
 from freshet_serving.processor.repository.warmup import (
     GENERATION,
@@ -108,7 +123,6 @@ from freshet_serving.processor.repository.warmup import (
     REQUEST,
     ROW,
     TIME,
-    WARMUP,
     carry_warmup,
     dump_warmup,
     parse_warmup,
@@ -129,6 +143,7 @@ __all__ = [
     "MANIFEST",
     "MAX_REASON",
     "MAX_REQUESTS",
+    "MAX_TRAINER_NBYTES",
     "METADATA",
     "NO_KEYS",
     "NO_SCALES",
@@ -143,7 +158,9 @@ __all__ = [
     "SIZES",
     "SNAPSHOTS",
     "TIME",
+    "TRAINER",
     "WARMUP",
+    "WITHDRAW",
     "ChainLink",
     "ChainRecord",
     "ChangeLog",
@@ -161,10 +178,13 @@ __all__ = [
     "Repository",
     "SnapshotManifest",
     "TableChanges",
+    "TrainerReport",
+    "TrainerState",
     "TrustMemory",
     "UnrecordedDelta",
     "VersionContents",
     "VersionReader",
+    "VersionRecord",
     "VersionStorage",
     "VersionWriter",
     "add_file",
@@ -186,10 +206,10 @@ __all__ = [
     "listed",
     "lookup_of",
     "narrowed",
-    "newest_trusted",
     "open_repository",
     "open_snapshot",
     "open_store",
+    "parse_trainer_report",
     "parse_warmup",
     "part_difference",
     "places_of",
@@ -208,4 +228,5 @@ __all__ = [
     "unknown_model",
     "unrecorded_deltas",
     "widened",
+    "without_values",
 ]

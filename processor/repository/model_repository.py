@@ -33,11 +33,25 @@ from freshet_serving.processor.errors import (
     nearest_file,
     shortage,
 )
-from freshet_serving.processor.package import NAME, atomic_file, read_file
+from freshet_serving.processor.package import (
+    MAX_MANIFEST_NBYTES,
+    NAME,
+    Manifest,
+    atomic_file,
+    read_file,
+)
 from freshet_serving.processor.repository.envelope import opened, wrap_envelope
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository.log.chain_record import root_hash
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
+from freshet_serving.processor.repository.trainer_report import TRAINER
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader, VersionWriter, followed, inside
+from freshet_serving.processor.repository.version_records import (
+    WITHDRAWN,
+    VersionRecord,
+    VersionRecords,
+    create_record,
+)
 
 log = logging.getLogger("freshet.repository")
 
@@ -46,33 +60,7 @@ TRAFFIC = "traffic.json"
 SAVED_MODEL, FILE_SUFFIXES = "saved_model.pb", (".keras", ".onnx")
 MAX_LISTED = 10
 ONE_MODEL = "the repository is the folder of one model: expected the folder above it, which holds models by name"
-RACY_NS = 2_000_000_000
 MAX_KEPT_NBYTES = 16 << 20
-
-
-class FolderWatch:
-    """Detector of changes to a folder's entries since the last check.
-
-    A change within the clock tick of the last check leaves the modification time as it was, so a folder that changed
-    less than two seconds before a check counts as changed at the next one too.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._seen: tuple[int, bool] | None = None
-
-    def changed(self) -> bool:
-        try:
-            mtime_ns = os.stat(self._folder).st_mtime_ns
-        except OSError:
-            mtime_ns = -1
-        settled = abs(time.time_ns() - mtime_ns) > RACY_NS
-        seen, self._seen = self._seen, (mtime_ns, settled)
-        return seen != (mtime_ns, True)
-
-    def again(self) -> None:
-        """Make the next check report a change, because the last one could not be acted on."""
-        self._seen = None
 
 
 class Repository:
@@ -90,6 +78,9 @@ class Repository:
         self.root, self._seen_at_s = Path(root).absolute(), time.monotonic()
         self._told: dict[tuple[str, str], str] = {}
         self._folders = VersionFolders(self.root)
+        self._records: dict[str, VersionRecords] = {}
+        # Root hashes of manifests that records were compared with, by the size and time of each file.
+        self._roots: dict[tuple[str, int], tuple[tuple[int, ...], str]] = {}
         if not self.root.is_dir():
             hint = "" if self.root.exists() else nearest_file(self.root)
             raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository{hint}")
@@ -97,6 +88,7 @@ class Repository:
     def with_keys(self, keyring: Keyring) -> Self:
         """Set the keyring and return this repository."""
         self.keyring = keyring
+        self._records.clear()
         return self
 
     def models(self) -> list[str]:
@@ -161,7 +153,7 @@ class Repository:
 
         Args:
             model: Name of the model.
-            number: The version; None for the newest.
+            number: The version; None for the newest that is neither held nor withdrawn, else for the newest.
         """
         known = self.versions(model)
         if not known:
@@ -169,7 +161,10 @@ class Repository:
         if number is not None and number not in known:
             there = listed(map(str, reversed(known)))
             raise NotFound(f"model {model[:64]!r} version {number} is not in the repository, which holds {there}")
-        return self.reader(model, known[-1] if number is None else number)
+        if number is None:
+            standing = self.standing(model, known)
+            number = ([n for n in known if n not in standing or not standing[n].binds] or known)[-1]
+        return self.reader(model, number)
 
     def reader(self, model: str, number: int) -> VersionReader:
         """Open a version that is known to exist.
@@ -226,6 +221,69 @@ class Repository:
             number: The version.
         """
 
+    def version_records(self, model: str) -> VersionRecords:
+        """Return the decisions about a model's versions, as the repository has them by now.
+
+        A server whose mirror polls in the background reads them as of its last poll.
+
+        Args:
+            model: Name of the model.
+        """
+        check_name(model, "model")
+        records = self._records.get(model)
+        if records is None:
+            folder = self.root / model / WITHDRAWN
+            records = VersionRecords(folder, model, self.keyring, lambda name, data: self._create(model, name, data))
+            self._records[model] = records
+        return records
+
+    def standing(self, model: str, numbers: Iterable[int]) -> dict[int, VersionRecord]:
+        """Return the records that stand for committed versions, by version; a version without one is left out.
+
+        Args:
+            model: Name of the model.
+            numbers: The versions.
+        """
+        records = self.version_records(model)
+        decided = sorted(records.versions() & set(numbers))
+        standing = {number: records.standing(number, self.root_of(model, number)) for number in decided}
+        return {number: record for number, record in standing.items() if record is not None}
+
+    def root_of(self, model: str, number: int) -> str:
+        """Return the root hash of a version's manifest as it lies in the folder; "" if there is none to read.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
+        try:
+            state = os.stat(self.path(model, number) / MANIFEST)
+        except OSError as error:
+            if (short := shortage(error)) is not None:
+                raise short from None
+            return ""
+        identity = (state.st_ino, state.st_size, state.st_mtime_ns)
+        known = self._roots.get((model, number))
+        if known is None or known[0] != identity:
+            manifest = self.manifest(model, number)
+            known = self._roots[model, number] = (identity, root_hash(manifest) if manifest is not None else "")
+        return known[1]
+
+    def manifest(self, model: str, number: int) -> Manifest | None:
+        """Return a version's manifest as it lies in the folder, whoever wrote it; None if there is none to read.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
+        try:
+            data = read_file(self.path(model, number) / MANIFEST, MAX_MANIFEST_NBYTES).tobytes()
+            return Manifest.from_json(data)
+        except (OSError, BadInput, Corrupt) as error:
+            if (short := shortage(error)) is not None:
+                raise short from None
+            return None
+
     def seen_s(self) -> float:
         """Return seconds since the repository could last be checked for changes; 0.0 for a folder that exists."""
         now_s = time.monotonic()
@@ -271,19 +329,35 @@ class Repository:
     def keep_traffic(self, model: str, traffic: dict[str, Any]) -> None:
         self._keep(model, TRAFFIC, traffic)
 
+    def keep_trainer(self, model: str, report: bytes) -> None:
+        """Replace the report of a model's trainer (trainer_report); does nothing while the model has no folder.
+
+        Args:
+            model: Name of the model.
+            report: The file's content.
+        """
+        if (self.root / model).is_dir():
+            self._replace(f"{model}/{TRAINER}", report)
+
     def re_sign_kept(self, model: str, unsigned: bool = False) -> None:
-        """Sign labels and traffic again.
+        """Sign labels and traffic again, and record the decisions about versions anew.
 
         Args:
             model: Name of the model.
             unsigned: Also sign files without a signature.
         """
-        keyring = self.keyring
+        keyring, trusted = self.keyring, NO_KEYS if unsigned else self.keyring
         for name in (LABELS, TRAFFIC):
-            kept = self.with_keys(NO_KEYS if unsigned else keyring)._kept(model, name)
+            kept = self.with_keys(trusted)._kept(model, name)
             self.keyring = keyring
             if kept:
                 self._keep(model, name, kept)
+        records = self.with_keys(trusted).version_records(model).all()
+        anew = self.with_keys(keyring).version_records(model)
+        anew.all()
+        for record in {(one.version, one.manifest): one for one in records}.values():
+            if keyring.signer is not None and record.key != keyring.signer.id:
+                anew.add(record.version, record.manifest, record.action, record.reason, record.by)
 
     def check_kept(self, model: str) -> None:
         """Raise Corrupt if labels or traffic are not signed by a trusted key."""
@@ -321,8 +395,21 @@ class Repository:
             raise NotReady(f"{name.partition('.')[0]}: the repository cannot be written") from None
 
     def _put(self, name: str, data: bytes) -> None:
+        self._replace(name, data)
+
+    def _replace(self, name: str, data: bytes) -> None:
         with atomic_file(self.root / name) as file:
             file.write(data)
+
+    def _create(self, model: str, name: str, data: bytes) -> bool:
+        """Create a version record exclusively and durably; return False if it exists.
+
+        Args:
+            model: Name of the model.
+            name: Name of its file.
+            data: Its bytes.
+        """
+        return create_record(self.root / model / WITHDRAWN / name, data)
 
 
 def listed(names: Iterable[str], between: str = ", ") -> str:

@@ -24,9 +24,8 @@ from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 from freshet_serving.processor.package import Input, parse_tensors, write_tensors
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import VersionWriter
+from freshet_serving.processor.repository.version import WARMUP, VersionWriter
 
-WARMUP = "warmup.safetensors"
 FORMAT = "freshet-warmup/1"
 MAX_REQUESTS = 1000
 

@@ -18,7 +18,10 @@ readiness       reasons for being unready: a change that hangs, and staleness
 poll_rounds     poll every model without waiting for slow ones
 failed_versions  versions that failed to load and when to retry them; versions whose log must be re-read
 routes          select the version that answers a request
+trainer_watch   the trainers of models, as this server sees them
 traffic         traffic splits over labels, and ejected versions
+version_decisions  what bars versions from being chosen, and how people decide about them
+version_rollback  go back to an earlier generation, or to an earlier version
 policy          an operator's settings for a model
 """
 
@@ -36,4 +39,7 @@ __all__ = [
     "served_version",
     "timeline",
     "traffic",
+    "trainer_watch",
+    "version_decisions",
+    "version_rollback",
 ]

@@ -48,6 +48,7 @@ from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, N
 from freshet_serving.processor.generation import Generation, Position
 from freshet_serving.processor.package import SUFFIX, Delta, DeltaRun
 from freshet_serving.processor.repository import (
+    HOLD,
     MANIFEST,
     RELEASE,
     REPAIR,
@@ -253,6 +254,10 @@ class LogApplier:
                     goes_on = f"record {repair.number} sets aside records {repair.since} to {repair.number - 1}"
                 if ROLLBACK in came or REPAIR in came or (self._held_here and RELEASE in came):
                     self.override(None)
+                if HOLD in came and (gate := self.change_log.history.gate) is not None:
+                    after = Generation(self.change_log.manifest.version, gate.step)
+                    why = came[HOLD].why or "no reason given"
+                    events.append(WarningMessage(f"{self._model} deltas after {after} are held: {why}"))
                 self._note_releases()
                 self.change_log.scrub()
                 events += self.reconcile(version, self.target)

@@ -4,6 +4,7 @@ cli                 the application and its entry point
 folded_help         --help of a command with many options, and --help-all
 completion          shell completion of models and generations
 delta_commands      delta
+version_commands    rollback and version
 serve_command       serve
 train_command       train and bench
 evaluate_command    evaluate
@@ -25,6 +26,7 @@ join_command        join
 explain_command     explain
 fleet_command       fleet
 fleet_comparison    compares the replicas of a fleet
+fleet_trainers      the newest report of each trainer of a fleet
 fleet_polling       polls the replicas of a fleet
 usage_errors        command-line errors as one line
 system_errors       what the system refuses, as one line

@@ -103,7 +103,9 @@ def _poller(
 
 
 def table(report: FleetReport) -> str:
-    """Format a report as text: a row for each version of each replica, then the problems."""
+    """Format a report as text: a row for each version of each replica, then the problems, then the trainers."""
+    from freshet_serving.serving.commands.fleet_trainers import trainer_line
+
     rows: list[tuple[str, ...]] = [HEADINGS]
     listed = {line.where for line in report.lines}
     rows += [_row(line) for line in report.lines]
@@ -117,7 +119,8 @@ def table(report: FleetReport) -> str:
     if report.healthy:
         served = {(line.model, line.version) for line in report.lines}
         text.append(f"all {len(report.replicas)} serve the same, {len(served)} version{'s' * (len(served) != 1)}")
-    return "\n".join([*text, *report.problems])
+    trainers = [trainer_line(model, status) for model, status in report.trainers.items()]
+    return "\n".join([*text, *report.problems, *trainers])
 
 
 def _cell(text: str, width: int, heading: str) -> str:
@@ -148,6 +151,7 @@ def _document(report: FleetReport) -> str:
         "problems": report.problems,
         "replicas": [{"replica": s.where, "ready": s.ready, "problem": s.problem} for s in report.replicas],
         "versions": [_version(line) for line in report.lines],
+        "trainers": {model: asdict(status) for model, status in report.trainers.items()},
     })  # fmt: skip
 
 

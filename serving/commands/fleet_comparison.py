@@ -18,6 +18,7 @@ from typing import Any
 
 from freshet_serving.processor.errors import BadInput, printable
 from freshet_serving.processor.watching import CHAIN_STATES, DIVERGED, WAITING
+from freshet_serving.serving.commands.fleet_trainers import TrainerStatus, newest_trainers, read_trainer
 
 MAX_MODELS, MAX_TEXT = 10_000, 200
 HIGHEST = 2**63
@@ -65,6 +66,7 @@ class ReplicaStatus:
         problem: Why there is no readable report; "" if there is one.
         versions: The versions that it serves.
         labelled: Those of them that have a label there.
+        trainers: The trainers of its models, by name.
     """
 
     where: str
@@ -72,6 +74,7 @@ class ReplicaStatus:
     problem: str = ""
     versions: Mapping[Key, ReplicaVersion] = field(default_factory=dict)
     labelled: frozenset[Key] = frozenset()
+    trainers: Mapping[str, TrainerStatus] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +110,13 @@ class FleetReport:
         replicas: The replicas' reports.
         lines: A line for each version that each replica serves or should serve.
         problems: Descriptions of what is wrong, the worst first.
+        trainers: The newest status of each trainer, by name of the model.
     """
 
     replicas: tuple[ReplicaStatus, ...]
     lines: tuple[VersionComparison, ...]
     problems: tuple[str, ...]
+    trainers: Mapping[str, TrainerStatus]
 
     @property
     def healthy(self) -> bool:
@@ -135,6 +140,7 @@ def read_report(where: str, document: Any, model: str | None = None) -> ReplicaS
         raise BadInput(f"expected at most {MAX_MODELS} models, got {len(models)}")
     versions: dict[Key, ReplicaVersion] = {}
     labelled: set[Key] = set()
+    trainers: dict[str, TrainerStatus] = {}
     for name, entry in models.items():
         if model is not None and name != model:
             continue
@@ -142,10 +148,12 @@ def read_report(where: str, document: Any, model: str | None = None) -> ReplicaS
             if not (number.isascii() and number.isdecimal() and len(number) < 20):
                 raise BadInput(f"served: expected version numbers, got {_short(number)!r}")
             versions[_short(name), int(number)] = _standing(served)
+        if (trainer := read_trainer(entry)) is not None:
+            trainers[_short(name)] = trainer
         labels = entry.get("labels")
         if isinstance(labels, dict):
             labelled |= {(_short(name), version) for version in labels.values() if type(version) is int}
-    return ReplicaStatus(where, ready, "", versions, frozenset(labelled & versions.keys()))
+    return ReplicaStatus(where, ready, "", versions, frozenset(labelled & versions.keys()), trainers)
 
 
 def _standing(served: Any) -> ReplicaVersion:
@@ -194,7 +202,8 @@ def compare(replicas: Sequence[ReplicaStatus], model: str | None = None) -> Flee
         newest = _newest(by_version[key].values())
         odd = _odd(by_version[key].values())
         lines += [_judge(status, key, newest, odd) for status in replicas if _belongs(status, key, key in labelled)]
-    return FleetReport(tuple(replicas), tuple(lines), tuple(_problems(replicas, lines, model)))
+    trainers = newest_trainers(status.trainers for status in replicas)
+    return FleetReport(tuple(replicas), tuple(lines), tuple(_problems(replicas, lines, model)), trainers)
 
 
 def _belongs(status: ReplicaStatus, key: Key, labelled: bool) -> bool:

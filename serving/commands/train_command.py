@@ -103,26 +103,30 @@ def _train(
     from freshet_serving.models.runs.run_lock import trainer_lock
     from freshet_serving.models.runs.train_metrics import TrainMetrics, serve_metrics
     from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows
+    from freshet_serving.models.training.heartbeat import Heartbeat
 
     settings = load_config(config, overrides)
     exit_on_sigterm()
-    source = open_rows(settings, checkpoint_folder(settings), start_options.from_scratch)
-    # Imported late: TensorFlow takes seconds to import, and errors in the file or the data should be reported first.
-    from freshet_serving.models.training.loop import TrainingRun
-    from freshet_serving.models.training.next_item_run import NextItemRun
-    from freshet_serving.models.zoo.architectures import NEXT_ITEM
+    console, checkpoints = Console(), checkpoint_folder(settings)
+    heartbeat = Heartbeat(settings.publish.repository, settings.model.name, settings.data.follow)
+    # The lock first: a second trainer, which is refused, does not report in the place of the first.
+    with trainer_lock(checkpoints, settings.model.name), heartbeat:
+        source = open_rows(settings, checkpoints, start_options.from_scratch)
+        # Imported late: TensorFlow takes seconds to import, and errors in the data should be reported first.
+        from freshet_serving.models.training.loop import TrainingRun
+        from freshet_serving.models.training.next_item_run import NextItemRun
+        from freshet_serving.models.zoo.architectures import NEXT_ITEM
 
-    makes_run = NextItemRun if settings.model.arch in NEXT_ITEM else TrainingRun
-    console = Console()
-    view = live_view(console) if settings.data.follow else progress_bars(console)
-    with trainer_lock(checkpoint_folder(settings), settings.model.name), view as reporter:
-        run = makes_run(settings, source, reporter=reporter, start_options=start_options, make_trainer=make_trainer)
-        if isinstance(reporter, LiveView):
-            reporter.status = run.status
-            stop_on_signal(run.stop)
-        if metrics[1]:
-            serve_metrics(TrainMetrics(settings.model.name, run.status), *metrics)
-        summary = run.run()
+        makes_run = NextItemRun if settings.model.arch in NEXT_ITEM else TrainingRun
+        with live_view(console) if settings.data.follow else progress_bars(console) as reporter:
+            run = makes_run(settings, source, reporter=reporter, start_options=start_options, make_trainer=make_trainer)
+            heartbeat.status = run.status
+            if isinstance(reporter, LiveView):
+                reporter.status = run.status
+                stop_on_signal(lambda: heartbeat.stop(run.stop))
+            if metrics[1]:
+                serve_metrics(TrainMetrics(settings.model.name, run.status), *metrics)
+            summary = run.run()
     if profile and summary.stage_times["step"].times:
         output().print(_profile(summary.stage_times))
     if summary.report is not None:

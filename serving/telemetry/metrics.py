@@ -23,6 +23,7 @@ from freshet_serving.processor.watching import GroupStats, ModelStats, SessionSt
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.telemetry.feature_metrics import feature_families
 from freshet_serving.serving.telemetry.mirror_metrics import mirror_families
+from freshet_serving.serving.telemetry.trainer_metrics import trainer_families
 from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
 
 if TYPE_CHECKING:
@@ -360,6 +361,7 @@ class Metrics(Collector):
             int(processor.reachable),
         )
         yield from mirror_families(processor.repository)
+        yield from trainer_families(processor.trainers.standings())
         yield from _group_families(groups)
         yield from _catalogue_families(processor.catalogue)
         yield from _guard_families(processor.catalogue)

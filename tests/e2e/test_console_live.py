@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from freshet_serving.processor.repository import TrainerReport, TrainerState
+from freshet_serving.processor.versions.trainer_watch import TrainerStanding
 from tests.e2e.explanation import CANNED, LONG
 from tests.support import console_pages
 from tests.support.console_pages import SIZES, VIEWS, overflowing, page_of, show
@@ -234,6 +236,38 @@ def test_problems_are_listed_first_with_current_freshness(opened, stage, size, s
         assert page.troubles == []
         # A handler that still runs when the page closes finds its response gone.
         page.unroute_all(behavior="wait")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_dead_trainer_comes_first_and_in_red(opened, stage, size, scheme):
+    report = TrainerReport(
+        "0badcafe", TrainerState.RUNNING, 90, 10.0, True, rows=1_250_000, rows_per_s=310.4, version=1, step=16,
+        held_out={"auc": 0.7831, "log_loss": 0.4412}, gate="within its bounds",
+    )  # fmt: skip
+    dead = json.loads(json.dumps(TrainerStanding(report, 660.0).describe()))
+
+    def with_trainer(route):
+        response = route.fetch()
+        models = response.json()
+        models["models"][MODEL]["trainer"] = dead
+        route.fulfill(response=response, json=models)
+
+    with page_of(opened, stage.address, size, scheme) as page:
+        page.route("**/admin/models", with_trainer)
+        show(page, "overview")
+        page.get_by_text("silent for 11 min").first.wait_for()
+        first = page.locator(".wrong .notice").first
+        assert "bad" in first.get_attribute("class").split()
+        assert first.inner_text() == "ctr trainer silent for 11 min: its last report was of version 1, step 16"
+        assert page.locator("#state").inner_text() == "ctr: trainer silent for 11 min"
+        assert "trainer silent for 11 min · AUC 0.7831 · log-loss 0.4412" in page.locator(".card").first.inner_text()
+        assert overflowing(page) == []
+        show(page, "timeline")
+        trainer = page.get_by_label("Trainer", exact=True).inner_text()
+        assert "1,250,000" in trainer
+        assert "within its bounds" in trainer
+        assert overflowing(page) == []
 
 
 def test_sessions_can_be_resized(page, stage):

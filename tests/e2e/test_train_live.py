@@ -218,6 +218,18 @@ def test_user_table_is_trained_published_and_served(trained, tmp_path):
             for i, p in zip(candidates["item"], candidates["price"])
         ]
         np.testing.assert_allclose(scores, one_by_one, atol=1e-6)
+        trainer = until(lambda: json.loads(server.get("/admin/models", admin=True)[2])["models"]["shop"]["trainer"])
+    assert (trainer["state"], trainer["version"], trainer["step"], trainer["problem"]) == ("finished", 1, 4, "")
+    assert 0 < trainer["held_out"]["auc"] < 1
+
+
+def test_run_that_fails_is_shown_as_failed(trained, tmp_path):
+    folder = shutil.copytree(trained[0], tmp_path / "own")
+    (folder / "clicks.parquet").unlink()
+    assert freshet("train", "--config", "train.toml", cwd=folder).returncode == 2
+    report = json.loads((folder / "repository" / "shop" / "trainer.json").read_bytes())
+    assert report["state"] == "failed"
+    assert report["error"].startswith("data.path")
 
 
 def test_second_version_of_a_user_table_is_trained_by_command(trained, tmp_path):

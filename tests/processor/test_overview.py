@@ -10,6 +10,7 @@ from freshet_serving.processor.errors import Expired
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import model_stats, version_stats
 from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.repository import TrainerReport, TrainerState
 from tests.support.packages import make_delta, make_inputs, write_package
 
 USERS = range(20)
@@ -77,3 +78,17 @@ def test_info_is_json_with_the_state_of_everything(root, open_processor):
     assert small["served"]["2"]["tables"]["user"] == {"rows": 20, "dim": 4}
     assert small["served"]["2"]["buckets"].keys() == {"1", "4", "16"}
     assert str(root) not in json.dumps(info)
+
+
+def test_report_of_a_model_has_its_trainer(root, open_processor):
+    clock = FakeClock()
+    processor = open_processor(clock)
+    assert processor.info()["models"]["small"]["trainer"] is None
+    report = TrainerReport("0badcafe", TrainerState.RUNNING, 1, 10.0, rows=500, held_out={"auc": 0.75})
+    processor.host.repository.keep_trainer("small", report.dump())
+    clock.advance(1.0)
+    processor.poll()
+    clock.advance(660.0)
+    trainer = json.loads(json.dumps(processor.info()))["models"]["small"]["trainer"]
+    assert (trainer["state"], trainer["rows"], trainer["held_out"]) == ("running", 500, {"auc": 0.75})
+    assert (trainer["age_s"], trainer["silent"], trainer["problem"]) == (660.0, True, "trainer silent for 11 min")

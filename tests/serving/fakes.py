@@ -24,6 +24,7 @@ from freshet_serving.processor.sessions.request import Done
 from freshet_serving.processor.versions.change_results import RollbackResult
 from freshet_serving.processor.versions.pre_deploy_check import GuardStats
 from freshet_serving.processor.versions.traffic import Traffic
+from freshet_serving.processor.versions.trainer_watch import TrainerStanding
 from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
 from freshet_serving.processor.watching.stats import ChainStatus, GroupStats, Histogram, SessionStats
@@ -86,6 +87,11 @@ class FakeProcessor:
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
     limit: RequestLimits = DEFAULTS
     repository: Any = field(default_factory=lambda: SimpleNamespace(root=Path("fake")))
+    standings: dict[str, TrainerStanding] = field(default_factory=dict)
+
+    @property
+    def trainers(self) -> Any:
+        return SimpleNamespace(standings=lambda: self.standings)
 
     @property
     def host(self) -> FakeProcessor:
@@ -188,9 +194,29 @@ class FakeProcessor:
             raise Conflict("delta: continues step 9, the served generation is 3.17")
         return ApplyResult(model, Generation(3, 18), 5, 1, 2.5)
 
-    def rollback(self, model: str, generation: Generation, reason: str = "", only: str = "") -> RollbackResult:
+    def rollback(
+        self, model: str, generation: Generation | str = "", reason: str = "", only: str = ""
+    ) -> RollbackResult:
         self.calls.append(("rollback", model, generation, reason, only))
-        return RollbackResult(generation, [Generation(3, 17)], 18, recorded=True)
+        if generation == "2":
+            return RollbackResult(Generation(2, 9), [Generation(3, 17)], 10, recorded=True, withdrawn=(3,))
+        return RollbackResult(Generation.parse(str(generation)), [Generation(3, 17)], 18, recorded=True)
+
+    def versions(self, model: str) -> list[dict[str, object]]:
+        record = {"reason": "labels were all 0", "by": "rollback", "at": 1.0, "gate": {}}
+        return [
+            {"version": 4, "state": "withdrawn", "generation": "", "default": False, "labels": [], **record},
+            {"version": 3, "state": "available", "generation": "3.17", "default": True, "labels": ["stable"],
+             "reason": "", "by": "", "at": None, "gate": {}},
+        ]  # fmt: skip
+
+    def release_version(self, model: str, version: int, reason: str = "") -> list[str]:
+        self.calls.append(("release_version", model, version, reason))
+        return [f"{model} {version}.0 loaded"]
+
+    def reject_version(self, model: str, version: int, reason: str = "") -> list[str]:
+        self.calls.append(("reject_version", model, version, reason))
+        return []
 
     def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:
         self.calls.append(("release", model, version, reason))

@@ -5,13 +5,19 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from freshet_serving.processor.errors import NotReady
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.repository.mirror.object_store import ObjectContent, ObjectHead, ObjectStore
+    from freshet_serving.processor.repository.mirror.object_store import (
+        FolderListing,
+        ObjectContent,
+        ObjectHead,
+        ObjectStore,
+    )
 
 T = TypeVar("T")
 KINDS = READ, LOOKED, LISTED, WRITTEN, REMOVED = "get", "head", "list", "put", "delete"
@@ -81,9 +87,18 @@ class CountedStore:
         """Return the folder names below a prefix (ObjectStore.folders)."""
         return self._asked(LISTED, lambda: self._store.folders(prefix))
 
-    def keys(self, prefix: str) -> list[str]:
-        """Return the keys below a prefix (ObjectStore.keys)."""
-        return self._asked(LISTED, lambda: list(self._store.keys(prefix)))
+    def folder(self, prefix: str) -> FolderListing:
+        """Return what lies directly below a prefix (ObjectStore.folder)."""
+        return self._asked(LISTED, lambda: self._store.folder(prefix))
+
+    def keys(self, prefix: str, most: int | None = None) -> list[str]:
+        """Return the keys below a prefix (ObjectStore.keys).
+
+        Args:
+            prefix: The prefix.
+            most: Maximum number of keys; None for all.
+        """
+        return self._asked(LISTED, lambda: list(islice(self._store.keys(prefix), most)))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects (ObjectStore.delete)."""

@@ -6,12 +6,15 @@ Invariants
 - A listing ends, and reports when and how: the store limits each part (processor.repository.mirror.object_store), names
   without a version are queried a few at a time (NegativeCache), and names that were not queried within WHOLE_S come
   first in the next listing.
+- A version appears after the records that hold or withdraw it (processor.repository.version_records): a server that
+  starts on an empty mirror chooses none that was gone back from. If they cannot be listed, no new version appears.
 - While the mirror follows, a listing has its own thread. It changes no version that is followed, because that belongs
   to the follower's thread; it passes versions that are gone to that thread (`gone`).
 - Models that are served come first: other names are listed after them.
 
 Costs: one LIST for the models; for each model one LIST, for each version one GET of its manifest (unchanged except for
-the first), and two GETs for labels and traffic if there is a version. AT_ONCE models at a time.
+the first). The LIST has the etags of labels, traffic and the trainer's report: each is requested only when it differs.
+A model with version records takes one LIST more, and one GET for each record, once. AT_ONCE models at a time.
 
 NegativeCache remembers names in a store that contain no version, and queries them again a few at a time.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -27,14 +31,23 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady
 from freshet_serving.processor.package import NAME
 from freshet_serving.processor.repository.mirror.counted_store import CountedStore
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
 from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
 from freshet_serving.processor.repository.mirror.version_copy import AT_ONCE, EtagCache
 from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC, VERSION
+from freshet_serving.processor.repository.trainer_report import MAX_TRAINER_NBYTES, TRAINER
 from freshet_serving.processor.repository.version import MANIFEST
+from freshet_serving.processor.repository.version_records import (
+    MAX_FILES,
+    MAX_RECORD_NBYTES,
+    RECORD_NAME,
+    WITHDRAWN,
+    create_record,
+    record_file,
+)
 
 log = logging.getLogger("freshet.mirror")
 
@@ -45,6 +58,8 @@ LIST_S is the time from the start of one listing to that of the next, AGAIN_S th
 limit for a whole one. The pause between two is at least as long as one took.
 """
 LATE_S = 2 * LIST_S
+KEPT = {LABELS: MAX_KEPT_NBYTES, TRAFFIC: MAX_KEPT_NBYTES, TRAINER: MAX_TRAINER_NBYTES}
+"""Files of a model that are replaced in place, and the maximum size of each."""
 MOST_TOLD = 1000
 
 
@@ -165,8 +180,9 @@ class RepositoryListing:
             if folder.is_dir() and NAME.fullmatch(folder.name) and folder.name not in names:
                 self._end(folder.name, versions_here(folder))
                 with contextlib.suppress(OSError):
-                    (folder / LABELS).unlink(missing_ok=True)
-                    (folder / TRAFFIC).unlink(missing_ok=True)
+                    for name in KEPT:
+                        (folder / name).unlink(missing_ok=True)
+                    shutil.rmtree(folder / WITHDRAWN, ignore_errors=True)
                     folder.rmdir()
         return complete
 
@@ -197,7 +213,12 @@ class RepositoryListing:
         Returns:
             True if all of it could be queried.
         """
-        numbers = {int(name) for name in self._store.folders(model) if VERSION.fullmatch(name)}
+        listed = self._store.folder(model)
+        numbers = {int(name) for name in listed.folders if VERSION.fullmatch(name)}
+        if numbers and (WITHDRAWN in listed.folders or (self._root / model / WITHDRAWN).exists()):
+            key = f"{model}/{WITHDRAWN}"
+            if not self._store_errors.alone(key, partial(self.records, model), strict):
+                return False
         with self._emptying:
             empty = self._empty_versions.get(model) or NegativeCache()
             # The newest first: a trainer's next version comes before names that others have created.
@@ -213,19 +234,63 @@ class RepositoryListing:
             self._empty.note(model, not there)
             if there:
                 self._empty_versions[model] = empty
-        for name in (LABELS, TRAFFIC) if there else ():
-            complete &= self._store_errors.alone(f"{model}/{name}", partial(self.kept, f"{model}/{name}"))
+        for name, limit in KEPT.items() if there else ():
+            key = f"{model}/{name}"
+            brought = self._store_errors.alone(key, partial(self._kept_as_listed, key, limit, listed.etags.get(name)))
+            # The trainer's report is for people: new versions are found without it.
+            complete &= brought or name == TRAINER
         return complete
 
-    def kept(self, name: str) -> None:
-        """Bring a file that is replaced in place: labels, traffic."""
+    def _kept_as_listed(self, name: str, limit: int, etag: str | None) -> None:
+        """Bring a file that is replaced in place, unless it is what a listing shows.
+
+        Args:
+            name: Its key.
+            limit: Its maximum size.
+            etag: Its etag in the listing; None if it is not there.
+        """
+        if etag is None:
+            (self._root / name).unlink(missing_ok=True)
+        elif not etag or etag != self._kept.etag(self._root / name):
+            self.kept(name, limit)
+
+    def kept(self, name: str, limit: int = MAX_KEPT_NBYTES) -> None:
+        """Bring a file that is replaced in place: labels, traffic, the trainer's report.
+
+        Args:
+            name: Its key.
+            limit: Its maximum size.
+        """
         path = self._root / name
-        found = self._store.get(name, MAX_KEPT_NBYTES, self._kept.etag(path))
+        found = self._store.get(name, limit, self._kept.etag(path))
         if found is None:
             path.unlink(missing_ok=True)
         elif not found.unchanged:
             path.parent.mkdir(exist_ok=True)
             self._kept.put(path, found)
+
+    def records(self, model: str) -> bool:
+        """Bring the version records of a model, each one's number after those before it; remove those that are gone."""
+        folder, prefix = self._root / model / WITHDRAWN, f"{model}/{WITHDRAWN}/"
+        names = {key.rpartition("/")[2] for key in self._store.keys(prefix, MAX_FILES)}
+        numbered = sorted((int(m[1]), int(m[2])) for name in names if (m := RECORD_NAME.fullmatch(name)))
+        for version, number in numbered:
+            name = record_file(version, number)
+            if (folder / name).exists():
+                continue
+            try:
+                found = self._store.get(f"{prefix}{name}", MAX_RECORD_NBYTES)
+                data = found.data if found is not None else None
+            except Corrupt:
+                # It keeps its number, and is as invalid here as it is there.
+                data = b""
+            if data is not None:
+                create_record(folder / name, data)
+        with contextlib.suppress(OSError):
+            for path in folder.iterdir():
+                if RECORD_NAME.fullmatch(path.name) and path.name not in names:
+                    path.unlink(missing_ok=True)
+        return True
 
     def _show(self, model: str, number: int, empty: NegativeCache) -> None:
         key, here = f"{model}/{number}", (self._root / model / str(number) / MANIFEST).exists()

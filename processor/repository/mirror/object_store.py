@@ -85,6 +85,18 @@ class ObjectHead(NamedTuple):
     etag: str
 
 
+class FolderListing(NamedTuple):
+    """What lies directly below a prefix.
+
+    Attributes:
+        folders: Names that contain objects, ascending.
+        etags: Etags of the objects, by name; "" where the store gives none.
+    """
+
+    folders: list[str]
+    etags: dict[str, str]
+
+
 class ObjectEntry(NamedTuple):
     """An object of a listing.
 
@@ -294,13 +306,20 @@ class ObjectStore:
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names directly below a prefix that contain objects, ascending; deeper levels are not listed."""
+        return self.folder(prefix).folders
+
+    def folder(self, prefix: str) -> FolderListing:
+        """Return what lies directly below a prefix; deeper levels are not listed."""
         from obstore import list_with_delimiter_async
 
         found = self._listed(lambda: list_with_delimiter_async(self._brief(), prefix.strip("/") or None))
         prefixes, objects = found["common_prefixes"], found["objects"]
         if len(prefixes) + len(objects) > MAX_NAMES:
             raise NotReady(self._line(f"it lists more than {MAX_NAMES} names in one folder"))
-        return sorted({str(name).rstrip("/").rpartition("/")[2] for name in prefixes})
+        return FolderListing(
+            sorted({str(name).rstrip("/").rpartition("/")[2] for name in prefixes}),
+            {meta["path"].rpartition("/")[2]: meta["e_tag"] or "" for meta in objects},
+        )
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield every key below a prefix, ascending if the store sorts: all levels, a thousand keys per request."""

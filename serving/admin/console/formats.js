@@ -51,6 +51,15 @@ export const parts = generation => String(generation).split(".").map(Number);
 const STATES = { CURRENT: "good", WAITING: "warn", HELD: "bad", DIVERGED: "bad", AVAILABLE: "good", LOADING: "warn", END: "bad" };
 export const kindOf = state => STATES[state] || "";
 
+const FIGURES = { auc: "AUC", log_loss: "log-loss", hit_rate: "hit rate", ndcg: "NDCG" };
+
+// What a trainer reported, in a few words, and its kind.
+export function trainerLine(trainer) {
+  const figures = Object.entries(trainer.held_out).map(([name, value]) => `${FIGURES[name] || name} ${score(value)}`);
+  return [trainer.silent ? `silent for ${seconds(trainer.age_s)}` : trainer.state, trainer.state === "running" && !trainer.silent ? `${short(trainer.rows_per_s)} rows/s` : "", ...figures].filter(Boolean).join(" · ");
+}
+export const trainerKind = trainer => trainer.problem ? "bad" : trainer.state === "stopped" ? "" : "good";
+
 // Problems of models, the worst first: { name, state, kind, why, published } each.
 export function troubles(models) {
   const found = [];
@@ -61,6 +70,14 @@ export function troubles(models) {
       if (chain && chain.state !== "CURRENT") found.push({ name, state: chain.state, why: `${Object.keys(model.served).length > 1 ? `version ${version}: ` : ""}${chain.reason}${chain.behind ? ` (${number(chain.behind)} ${chain.behind === 1 ? "delta waits" : "deltas wait"})` : ""}`, published: served.published_at });
     }
   }
+  for (const [name, model] of Object.entries(models)) {
+    const trainer = model.trainer;
+    // What its guard holds is HELD above already.
+    if (!trainer || !trainer.problem || (trainer.held && !trainer.silent)) continue;
+    const [state, ...why] = trainer.problem.split(": ");
+    found.push({ name, state, trainer: true, why: why.join(": ") || `its last report was of version ${trainer.version}, step ${trainer.step}` });
+  }
+  // A trainer's problem is not among these, and so comes first: all else looks well while models grow old.
   const worst = ["DIVERGED", "not served", "HELD", "WAITING"];
-  return found.map(t => ({ ...t, kind: t.state === "not served" ? "bad" : kindOf(t.state) })).sort((a, b) => worst.indexOf(a.state) - worst.indexOf(b.state));
+  return found.map(t => ({ ...t, kind: t.state === "not served" || t.trainer ? "bad" : kindOf(t.state) })).sort((a, b) => worst.indexOf(a.state) - worst.indexOf(b.state));
 }

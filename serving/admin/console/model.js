@@ -4,7 +4,7 @@ import { model as path } from "./api.js";
 import { ask } from "./actions.js";
 import { freshet } from "./commands.js";
 import { badge, button, h, replace } from "./dom.js";
-import { bytes, kindOf, number, seconds } from "./formats.js";
+import { bytes, clock, kindOf, number, seconds, trainerKind, trainerLine } from "./formats.js";
 import { explainView } from "./explain.js";
 import { tablesView } from "./tables.js";
 import { timelineView } from "./timeline.js";
@@ -55,16 +55,27 @@ export function modelPage(name, tab, context) {
       ["applied in", served && served.delta_count ? seconds(served.last_apply_ms / 1000) : "–"],
       ["requests/s", live ? number(live.requests, live.requests < 10 ? 1 : 0) : "–"], ["digest", served ? served.digest.slice(0, 8) : "–"],
     ];
-    const text = JSON.stringify([facts, chain]);
+    const text = JSON.stringify([facts, chain, model.trainer]);
     if (text !== shown) {
       shown = text;
       replace(head,
         h("div", { class: "row between" },
           h("h1", {}, name, " ", chain ? badge(chain.state, kindOf(chain.state)) : badge("not served", "bad")), h("div", { class: "row" }, picker, file)),
         h("dl", { class: "facts" }, facts.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
+        model.trainer ? training(model.trainer) : null,
         chain && chain.state !== "CURRENT" ? held(chain, version) : null);
     }
     if (view.update) view.update(model, state);
+  }
+
+  function training(trainer) {
+    const said = [
+      ["trainer", badge(trainerLine(trainer), trainerKind(trainer))], ["reported", trainer.age_s < 1 ? "just now" : `${seconds(Math.floor(trainer.age_s))} ago`],
+      ["rows of this run", number(trainer.rows)], ["waiting rows", trainer.follow ? number(trainer.waiting_rows) : ""],
+      ["publishes to", trainer.version ? `version ${trainer.version}, step ${trainer.step}` : ""], ["published", trainer.published_at ? clock(trainer.published_at) : ""],
+      ["gate", trainer.gate], ["problem", trainer.silent ? "" : trainer.problem],
+    ];
+    return h("dl", { class: "facts", "aria-label": "Trainer" }, said.filter(([, value]) => value).map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))));
   }
 
   function held(chain, version) {

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { ask } from "./actions.js";
 import { lineChart, sparkline } from "./charts.js";
 import { badge, button, h, keyed, replace, section, table } from "./dom.js";
-import { bytes, clock, kindOf, milliseconds, number, percent, seconds, short, troubles } from "./formats.js";
+import { bytes, clock, kindOf, milliseconds, number, percent, seconds, short, trainerKind, trainerLine, troubles } from "./formats.js";
 
 const MOST_LINES = 5;
 const errorsOf = sample => Object.entries(sample.codes).reduce((sum, [code, rate]) => Number(code) >= 400 ? sum + rate : sum, 0);
@@ -112,6 +112,7 @@ function modelCard(name, model, live, samples, now) {
       fact("memory", bytes(memory)),
       fact("deltas", served ? number(served.delta_count) : "–")),
     labels.length ? h("span", { class: "labels" }, labels.map(([label, v]) => badge(`${label} → ${v}`))) : null,
+    model.trainer ? h("span", { class: "labels" }, badge(`trainer ${trainerLine(model.trainer)}`, trainerKind(model.trainer))) : null,
     served && state !== "CURRENT" ? h("span", { class: "why" }, served.chain.reason) : broken ? h("span", { class: "why" }, `version ${broken.version}: ${broken.error}`) : null);
 }
 

@@ -98,6 +98,7 @@ def test_run_publishes_a_version_and_its_deltas(tmp_path):
     assert summary.generation == Generation(1, 4)
     assert summary.rows == 2000
     assert (len(summary.held_out), len(summary.streamed)) == (100, 1000)
+    assert run.status().held_out == {"auc": summary.held_out.auc(), "log_loss": summary.held_out.log_loss()}
     assert 0.5 < summary.streamed.auc() < 1
     reader = VersionReader(tmp_path / "mixed" / "1")
     reader.verify()

@@ -115,6 +115,7 @@ def test_next_item_is_learned_streamed_and_served(arch, tmp_path):
     assert run.ranked.result().hit_rate == 1.0
     assert run.ranked.result().ndcg > 0.5
     assert run.ranked.targets == 72
+    assert run.status().held_out == {"hit_rate": 1.0, "ndcg": run.ranked.result().ndcg}
     assert run.streamed_ranks.targets
     assert summary.generation.step == 2
     history = [100, 101, 102, 103]

@@ -118,7 +118,8 @@ def test_held_delta_waits_for_its_release(root):
     record(root, 1, [1])
     change_log.hold("AUC fell from 0.76 to 0.61")
     record(root, 2, [2])
-    assert model.poll() == ["small 1.1 served"]
+    assert model.poll() == ["small deltas after 1.1 are held: AUC fell from 0.76 to 0.61", "small 1.1 served"]
+    assert model.poll() == []
     status = model.chain(1)
     assert (status.state, status.reason, status.behind) == ("HELD", "AUC fell from 0.76 to 0.61", 1)
     with pytest.raises(Conflict, match="HELD: AUC fell"):
@@ -135,7 +136,7 @@ def test_dropped_file_is_recorded_after_the_hold_is_released(root):
     change_log.hold()
     record(root, 2, [2])
     publish(root, 3, [3])
-    assert looked(model) == ["small 1.1 served"]
+    assert looked(model) == ["small deltas after 1.1 are held: no reason given", "small 1.1 served"]
     change_log.look()
     assert change_log.history.head.step == 2
     change_log.release()

@@ -4,7 +4,7 @@ import hashlib
 import threading
 
 from freshet_serving.processor.errors import Corrupt, NotReady
-from freshet_serving.processor.repository.mirror.object_store import ObjectContent, ObjectHead
+from freshet_serving.processor.repository.mirror.object_store import FolderListing, ObjectContent, ObjectHead
 
 
 class Killed(BaseException):
@@ -67,10 +67,16 @@ class Bucket:
         self.fault("put!", key)
 
     def folders(self, prefix):
+        return self.folder(prefix).folders
+
+    def folder(self, prefix):
         self._begin("folders", prefix)
         below = prefix.strip("/") + "/" if prefix.strip("/") else ""
-        rest = [key.removeprefix(below) for key in list(self.objects) if key.startswith(below)]
-        return sorted({name.partition("/")[0] for name in rest if "/" in name})
+        rest = {key.removeprefix(below): data for key, data in list(self.objects.items()) if key.startswith(below)}
+        return FolderListing(
+            sorted({name.partition("/")[0] for name in rest if "/" in name}),
+            {name: _etag(data) for name, data in rest.items() if "/" not in name},
+        )
 
     def keys(self, prefix):
         self._begin("keys", prefix)

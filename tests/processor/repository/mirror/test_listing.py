@@ -172,3 +172,39 @@ def test_follower_ends_a_version_that_disappears(bucket, trainer, server, tmp_pa
     server.mirror.beat()
     assert (storage.followed, storage.ended) == (False, True)
     assert change_log.look() == []
+
+
+def test_unchanged_files_beside_versions_cost_no_request(bucket, trainer, server, tmp_path):
+    server.load()
+    writer = opened(bucket, tmp_path / "other")
+    writer.keep_labels("small", {"stable": 1})
+    writer.keep_trainer("small", b"one")
+    server.beat(40.0)
+    assert (server.mirror.root / "small" / "trainer.json").read_bytes() == b"one"
+    bucket.calls.clear()
+    server.beat(40.0)
+    assert ("folders", "small") in bucket.calls
+    assert [key for _, key in bucket.calls if key.endswith(("labels.json", "traffic.json", "trainer.json"))] == []
+
+
+def test_trainer_report_comes_with_the_next_listing_and_leaves_the_hint(bucket, trainer, server, tmp_path):
+    server.load()
+    server.beat(40.0)
+    hint = bucket.objects[".hint"]
+    opened(bucket, tmp_path / "other").keep_trainer("small", b"two")
+    server.beat()
+    assert not (server.mirror.root / "small" / "trainer.json").exists()
+    server.beat(40.0)
+    assert (server.mirror.root / "small" / "trainer.json").read_bytes() == b"two"
+    assert bucket.objects[".hint"] == hint
+    del bucket.objects["small/trainer.json"]
+    server.beat(40.0)
+    assert not (server.mirror.root / "small" / "trainer.json").exists()
+
+
+def test_oversized_trainer_report_delays_no_listing(bucket, trainer, server):
+    server.load()
+    bucket.objects["small/trainer.json"] = b"x" * (1 << 17)
+    server.beat(40.0)
+    assert server.repository.concern() == ""
+    assert not (server.mirror.root / "small" / "trainer.json").exists()

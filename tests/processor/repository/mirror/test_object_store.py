@@ -150,6 +150,8 @@ def test_folders_are_listed_without_their_contents(store):
         store.put(key, b"x")
     assert store.folders("") == ["ctr", "other"]
     assert store.folders("ctr") == ["1", "12"]
+    # A reader requests an object only if a listing shows another etag than its own.
+    assert store.folder("ctr").etags == {"labels.json": store.get("ctr/labels.json").etag}
     assert store.folders("ctr/1/") == ["chain"]
     assert sorted(store.keys("ctr/1")) == ["ctr/1/chain/1", "ctr/1/model.json"]
     assert [entry[:2] for entry in store.entries("other")] == [("other/1/model.json", 1)]
