@@ -55,6 +55,7 @@ from freshet_serving.processor.repository import (
     root_hash,
     sha256,
 )
+from freshet_serving.processor.versions.bake_time import BakeTime
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import (
     DirtyVersions,
@@ -74,6 +75,7 @@ from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus, without
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
 from freshet_serving.processor.versions.timeline import timeline
+from freshet_serving.processor.versions.version_gate import VersionGate, VersionHeld, carry_requests
 from freshet_serving.processor.watching import DIVERGED, OFF, AutoRollback, ChainStatus, LabelSums, Sketch
 
 log = logging.getLogger("freshet.model")
@@ -120,6 +122,8 @@ class ServedModel(RoutedModel):
         self.damaged: Counter[str] = Counter()
         """Number of times that a version was unloaded as damaged, by the damaged file."""
         self.guard_stats = GuardStats()
+        self.gate = VersionGate(name, lambda: self.policy, clock)
+        self._bake = BakeTime(clock)
 
     def chain(self, version: int) -> ChainStatus | None:
         """Return how a loaded version stands against its change log; None if it is not loaded."""
@@ -154,7 +158,7 @@ class ServedModel(RoutedModel):
             for number, version in list(self.served.items()):
                 if version.torn:
                     events += self._unload_corrupt(number, version, TORN)
-            if self._folder.changed() or self._refusals.changed():
+            if self._folder.changed() or self._refusals.changed() or self._bake.end_if_due(self.policy.bake_s):
                 try:
                     events += self._poll_versions()
                 except Exception:
@@ -484,7 +488,7 @@ class ServedModel(RoutedModel):
         newest = max(chosen, default=0)
         self._coming.clear()
         self._log_appliers = {number: self._log_appliers[number] for number in self.served}
-        events = []
+        events, default = [], self.routes.default
         first = wanted | (chosen - self._unloaded)
         # The newest trusted version first: an older one may only be served beside it.
         for number in sorted(first, key=lambda number: (number != self._newest_trusted(), number)):
@@ -495,8 +499,11 @@ class ServedModel(RoutedModel):
             if self.served or newest in self._unloaded or self._coming:
                 break
             events += self._try(number)
+        if default is not None and self.pick().manifest.version != default.manifest.version:
+            self._bake.begin(default.manifest.version)
+            self._bake.end_if_due(self.policy.bake_s)
         if newest in self.served and (policy.versions or newest >= self._newest_trusted()):
-            for number in [v for v in self.served if v not in chosen and v not in wanted]:
+            for number in [v for v in self.served if v not in chosen | wanted | {self._bake.number}]:
                 self._drop(number)
                 events.append(f"{self.name} version {number} unloaded")
         named = set(policy.versions) | set(self.labels.values())
@@ -557,7 +564,8 @@ class ServedModel(RoutedModel):
         except FreshetError as error:
             self._refusals.note(number, seen)
             self._state(VersionStatus(number, END, str(error)))
-            return [FailureMessage(f"{self.name} version {number} refused: {error}")]
+            fate = "" if isinstance(error, VersionHeld) else "refused: "
+            return [FailureMessage(f"{self.name} version {number} {fate}{error}")]
         return [f"{self.name} {generation} loaded"]
 
     def _newest_trusted(self) -> int:
@@ -578,6 +586,10 @@ class ServedModel(RoutedModel):
                 if not beside and number not in self.policy.versions.versions:
                     check_downgrade(trusted, number)
             version, log_applier = self._rebuild(number)
+            served = self.routes.default
+            if by_itself:
+                self._pass_gate(number, version)
+            self._note_trusted(number, version)
         except Exception as error:
             if not isinstance(error, FreshetError):
                 error = load_error(f"version {number} of {self.name}", error)
@@ -586,7 +598,30 @@ class ServedModel(RoutedModel):
         self._log_appliers[number] = log_applier
         self._refusals.forget(number)
         self._serve(number, version)
+        if served is not None:
+            carry_requests(served, version)
         return version
+
+    def _pass_gate(self, number: int, version: ServedVersion) -> None:
+        """Judge a version that is about to take over by itself; raise VersionHeld if it must not.
+
+        Args:
+            number: The version.
+            version: The loaded version, which is closed if it is held.
+        """
+        served, named = self.routes.default, {*self._by_hand, *self.labels.values(), *self.policy.versions.versions}
+        if served is None or number in named or not served.manifest.version < number or not self.gate.judges:
+            return
+        verdict = self.gate.judge(served.manifest.version, served, number, version)
+        if self.gate.holds(verdict):
+            version.close()
+            raise VersionHeld(f"is held: {verdict.reason}")
+
+    def _note_trusted(self, number: int, version: ServedVersion) -> None:
+        """Remember a version that is about to be served, so that no older one takes its place."""
+        if (memory := self._repository.keyring.memory) is not None:
+            manifest = version.files.root_manifest
+            memory.note_version(self.name, number, root_hash(manifest), manifest.edition, version.files.digest)
 
     def _rebuild(self, number: int, target: ChainLink | None = None) -> tuple[ServedVersion, LogApplier]:
         """Return an open version as its change log has it, and its applier.
@@ -609,10 +644,6 @@ class ServedModel(RoutedModel):
             version, log_applier = self._replay(number, target, from_snapshot=False)
         if target is not None and version.digest != target.digest:
             raise Conflict(f"rollback: the deltas on disk produce {version.generation}, not {number}.{target.step}")
-        if (memory := self._repository.keyring.memory) is not None:
-            manifest = version.files.root_manifest
-            root, digest = root_hash(manifest), version.files.digest
-            memory.note_version(self.name, number, root, manifest.edition, digest)
         version.attach_replicas(self._connect(version))
         return version, log_applier
 
@@ -676,6 +707,7 @@ class ServedModel(RoutedModel):
             override: Generation that only this server goes back to, or None.
         """
         old = self.served.get(number)
+        self._note_trusted(number, version)
         log_applier.override(override)
         self._log_appliers[number] = log_applier
         log_applier.follow(version)

@@ -9,6 +9,7 @@ delta_figures  figures of a delta, relative to the state before it
 delta_guard    judges whether a delta may be served, and logs the newest deltas
 drift          limits how far scores may move within an hour and a day
 post_deploy_monitor  judges whether a served delta must be rolled back
+version_judge  judges whether a new version may take over
 stats      snapshots of sessions, groups, models, versions
 """
 
@@ -67,6 +68,7 @@ from freshet_serving.processor.watching.stats import (
     total,
 )
 from freshet_serving.processor.watching.trend import Trend
+from freshet_serving.processor.watching.version_judge import GateVerdict, RequestScores, VersionJudge
 
 __all__ = [
     "CHAIN_STATES",
@@ -106,11 +108,13 @@ __all__ = [
     "DeltaLog",
     "Drift",
     "Figure",
+    "GateVerdict",
     "GroupStats",
     "Histogram",
     "LabelSums",
     "ModelStats",
     "PostDeployMonitor",
+    "RequestScores",
     "RowLengths",
     "SessionStats",
     "ShadowComparison",
@@ -118,6 +122,7 @@ __all__ = [
     "StatsBlock",
     "Trend",
     "Verdict",
+    "VersionJudge",
     "VersionStats",
     "delta_figures",
     "first_lost",
