@@ -33,7 +33,9 @@ from freshet_serving.processor.package import Tensors, parse_tensors, write_tens
 from freshet_serving.processor.versions.preview import MOST_ROWS, SampleRows
 
 FORMAT = "freshet-kept-requests/1"
-MOST_NBYTES = 1 << 20
+MOST_NBYTES = 4 << 20
+HEADER_NBYTES = 128
+"""Most bytes of a tensor's entry in the header of the file."""
 MAX_INPUTS = 4096
 WHERE = "kept requests"
 
@@ -77,7 +79,7 @@ def dump_requests(requests: Sequence[KeptRequest]) -> bytes:
     rows, nbytes = list[int](), 0
     for request in requests[::-1]:
         own = _tensors(request, names, len(rows))
-        nbytes += sum(array.nbytes for array in own.values())
+        nbytes += sum(array.nbytes + HEADER_NBYTES for array in own.values())
         if nbytes > MOST_NBYTES or sum(rows) + request.rows > MOST_ROWS:
             break
         tensors |= own
@@ -93,9 +95,9 @@ def dump_requests(requests: Sequence[KeptRequest]) -> bytes:
 
 def parse_requests(data: bytes) -> list[KeptRequest]:
     """Return the requests that dump_requests() wrote; raise Corrupt."""
-    # The header of many small tensors takes more room than they do.
-    if len(data) > 4 * MOST_NBYTES:
-        raise Corrupt(f"{WHERE}: expected at most {4 * MOST_NBYTES} bytes, got {len(data)}")
+    # The names of inputs come on top.
+    if len(data) > 2 * MOST_NBYTES:
+        raise Corrupt(f"{WHERE}: expected at most {2 * MOST_NBYTES} bytes, got {len(data)}")
     tensors = parse_tensors(np.frombuffer(data, np.uint8), WHERE)
     try:
         names, rows = (json.loads(tensors.metadata[key]) for key in ("inputs", "rows"))

@@ -158,7 +158,7 @@ class ServedModel(RoutedModel):
             for number, version in list(self.served.items()):
                 if version.torn:
                     events += self._unload_corrupt(number, version, TORN)
-            if self._folder.changed() or self._refusals.changed() or self._bake.end_if_due(self.policy.bake_s):
+            if self._bake.end_if_due(self.policy.bake_s) | self._folder.changed() or self._refusals.changed():
                 try:
                     events += self._poll_versions()
                 except Exception:

@@ -151,6 +151,8 @@ class VersionJudge:
         if rows < LEAST_READABLE:
             unread = f"it cannot read {lost} of the kept rows; " if lost else ""
             reason = f"{unread}expected at least {LEAST_READABLE} kept rows to score, got {rows}"
+        elif not evidence:
+            reason = "the two versions have no scores of one output to compare"
         elif evidence < LEAST_ROWS:
             reason = f"kept rows are too much alike: as good as {evidence:.0f} different ones, expected {LEAST_ROWS}"
         # A score that is not a number needs no second row as evidence.

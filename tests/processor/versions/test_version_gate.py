@@ -1,0 +1,114 @@
+"""The gate's verdicts on versions whose scores are made up."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.version_gate import MOST_VERDICTS, VersionGate, carry_requests
+from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores
+from freshet_serving.processor.watching.version_judge import LEARN
+
+ROWS = 128
+GOOD = 1 / (1 + np.exp(2 - np.random.default_rng(0).standard_normal(ROWS)))
+
+
+class Replicas:
+    """Replicas of a version that scores as a test says."""
+
+    def __init__(self, scores, kept=b"requests"):
+        self._scores, self._kept, self.remembered = scores, kept, []
+
+    def kept(self):
+        return self._kept
+
+    def remember(self, requests):
+        self.remembered.append(requests)
+
+    def score(self, requests, max_s):
+        assert requests == b"requests"
+        if self._scores is None:
+            return None
+        whole = np.ones(ROWS, bool)
+        return RequestScores(whole, ~whole, {"ctr": np.asarray(self._scores, np.float32).reshape(-1, 1)})
+
+
+class Version:
+    def __init__(self, *args, **kwargs):
+        self.replicas = Replicas(*args, **kwargs)
+
+
+SERVED = Version(GOOD)
+
+
+@pytest.fixture
+def gate():
+    return VersionGate("small", ModelPolicy, FakeClock())
+
+
+def test_version_in_line_is_not_held(gate):
+    verdict = gate.judge(1, SERVED, 2, Version(GOOD * 1.1))
+    assert verdict.outcome == IN_LINE
+    assert not gate.holds(verdict)
+    assert gate.verdicts == {2: verdict}
+    assert gate.outcomes == {IN_LINE: 1}
+    assert sum(gate.judge_s.counts) == 1
+
+
+def test_version_out_of_line_is_held_and_logged(gate, caplog):
+    verdict = gate.judge(1, SERVED, 2, Version(GOOD * 1e-4))
+    assert verdict.outcome == OUT_OF_LINE
+    assert gate.holds(verdict)
+    assert [(record.levelno, record.message) for record in caplog.records] == [
+        (logging.ERROR, f"small version 2: out of line: {verdict.reason}")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (Version(GOOD, kept=b""), SERVED, "no requests of the served version are kept yet"),
+        (SERVED, Version(None), "its rows are in a row store, or no process could score the kept requests"),
+        (Version(None), SERVED, "its rows are in a row store, or no process could score the kept requests"),
+        (SERVED, Version(["x"]), "the kept requests could not be scored; see the server's log"),
+    ],
+)
+def test_version_that_cannot_be_scored_is_served_unless_the_policy_holds_it(gate, before, after, reason):
+    verdict = gate.judge(1, before, 2, after)
+    assert (verdict.outcome, verdict.reason) == (UNJUDGED, reason)
+    assert not gate.holds(verdict)
+    assert VersionGate("small", lambda: ModelPolicy(unjudged="hold"), FakeClock()).holds(verdict)
+
+
+def test_gate_is_off_with_the_delta_guard():
+    policy = ModelPolicy.parse({"delta_guard": {"mode": "off"}}, "model.small")
+    assert not VersionGate("small", lambda: policy, FakeClock()).judges
+
+
+def test_gate_learns_from_versions_that_are_still_served_when_the_next_one_comes(gate):
+    for number in range(2, 2 + LEARN):
+        assert gate.judge(number - 1, SERVED, number, Version(GOOD * 1.01)).outcome == IN_LINE
+    # Version 1 is still served: the newest of those changes was not one for good.
+    assert gate.judge(1, SERVED, 9, Version(GOOD * 1.6)).outcome == IN_LINE
+    assert gate.judge(LEARN + 1, SERVED, 10, Version(GOOD * 1.6)).outcome == OUT_OF_LINE
+
+
+def test_verdicts_are_bounded(gate):
+    for number in range(2, MOST_VERDICTS + 10):
+        gate.judge(1, Version(GOOD, kept=b""), number, SERVED)
+    assert len(gate.verdicts) == MOST_VERDICTS
+    assert max(gate.verdicts) == MOST_VERDICTS + 9
+
+
+def test_requests_are_carried_over_to_the_version_that_takes_over():
+    new = Version(GOOD)
+    carry_requests(SERVED, new)
+    carry_requests(Version(GOOD, kept=b""), new)
+    assert new.replicas.remembered == [b"requests"]
+
+
+def test_failure_to_carry_requests_is_logged(caplog):
+    carry_requests(SERVED, object())
+    assert "cannot carry the kept requests over" in caplog.text
