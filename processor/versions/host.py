@@ -33,6 +33,7 @@ from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
+from freshet_serving.processor.versions.kept_file import INTERVAL_S, KeptFiles
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.poll_rounds import PollRounds
@@ -80,6 +81,7 @@ class ModelHost(ABC):
         delta_guard: str = ON,
         max_staleness_s: float = 0.0,
         ready_when_empty: bool = False,
+        scratch: str = "",
     ) -> None:
         """Create the host without loading anything; load_all() does that.
 
@@ -96,6 +98,7 @@ class ModelHost(ABC):
                 section.
             max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
             ready_when_empty: Be ready while there is no model.
+            scratch: Folder that keeps requests over a restart (processor.versions.kept_file); "" for none.
         """
         self.repository = repository
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
@@ -113,6 +116,7 @@ class ModelHost(ABC):
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
         self._policies = policies or {}
+        self._kept_files = KeptFiles(scratch, repository.root, clock) if scratch else None
         guarded = DeltaBounds(mode=delta_guard)
         self._default = ModelPolicy(delta_guard=guarded, given=frozenset({"delta_guard"} if delta_guard != ON else ()))
         # Time at which a model whose poll() failed is polled again.
@@ -583,7 +587,7 @@ class ModelHost(ABC):
     def _new_model(self, name: str) -> ServedModel:
         return ServedModel(
             name, self.repository, self._load_version, self.connect, self._clock, self.on_routes_changed,
-            self._policy(name),
+            self._policy(name), self._kept_files,
         )  # fmt: skip
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
@@ -598,6 +602,8 @@ class ModelHost(ABC):
         ]
         if self._budgets:
             self._periodic_threads.append(PeriodicThread(self._maintain))
+        if self._kept_files:
+            self._periodic_threads.append(PeriodicThread(self._keep, INTERVAL_S, INTERVAL_S, "freshet-kept"))
         for periodic_thread in self._periodic_threads:
             periodic_thread.start()
         if self._closed:
@@ -643,6 +649,13 @@ class ModelHost(ABC):
 
     def _scrub(self) -> bool:
         report(log, self.examine())
+        return False
+
+    def _keep(self) -> bool:
+        """Keep the requests of the version that answers by default, for every model."""
+        for model in self._models.values():
+            if (version := model.routes.default) is not None:
+                model.gate.keep(version)
         return False
 
     def _maintain(self) -> bool:

@@ -65,6 +65,7 @@ from freshet_serving.processor.versions.failed_versions import (
     report,
 )
 from freshet_serving.processor.versions.held_deltas import held_reason, publish_anew, sound_behind
+from freshet_serving.processor.versions.kept_file import KeptFiles
 from freshet_serving.processor.versions.log_applier import LogApplier, RebuildRequired
 from freshet_serving.processor.versions.part_restoration import publish_part
 from freshet_serving.processor.versions.policy import ModelPolicy
@@ -75,7 +76,7 @@ from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus, without
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
 from freshet_serving.processor.versions.timeline import timeline
-from freshet_serving.processor.versions.version_gate import VersionGate, VersionHeld, carry_requests
+from freshet_serving.processor.versions.version_gate import VersionGate, VersionHeld
 from freshet_serving.processor.watching import DIVERGED, OFF, AutoRollback, ChainStatus, LabelSums, Sketch
 
 log = logging.getLogger("freshet.model")
@@ -93,6 +94,7 @@ class ServedModel(RoutedModel):
         clock: Clock,
         changed: Callable[[], None] = lambda: None,
         policy: ModelPolicy | None = None,
+        kept_files: KeptFiles | None = None,
     ) -> None:
         """Create the model without loading a version.
 
@@ -104,6 +106,7 @@ class ServedModel(RoutedModel):
             clock: Source of time.
             changed: Called after `routes` was replaced.
             policy: The configured policy; what the repository has kept overrides it.
+            kept_files: Keeps requests over a restart; None if nothing does.
         """
         super().__init__(name, repository, clock, changed, policy)
         self._load, self._connect = load, connect
@@ -122,7 +125,7 @@ class ServedModel(RoutedModel):
         self.damaged: Counter[str] = Counter()
         """Number of times that a version was unloaded as damaged, by the damaged file."""
         self.guard_stats = GuardStats()
-        self.gate = VersionGate(name, lambda: self.policy, clock)
+        self.gate = VersionGate(name, lambda: self.policy, clock, kept_files)
         self._bake = BakeTime(clock)
 
     def chain(self, version: int) -> ChainStatus | None:
@@ -589,7 +592,6 @@ class ServedModel(RoutedModel):
             served = self.routes.default
             if by_itself:
                 self._pass_gate(number, version)
-            self._note_trusted(number, version)
         except Exception as error:
             if not isinstance(error, FreshetError):
                 error = load_error(f"version {number} of {self.name}", error)
@@ -598,8 +600,7 @@ class ServedModel(RoutedModel):
         self._log_appliers[number] = log_applier
         self._refusals.forget(number)
         self._serve(number, version)
-        if served is not None:
-            carry_requests(served, version)
+        self.gate.took_over(served, version)
         return version
 
     def _pass_gate(self, number: int, version: ServedVersion) -> None:
@@ -612,16 +613,10 @@ class ServedModel(RoutedModel):
         served, named = self.routes.default, {*self._by_hand, *self.labels.values(), *self.policy.versions.versions}
         if served is None or number in named or not served.manifest.version < number or not self.gate.judges:
             return
-        verdict = self.gate.judge(served.manifest.version, served, number, version)
+        verdict = self.gate.judge(served, version)
         if self.gate.holds(verdict):
             version.close()
             raise VersionHeld(f"is held: {verdict.reason}")
-
-    def _note_trusted(self, number: int, version: ServedVersion) -> None:
-        """Remember a version that is about to be served, so that no older one takes its place."""
-        if (memory := self._repository.keyring.memory) is not None:
-            manifest = version.files.root_manifest
-            memory.note_version(self.name, number, root_hash(manifest), manifest.edition, version.files.digest)
 
     def _rebuild(self, number: int, target: ChainLink | None = None) -> tuple[ServedVersion, LogApplier]:
         """Return an open version as its change log has it, and its applier.
@@ -644,6 +639,10 @@ class ServedModel(RoutedModel):
             version, log_applier = self._replay(number, target, from_snapshot=False)
         if target is not None and version.digest != target.digest:
             raise Conflict(f"rollback: the deltas on disk produce {version.generation}, not {number}.{target.step}")
+        if (memory := self._repository.keyring.memory) is not None:
+            manifest = version.files.root_manifest
+            root, digest = root_hash(manifest), version.files.digest
+            memory.note_version(self.name, number, root, manifest.edition, digest)
         version.attach_replicas(self._connect(version))
         return version, log_applier
 
@@ -707,7 +706,6 @@ class ServedModel(RoutedModel):
             override: Generation that only this server goes back to, or None.
         """
         old = self.served.get(number)
-        self._note_trusted(number, version)
         log_applier.override(override)
         self._log_appliers[number] = log_applier
         log_applier.follow(version)

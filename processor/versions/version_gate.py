@@ -30,6 +30,8 @@ from typing import Protocol
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.versions.kept_file import KeptFiles
 from freshet_serving.processor.versions.policy import HOLD, ModelPolicy
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.watching import (
@@ -57,6 +59,9 @@ class ScoredVersion(Protocol):
     """A loaded version, as far as the gate needs it."""
 
     @property
+    def manifest(self) -> Manifest: ...
+
+    @property
     def replicas(self) -> Replicas: ...
 
 
@@ -69,15 +74,18 @@ class VersionGate:
         judge_s: Histogram of the seconds of each judgement.
     """
 
-    def __init__(self, model: str, policy: Callable[[], ModelPolicy], clock: Clock) -> None:
+    def __init__(
+        self, model: str, policy: Callable[[], ModelPolicy], clock: Clock, kept_files: KeptFiles | None = None
+    ) -> None:
         """Start without any knowledge of good changes.
 
         Args:
             model: Name of the model.
             policy: Returns the policy in force.
             clock: Source of time.
+            kept_files: Keeps requests over a restart; None if nothing does.
         """
-        self._model, self._policy, self._clock = model, policy, clock
+        self._model, self._policy, self._clock, self._kept_files = model, policy, clock, kept_files
         self._judge = VersionJudge()
         self.verdicts: Mapping[int, GateVerdict] = {}
         self.outcomes: Counter[str] = Counter()
@@ -88,20 +96,18 @@ class VersionGate:
         """True if versions are judged at all: as long as the delta guard is not off."""
         return self._policy().delta_guard.mode != OFF
 
-    def judge(self, served: int, before: ScoredVersion, number: int, after: ScoredVersion) -> GateVerdict:
+    def judge(self, before: ScoredVersion, after: ScoredVersion) -> GateVerdict:
         """Judge a new version.
 
         Args:
-            served: Number of the version that answers by default.
-            before: That version.
-            number: Number of the new version.
+            before: The version that answers by default.
             after: The new version, loaded and not offered yet.
 
         Returns:
             The verdict; it is the caller's to act on it.
         """
-        began_s = self._clock.now_s()
-        self._learn(served)
+        began_s, number = self._clock.now_s(), after.manifest.version
+        self._learn(before.manifest.version)
         try:
             verdict = self._scored(before, after)
         except Exception as error:
@@ -127,6 +133,28 @@ class VersionGate:
         unjudged = verdict.outcome == UNJUDGED and self._policy().unjudged == HOLD
         return verdict.outcome == OUT_OF_LINE or unjudged
 
+    def took_over(self, before: ScoredVersion | None, after: ScoredVersion) -> None:
+        """Give a version that is served now the kept requests of the one before, until it has enough of its own.
+
+        Args:
+            before: The version that answered by default until now; None at a start, which goes by the scratch folder.
+            after: The version.
+        """
+        try:
+            if before is not None:
+                requests = before.replicas.kept()
+            else:
+                requests = self._kept_files.read(self._model, after.manifest.inputs) if self._kept_files else b""
+            if requests:
+                after.replicas.remember(requests)
+        except Exception as error:
+            log.warning("cannot give %s the requests that are kept: %s", self._model, error)
+
+    def keep(self, version: ScoredVersion) -> None:
+        """Write the kept requests of a version to the scratch folder, if there is one."""
+        if self._kept_files is not None and (requests := version.replicas.kept()):
+            self._kept_files.write(self._model, version.manifest.inputs, requests)
+
     def _learn(self, served: int) -> None:
         """Learn from the change that led to the served version, once."""
         if (verdict := self.verdicts.get(served)) is not None:
@@ -142,17 +170,3 @@ class VersionGate:
         if old is None or new is None:
             return GateVerdict(UNJUDGED, "", "its rows are in a row store, or no process could score the kept requests")
         return self._judge.judge(old, new)
-
-
-def carry_requests(before: ScoredVersion, after: ScoredVersion) -> None:
-    """Keep the requests of a version for the one that has replaced it, until it has enough of its own.
-
-    Args:
-        before: The version that was replaced.
-        after: The version that is served now.
-    """
-    try:
-        if requests := before.replicas.kept():
-            after.replicas.remember(requests)
-    except Exception as error:
-        log.warning("cannot carry the kept requests over to a new version: %s", error)

@@ -112,6 +112,7 @@ class WorkerPoolHost(ModelHost):
         super().__init__(
             repository, config.models or None, config.undo_depth, clock, len(worker_pool), tables, config.budgets(),
             config.policies(), config.delta_guard, config.max_staleness_s, config.ready_when_empty,
+            config.scratch,
         )  # fmt: skip
         self._worker_pool = worker_pool
         self._registry = threading.Lock()

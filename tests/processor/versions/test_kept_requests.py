@@ -109,7 +109,7 @@ def changed(data, **arrays):
 )
 def test_damaged_bytes_are_refused(arrays):
     data = dump_requests([KeptRequest({"a": np.arange(2), "b": Strings.of(["x", "y"])}, 2)])
-    with pytest.raises(Corrupt, match="^kept requests: "):
+    with pytest.raises(Corrupt, match=r"^kept requests: "):
         parse_requests(changed(data, **arrays))
 
 

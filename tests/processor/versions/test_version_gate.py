@@ -1,13 +1,14 @@
 """The gate's verdicts on versions whose scores are made up."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.version_gate import MOST_VERDICTS, VersionGate, carry_requests
+from freshet_serving.processor.versions.version_gate import MOST_VERDICTS, VersionGate
 from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores
 from freshet_serving.processor.watching.version_judge import LEARN
 
@@ -36,11 +37,28 @@ class Replicas:
 
 
 class Version:
-    def __init__(self, *args, **kwargs):
-        self.replicas = Replicas(*args, **kwargs)
+    """A version with such replicas."""
+
+    def __init__(self, scores, kept=b"requests", number=2):
+        self.replicas, self.manifest = Replicas(scores, kept), SimpleNamespace(version=number, inputs=["a"])
 
 
-SERVED = Version(GOOD)
+SERVED = Version(GOOD, number=1)
+
+
+class Files:
+    """Kept files of one model, in memory."""
+
+    def __init__(self, requests=b""):
+        self.requests = requests
+
+    def read(self, model, inputs):
+        assert (model, inputs) == ("small", ["a"])
+        return self.requests
+
+    def write(self, model, inputs, requests):
+        assert (model, inputs) == ("small", ["a"])
+        self.requests = requests
 
 
 @pytest.fixture
@@ -49,7 +67,7 @@ def gate():
 
 
 def test_version_in_line_is_not_held(gate):
-    verdict = gate.judge(1, SERVED, 2, Version(GOOD * 1.1))
+    verdict = gate.judge(SERVED, Version(GOOD * 1.1))
     assert verdict.outcome == IN_LINE
     assert not gate.holds(verdict)
     assert gate.verdicts == {2: verdict}
@@ -58,7 +76,7 @@ def test_version_in_line_is_not_held(gate):
 
 
 def test_version_out_of_line_is_held_and_logged(gate, caplog):
-    verdict = gate.judge(1, SERVED, 2, Version(GOOD * 1e-4))
+    verdict = gate.judge(SERVED, Version(GOOD * 1e-4))
     assert verdict.outcome == OUT_OF_LINE
     assert gate.holds(verdict)
     assert [(record.levelno, record.message) for record in caplog.records] == [
@@ -76,7 +94,7 @@ def test_version_out_of_line_is_held_and_logged(gate, caplog):
     ],
 )
 def test_version_that_cannot_be_scored_is_served_unless_the_policy_holds_it(gate, before, after, reason):
-    verdict = gate.judge(1, before, 2, after)
+    verdict = gate.judge(before, after)
     assert (verdict.outcome, verdict.reason) == (UNJUDGED, reason)
     assert not gate.holds(verdict)
     assert VersionGate("small", lambda: ModelPolicy(unjudged="hold"), FakeClock()).holds(verdict)
@@ -89,26 +107,41 @@ def test_gate_is_off_with_the_delta_guard():
 
 def test_gate_learns_from_versions_that_are_still_served_when_the_next_one_comes(gate):
     for number in range(2, 2 + LEARN):
-        assert gate.judge(number - 1, SERVED, number, Version(GOOD * 1.01)).outcome == IN_LINE
+        assert gate.judge(Version(GOOD, number=number - 1), Version(GOOD * 1.01, number=number)).outcome == IN_LINE
     # Version 1 is still served: the newest of those changes was not one for good.
-    assert gate.judge(1, SERVED, 9, Version(GOOD * 1.6)).outcome == IN_LINE
-    assert gate.judge(LEARN + 1, SERVED, 10, Version(GOOD * 1.6)).outcome == OUT_OF_LINE
+    assert gate.judge(SERVED, Version(GOOD * 1.6, number=9)).outcome == IN_LINE
+    assert gate.judge(Version(GOOD, number=LEARN + 1), Version(GOOD * 1.6, number=10)).outcome == OUT_OF_LINE
 
 
 def test_verdicts_are_bounded(gate):
     for number in range(2, MOST_VERDICTS + 10):
-        gate.judge(1, Version(GOOD, kept=b""), number, SERVED)
+        gate.judge(Version(GOOD, kept=b"", number=1), Version(GOOD, number=number))
     assert len(gate.verdicts) == MOST_VERDICTS
     assert max(gate.verdicts) == MOST_VERDICTS + 9
 
 
-def test_requests_are_carried_over_to_the_version_that_takes_over():
+def test_requests_are_carried_over_to_the_version_that_takes_over(gate):
     new = Version(GOOD)
-    carry_requests(SERVED, new)
-    carry_requests(Version(GOOD, kept=b""), new)
+    gate.took_over(SERVED, new)
+    gate.took_over(Version(GOOD, kept=b""), new)
+    gate.took_over(None, new)
     assert new.replicas.remembered == [b"requests"]
 
 
-def test_failure_to_carry_requests_is_logged(caplog):
-    carry_requests(SERVED, object())
-    assert "cannot carry the kept requests over" in caplog.text
+def test_requests_survive_a_restart():
+    files, after = Files(), Version(GOOD)
+    VersionGate("small", ModelPolicy, FakeClock(), files).keep(SERVED)
+    VersionGate("small", ModelPolicy, FakeClock(), files).took_over(None, after)
+    assert after.replicas.remembered == [b"requests"]
+
+
+def test_nothing_is_written_without_requests_or_a_folder(gate):
+    files = Files(b"before")
+    VersionGate("small", ModelPolicy, FakeClock(), files).keep(Version(GOOD, kept=b""))
+    gate.keep(SERVED)
+    assert files.requests == b"before"
+
+
+def test_failure_to_carry_requests_is_logged(gate, caplog):
+    gate.took_over(SERVED, object())
+    assert "cannot give small the requests that are kept" in caplog.text
