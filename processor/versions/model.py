@@ -613,10 +613,11 @@ class ServedModel(RoutedModel):
         served, named = self.routes.default, {*self._by_hand, *self.labels.values(), *self.policy.versions.versions}
         if served is None or number in named or not served.manifest.version < number or not self.gate.judges:
             return
-        verdict = self.gate.judge(served, version)
-        if self.gate.holds(verdict):
+        try:
+            self.gate.check(served, version, self._repository.version_records(self.name))
+        except VersionHeld:
             version.close()
-            raise VersionHeld(f"is held: {verdict.reason}")
+            raise
 
     def _rebuild(self, number: int, target: ChainLink | None = None) -> tuple[ServedVersion, LogApplier]:
         """Return an open version as its change log has it, and its applier.

@@ -50,6 +50,8 @@ class ScoreWatch:
         # By model and version.
         self._canary_judges: dict[tuple[str, int], CanaryJudge] = {}
         self._trends: dict[tuple[str, int], Trend] = {}
+        # By model: the version that answers by default, with the names of its outputs.
+        self._defaults: dict[str, tuple[int, list[str]]] = {}
         self._undoing = StandbyThread("freshet-undo")
         self._undoing.start()
 
@@ -102,9 +104,18 @@ class ScoreWatch:
         """Follow the scores of the model's versions; return their trends."""
         trends = {}
         for number, version in model.routes.served.items():
-            trend = trends[model.name, number] = self.trend(model.name, number)
+            trend = trends[model.name, number] = self._trends.get((model.name, number)) or self._begun(model, version)
             trend.look(now_s, version.generation, self._evidence.sketch(version))
+        if (default := model.routes.default) is not None:
+            self._defaults[model.name] = _outputs(default)
         return trends
+
+    def _begun(self, model: ServedModel, version: ServedVersion) -> Trend:
+        """Return the trend of a version that has just come, which goes on from the version that it replaces."""
+        number, outputs = self._defaults.get(model.name, (0, []))
+        if version is model.routes.default and outputs == _outputs(version)[1]:
+            return Trend.following(self.trend(model.name, number))
+        return Trend()
 
     def _watched(self, model: ServedModel, now_s: float) -> None:
         """Monitor the newest deltas of the model's versions after deployment."""
@@ -113,6 +124,10 @@ class ScoreWatch:
             if verdict is not None:
                 # A change of the model may be in progress and take long: canaries do not wait for it.
                 self._undoing.try_run_detached(partial(_auto_rollback, model, verdict))
+
+
+def _outputs(version: ServedVersion) -> tuple[int, list[str]]:
+    return version.manifest.version, [output.name for output in version.manifest.outputs]
 
 
 def _auto_rollback(model: ServedModel, verdict: AutoRollback) -> None:

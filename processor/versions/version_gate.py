@@ -26,13 +26,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.errors import Conflict, NotReady, SigningKeyRequired
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.repository import HOLD, MAX_REASON, RELEASE, VersionReader, root_hash
 from freshet_serving.processor.versions.kept_file import KeptFiles
-from freshet_serving.processor.versions.policy import HOLD, ModelPolicy
+from freshet_serving.processor.versions.policy import SERVE, ModelPolicy
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.watching import (
     IN_LINE,
@@ -55,8 +56,28 @@ class VersionHeld(Conflict):
     """A version is not served because the gate holds it; the message is the reason for people."""
 
 
+class StandingRecord(Protocol):
+    """What was decided about a version (processor.repository.version_records)."""
+
+    @property
+    def action(self) -> str: ...
+
+    def describe(self) -> str: ...
+
+
+class DecisionRecords(Protocol):
+    """The records of one model's versions (processor.repository.version_records)."""
+
+    def standing(self, version: int, manifest: str) -> StandingRecord | None: ...
+
+    def add(self, version: int, manifest: str, action: str, reason: str = "", by: str = "") -> StandingRecord: ...
+
+
 class ScoredVersion(Protocol):
     """A loaded version, as far as the gate needs it."""
+
+    @property
+    def files(self) -> VersionReader: ...
 
     @property
     def manifest(self) -> Manifest: ...
@@ -70,6 +91,7 @@ class VersionGate:
 
     Attributes:
         verdicts: The newest verdicts, by version.
+        held: Versions that are held, with the reason.
         outcomes: Number of verdicts, by outcome.
         judge_s: Histogram of the seconds of each judgement.
     """
@@ -88,6 +110,7 @@ class VersionGate:
         self._model, self._policy, self._clock, self._kept_files = model, policy, clock, kept_files
         self._judge = VersionJudge()
         self.verdicts: Mapping[int, GateVerdict] = {}
+        self.held: Mapping[int, str] = {}
         self.outcomes: Counter[str] = Counter()
         self.judge_s = Histogram(LONG_S)
 
@@ -95,6 +118,39 @@ class VersionGate:
     def judges(self) -> bool:
         """True if versions are judged at all: as long as the delta guard is not off."""
         return self._policy().delta_guard.mode != OFF
+
+    def check(self, before: ScoredVersion, after: ScoredVersion, records: DecisionRecords) -> None:
+        """Judge a version that is about to take over by itself, unless somebody has decided about it.
+
+        Args:
+            before: The version that answers by default.
+            after: The new version, loaded and not offered yet.
+            records: The records of the model's versions.
+
+        Raises:
+            VersionHeld: It must not be served; the hold is recorded.
+        """
+        number, manifest = after.manifest.version, root_hash(after.files.root_manifest)
+        standing = records.standing(number, manifest)
+        if standing is None:
+            verdict = self.judge(before, after)
+            if not self._holds(verdict):
+                return
+            reason = (f"not judged: {verdict.reason}" if verdict.outcome == UNJUDGED else verdict.reason)[:MAX_REASON]
+            try:
+                standing = records.add(number, manifest, HOLD, reason, "gate")
+            except Conflict:
+                # Another server was first, and what it has decided stands.
+                standing = records.standing(number, manifest)
+            except (NotReady, SigningKeyRequired) as error:
+                log.warning("%s version %d is held by this server alone: %s", self._model, number, error)
+                self._hold(number, f"held by this server alone: {reason}")
+        if standing is not None and standing.action != RELEASE:
+            self._hold(number, standing.describe())
+
+    def _hold(self, number: int, why: str) -> NoReturn:
+        self.held = {**self.held, number: why}
+        raise VersionHeld(f"is {why}")
 
     def judge(self, before: ScoredVersion, after: ScoredVersion) -> GateVerdict:
         """Judge a new version.
@@ -128,9 +184,9 @@ class VersionGate:
         )
         return verdict
 
-    def holds(self, verdict: GateVerdict) -> bool:
+    def _holds(self, verdict: GateVerdict) -> bool:
         """Report whether a version with this verdict must not be served."""
-        unjudged = verdict.outcome == UNJUDGED and self._policy().unjudged == HOLD
+        unjudged = verdict.outcome == UNJUDGED and self._policy().unjudged != SERVE
         return verdict.outcome == OUT_OF_LINE or unjudged
 
     def took_over(self, before: ScoredVersion | None, after: ScoredVersion) -> None:
@@ -140,6 +196,7 @@ class VersionGate:
             before: The version that answered by default until now; None at a start, which goes by the scratch folder.
             after: The version.
         """
+        self.held = {number: why for number, why in self.held.items() if number != after.manifest.version}
         try:
             if before is not None:
                 requests = before.replicas.kept()

@@ -9,6 +9,7 @@ delta_figures  figures of a delta, relative to the state before it
 delta_guard    judges whether a delta may be served, and logs the newest deltas
 drift          limits how far scores may move within an hour and a day
 post_deploy_monitor  judges whether a served delta must be rolled back
+version_monitor  judges whether a version that has taken over must be taken back
 version_judge  judges whether a new version may take over
 stats      snapshots of sessions, groups, models, versions
 """
@@ -69,6 +70,7 @@ from freshet_serving.processor.watching.stats import (
 )
 from freshet_serving.processor.watching.trend import Trend
 from freshet_serving.processor.watching.version_judge import GateVerdict, RequestScores, VersionJudge
+from freshet_serving.processor.watching.version_monitor import VersionMonitor, VersionRollback
 
 __all__ = [
     "CHAIN_STATES",
@@ -123,6 +125,8 @@ __all__ = [
     "Trend",
     "Verdict",
     "VersionJudge",
+    "VersionMonitor",
+    "VersionRollback",
     "VersionStats",
     "delta_figures",
     "first_lost",

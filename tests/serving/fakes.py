@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import ApplyResult, PredictReply, PredictRequest, VersionStatus
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
@@ -23,7 +24,9 @@ from freshet_serving.processor.package.manifest_entries import Input, Output
 from freshet_serving.processor.sessions.request import Done
 from freshet_serving.processor.versions.change_results import RollbackResult
 from freshet_serving.processor.versions.pre_deploy_check import GuardStats
+from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.traffic import Traffic
+from freshet_serving.processor.versions.version_gate import VersionGate
 from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
 from freshet_serving.processor.watching.stats import ChainStatus, GroupStats, Histogram, SessionStats
@@ -247,10 +250,13 @@ class FakeProcessor:
         guard_stats = GuardStats()
         guard_stats.held["bias"], guard_stats.auto_rollbacks["shift"] = 2, 1
         guard_stats.preview_s.observe(0.004)
+        gate = VersionGate("ctr", ModelPolicy, FakeClock())
+        gate.held, gate.outcomes["out of line"] = {5: "held by gate: the order"}, 1
         model = SimpleNamespace(
             ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
             status=lambda: states,
             damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), guard_stats=guard_stats,
+            gate=gate,
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 

@@ -1,0 +1,38 @@
+"""Metric families of the gate: versions that are held, verdicts, and the time that they took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from freshet_serving.serving.telemetry.version_metrics import buckets
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.model import ServedModel
+
+
+def gate_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
+    """Yield all metric families of the models' gates."""
+    held = GaugeMetricFamily(
+        "freshet_version_held",
+        "1 while the version is held by a gate or withdrawn: no server chooses it by itself.",
+        labels=("model", "version"),
+    )
+    verdicts = CounterMetricFamily(
+        "freshet_version_verdicts", "Verdicts on new versions before they were served.", labels=("model", "outcome")
+    )
+    seconds = HistogramMetricFamily(
+        "freshet_version_gate_duration_seconds",
+        "Seconds spent scoring kept requests before a new version is served.",
+        labels=("model",),
+    )
+    for name, model in sorted(catalogue.items()):
+        for number in sorted(model.gate.held):
+            held.add_metric((name, str(number)), 1)
+        for outcome, count in sorted(model.gate.outcomes.items()):
+            verdicts.add_metric((name, outcome), count)
+        done = model.gate.judge_s
+        seconds.add_metric((name,), buckets(done.bounds, done.counts), done.total)
+    yield from (held, verdicts, seconds)
