@@ -2,15 +2,18 @@
 
 log               the change log of a version: numbered records in its folder, read and written
 mirror            repositories in object stores, and the local folders that mirror them
+version_records   decisions about full versions: held, withdrawn, released
 version           a version's folder, written aside and committed by one rename
 storage           access to the files of a version, in a folder or through a mirror
 model_repository  list and open models, versions and deltas, and find their folders
+folder_watch      detection of changes to a folder
 mapped_file       a file that is served by memory mapping, and detection of its damage
 warmup            recorded requests that a version is warmed up with
 envelope          signed envelope of files that are replaced when they change
 keyring           signing key, trusted keys, and memory of what was trusted
 """
 
+from freshet_serving.processor.repository.folder_watch import FolderWatch
 from freshet_serving.processor.repository.keyring import (
     NO_KEYS,
     Keyring,
@@ -79,7 +82,6 @@ from freshet_serving.processor.repository.mirror.repositories import open_reposi
 from freshet_serving.processor.repository.model_repository import (
     FILE_SUFFIXES,
     SAVED_MODEL,
-    FolderWatch,
     Repository,
     check_name,
     listed,
@@ -98,6 +100,12 @@ from freshet_serving.processor.repository.version import (
     add_file,
     sealed,
     table_file,
+)
+from freshet_serving.processor.repository.version_records import (
+    WITHDRAW,
+    WITHDRAWN,
+    VersionRecord,
+    VersionRecords,
 )
 from freshet_serving.processor.repository.warmup import (
     GENERATION,
@@ -144,6 +152,8 @@ __all__ = [
     "SNAPSHOTS",
     "TIME",
     "WARMUP",
+    "WITHDRAW",
+    "WITHDRAWN",
     "ChainLink",
     "ChainRecord",
     "ChangeLog",
@@ -165,6 +175,8 @@ __all__ = [
     "UnrecordedDelta",
     "VersionContents",
     "VersionReader",
+    "VersionRecord",
+    "VersionRecords",
     "VersionStorage",
     "VersionWriter",
     "add_file",

@@ -33,11 +33,24 @@ from freshet_serving.processor.errors import (
     nearest_file,
     shortage,
 )
-from freshet_serving.processor.package import NAME, atomic_file, read_file
+from freshet_serving.processor.package import (
+    MAX_MANIFEST_NBYTES,
+    NAME,
+    Manifest,
+    atomic_file,
+    read_file,
+)
 from freshet_serving.processor.repository.envelope import opened, wrap_envelope
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository.log.chain_record import root_hash
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader, VersionWriter, followed, inside
+from freshet_serving.processor.repository.version_records import (
+    WITHDRAWN,
+    VersionRecord,
+    VersionRecords,
+    create_record,
+)
 
 log = logging.getLogger("freshet.repository")
 
@@ -46,33 +59,7 @@ TRAFFIC = "traffic.json"
 SAVED_MODEL, FILE_SUFFIXES = "saved_model.pb", (".keras", ".onnx")
 MAX_LISTED = 10
 ONE_MODEL = "the repository is the folder of one model: expected the folder above it, which holds models by name"
-RACY_NS = 2_000_000_000
 MAX_KEPT_NBYTES = 16 << 20
-
-
-class FolderWatch:
-    """Detector of changes to a folder's entries since the last check.
-
-    A change within the clock tick of the last check leaves the modification time as it was, so a folder that changed
-    less than two seconds before a check counts as changed at the next one too.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._seen: tuple[int, bool] | None = None
-
-    def changed(self) -> bool:
-        try:
-            mtime_ns = os.stat(self._folder).st_mtime_ns
-        except OSError:
-            mtime_ns = -1
-        settled = abs(time.time_ns() - mtime_ns) > RACY_NS
-        seen, self._seen = self._seen, (mtime_ns, settled)
-        return seen != (mtime_ns, True)
-
-    def again(self) -> None:
-        """Make the next check report a change, because the last one could not be acted on."""
-        self._seen = None
 
 
 class Repository:
@@ -90,6 +77,9 @@ class Repository:
         self.root, self._seen_at_s = Path(root).absolute(), time.monotonic()
         self._told: dict[tuple[str, str], str] = {}
         self._folders = VersionFolders(self.root)
+        self._records: dict[str, VersionRecords] = {}
+        # Root hashes of manifests that records were compared with, by the size and time of each file.
+        self._roots: dict[tuple[str, int], tuple[tuple[int, ...], str]] = {}
         if not self.root.is_dir():
             hint = "" if self.root.exists() else nearest_file(self.root)
             raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository{hint}")
@@ -97,6 +87,7 @@ class Repository:
     def with_keys(self, keyring: Keyring) -> Self:
         """Set the keyring and return this repository."""
         self.keyring = keyring
+        self._records.clear()
         return self
 
     def models(self) -> list[str]:
@@ -226,6 +217,55 @@ class Repository:
             number: The version.
         """
 
+    def version_records(self, model: str) -> VersionRecords:
+        """Return the decisions about a model's versions, as the repository has them by now.
+
+        A server whose mirror polls in the background reads them as of its last poll.
+
+        Args:
+            model: Name of the model.
+        """
+        check_name(model, "model")
+        records = self._records.get(model)
+        if records is None:
+            folder = self.root / model / WITHDRAWN
+            records = VersionRecords(folder, model, self.keyring, lambda name, data: self._create(model, name, data))
+            self._records[model] = records
+        return records
+
+    def standing(self, model: str, numbers: Iterable[int]) -> dict[int, VersionRecord]:
+        """Return the records that stand for committed versions, by version; a version without one is left out.
+
+        Args:
+            model: Name of the model.
+            numbers: The versions.
+        """
+        records = self.version_records(model)
+        decided = sorted(records.versions() & set(numbers))
+        standing = {number: records.standing(number, self.root_of(model, number)) for number in decided}
+        return {number: record for number, record in standing.items() if record is not None}
+
+    def root_of(self, model: str, number: int) -> str:
+        """Return the root hash of a version's manifest as it lies in the folder; "" if there is none to read.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
+        path = self.path(model, number) / MANIFEST
+        try:
+            state = os.stat(path)
+            identity = (state.st_ino, state.st_size, state.st_mtime_ns)
+            known = self._roots.get((model, number))
+            if known is None or known[0] != identity:
+                manifest = Manifest.from_json(read_file(path, MAX_MANIFEST_NBYTES).tobytes())
+                known = self._roots[model, number] = (identity, root_hash(manifest))
+            return known[1]
+        except (OSError, BadInput, Corrupt) as error:
+            if (short := shortage(error)) is not None:
+                raise short from None
+            return ""
+
     def seen_s(self) -> float:
         """Return seconds since the repository could last be checked for changes; 0.0 for a folder that exists."""
         now_s = time.monotonic()
@@ -323,6 +363,16 @@ class Repository:
     def _put(self, name: str, data: bytes) -> None:
         with atomic_file(self.root / name) as file:
             file.write(data)
+
+    def _create(self, model: str, name: str, data: bytes) -> bool:
+        """Create a version record exclusively and durably; return False if it exists.
+
+        Args:
+            model: Name of the model.
+            name: Name of its file.
+            data: Its bytes.
+        """
+        return create_record(self.root / model / WITHDRAWN / name, data)
 
 
 def listed(names: Iterable[str], between: str = ", ") -> str:

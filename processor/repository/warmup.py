@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 from freshet_serving.processor.package import Input, parse_tensors, write_tensors
-from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version import VersionWriter
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.repository.model_repository import Repository
 
 WARMUP = "warmup.safetensors"
 FORMAT = "freshet-warmup/1"

@@ -41,6 +41,7 @@ from freshet_serving.processor.package import (
     read_delta_file,
     read_file,
 )
+from freshet_serving.processor.repository.folder_watch import FolderWatch
 from freshet_serving.processor.repository.keyring import ACCEPT
 from freshet_serving.processor.repository.log.chain_record import (
     MAX_RECORD_NBYTES,
@@ -51,7 +52,6 @@ from freshet_serving.processor.repository.log.chain_record import (
     sha256,
 )
 from freshet_serving.processor.repository.log.history import History
-from freshet_serving.processor.repository.model_repository import FolderWatch
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import DELTAS, MANIFEST, VersionReader
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -81,9 +82,14 @@ class CountedStore:
         """Return the folder names below a prefix (ObjectStore.folders)."""
         return self._asked(LISTED, lambda: self._store.folders(prefix))
 
-    def keys(self, prefix: str) -> list[str]:
-        """Return the keys below a prefix (ObjectStore.keys)."""
-        return self._asked(LISTED, lambda: list(self._store.keys(prefix)))
+    def keys(self, prefix: str, most: int | None = None) -> list[str]:
+        """Return the keys below a prefix (ObjectStore.keys).
+
+        Args:
+            prefix: The prefix.
+            most: Maximum number of keys; None for all.
+        """
+        return self._asked(LISTED, lambda: list(islice(self._store.keys(prefix), most)))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects (ObjectStore.delete)."""

@@ -6,12 +6,15 @@ Invariants
 - A listing ends, and reports when and how: the store limits each part (processor.repository.mirror.object_store), names
   without a version are queried a few at a time (NegativeCache), and names that were not queried within WHOLE_S come
   first in the next listing.
+- A version appears after the records that hold or withdraw it (processor.repository.version_records): a server that
+  starts on an empty mirror chooses none that was gone back from. If they cannot be listed, no new version appears.
 - While the mirror follows, a listing has its own thread. It changes no version that is followed, because that belongs
   to the follower's thread; it passes versions that are gone to that thread (`gone`).
 - Models that are served come first: other names are listed after them.
 
 Costs: one LIST for the models; for each model one LIST, for each version one GET of its manifest (unchanged except for
-the first), and two GETs for labels and traffic if there is a version. AT_ONCE models at a time.
+the first), and two GETs for labels and traffic if there is a version. A model with version records takes one LIST more,
+and one GET for each record, once. AT_ONCE models at a time.
 
 NegativeCache remembers names in a store that contain no version, and queries them again a few at a time.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -27,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady
 from freshet_serving.processor.package import NAME
 from freshet_serving.processor.repository.mirror.counted_store import CountedStore
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
@@ -35,6 +39,14 @@ from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
 from freshet_serving.processor.repository.mirror.version_copy import AT_ONCE, EtagCache
 from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC, VERSION
 from freshet_serving.processor.repository.version import MANIFEST
+from freshet_serving.processor.repository.version_records import (
+    MAX_FILES,
+    MAX_RECORD_NBYTES,
+    RECORD_NAME,
+    WITHDRAWN,
+    create_record,
+    record_file,
+)
 
 log = logging.getLogger("freshet.mirror")
 
@@ -167,6 +179,7 @@ class RepositoryListing:
                 with contextlib.suppress(OSError):
                     (folder / LABELS).unlink(missing_ok=True)
                     (folder / TRAFFIC).unlink(missing_ok=True)
+                    shutil.rmtree(folder / WITHDRAWN, ignore_errors=True)
                     folder.rmdir()
         return complete
 
@@ -197,7 +210,12 @@ class RepositoryListing:
         Returns:
             True if all of it could be queried.
         """
-        numbers = {int(name) for name in self._store.folders(model) if VERSION.fullmatch(name)}
+        names = self._store.folders(model)
+        numbers = {int(name) for name in names if VERSION.fullmatch(name)}
+        if numbers and (WITHDRAWN in names or (self._root / model / WITHDRAWN).exists()):
+            key = f"{model}/{WITHDRAWN}"
+            if not self._store_errors.alone(key, partial(self.records, model), strict):
+                return False
         with self._emptying:
             empty = self._empty_versions.get(model) or NegativeCache()
             # The newest first: a trainer's next version comes before names that others have created.
@@ -226,6 +244,29 @@ class RepositoryListing:
         elif not found.unchanged:
             path.parent.mkdir(exist_ok=True)
             self._kept.put(path, found)
+
+    def records(self, model: str) -> bool:
+        """Bring the version records of a model, each one's number after those before it; remove those that are gone."""
+        folder, prefix = self._root / model / WITHDRAWN, f"{model}/{WITHDRAWN}/"
+        names = {key.rpartition("/")[2] for key in self._store.keys(prefix, MAX_FILES)}
+        numbered = sorted((int(m[1]), int(m[2])) for name in names if (m := RECORD_NAME.fullmatch(name)))
+        for version, number in numbered:
+            name = record_file(version, number)
+            if (folder / name).exists():
+                continue
+            try:
+                found = self._store.get(f"{prefix}{name}", MAX_RECORD_NBYTES)
+                data = found.data if found is not None else None
+            except Corrupt:
+                # It keeps its number, and is as invalid here as it is there.
+                data = b""
+            if data is not None:
+                create_record(folder / name, data)
+        with contextlib.suppress(OSError):
+            for path in folder.iterdir():
+                if RECORD_NAME.fullmatch(path.name) and path.name not in names:
+                    path.unlink(missing_ok=True)
+        return True
 
     def _show(self, model: str, number: int, empty: NegativeCache) -> None:
         key, here = f"{model}/{number}", (self._root / model / str(number) / MANIFEST).exists()

@@ -10,6 +10,7 @@ from freshet_serving.processor.repository.mirror.mirror import Mirror
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
 from freshet_serving.processor.repository.model_repository import ONE_MODEL, Repository, check_name
 from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.repository.version_records import WITHDRAWN, VersionRecords
 
 
 class MirroredRepository(Repository):
@@ -67,6 +68,11 @@ class MirroredRepository(Repository):
     def close(self) -> None:
         self.mirror.close()
 
+    def version_records(self, model: str) -> VersionRecords:
+        records = super().version_records(model)
+        self._asked(lambda: self.mirror.listing.records(model))
+        return records
+
     def _kept(self, model: str, name: str) -> dict[str, Any]:
         self._asked(lambda: self.mirror.listing.kept(f"{model}/{name}"))
         return super()._kept(model, name)
@@ -76,6 +82,15 @@ class MirroredRepository(Repository):
         (self.root / name).parent.mkdir(exist_ok=True)
         super()._put(name, data)
         self.mirror.tell()
+
+    def _create(self, model: str, name: str, data: bytes) -> bool:
+        if not self.mirror.store.create(f"{model}/{WITHDRAWN}/{name}", data):
+            # Bring the record that won.
+            self.mirror.listing.records(model)
+            return False
+        super()._create(model, name, data)
+        self.mirror.tell()
+        return True
 
     def _asked(self, act: Any) -> None:
         """Query the store, unless the mirror polls in the background.

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,8 +9,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady
 from freshet_serving.processor.package import atomic
-from freshet_serving.processor.repository import model_repository as repository_module
-from freshet_serving.processor.repository.model_repository import FolderWatch, Repository, check_name
+from freshet_serving.processor.repository.model_repository import Repository, check_name
 from tests.support.descriptors import few_descriptors
 from tests.support.packages import write_package
 
@@ -39,55 +37,6 @@ def touch(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     return path
-
-
-# FolderWatch
-
-
-def test_folder_counts_as_changed_first_and_then_only_after_changes(root):
-    age(root)
-    watch = FolderWatch(root)
-    assert [watch.changed() for _ in range(3)] == [True, False, False]
-    touch(root / "new")
-    age(root, LONG_AGO_S + 1)
-    assert [watch.changed() for _ in range(3)] == [True, False, False]
-
-
-def test_recently_changed_folder_counts_as_changed_next_time_too(root, monkeypatch):
-    now_ns = time.time_ns()
-    monkeypatch.setattr(repository_module.time, "time_ns", lambda: now_ns)
-    os.utime(root, ns=(now_ns, now_ns - 1_000_000))
-    watch = FolderWatch(root)
-    assert [watch.changed() for _ in range(3)] == [True, True, True]
-    now_ns += 3_000_000_000
-    assert [watch.changed() for _ in range(3)] == [True, False, False]
-
-
-def test_change_within_the_same_clock_tick_is_seen_next_time(root, monkeypatch):
-    now_ns = time.time_ns()
-    monkeypatch.setattr(repository_module.time, "time_ns", lambda: now_ns)
-    os.utime(root, ns=(now_ns, now_ns))
-    watch = FolderWatch(root)
-    assert watch.changed()
-    touch(root / "late")
-    os.utime(root, ns=(now_ns, now_ns))
-    assert watch.changed()
-
-
-def test_missing_folder_is_unchanged_until_it_appears_or_disappears(root):
-    watch = FolderWatch(root / "deltas")
-    assert [watch.changed() for _ in range(3)] == [True, False, False]
-    (root / "deltas").mkdir()
-    age(root / "deltas")
-    assert [watch.changed() for _ in range(2)] == [True, False]
-    (root / "deltas").rmdir()
-    assert [watch.changed() for _ in range(2)] == [True, False]
-
-
-def test_future_modification_time_does_not_report_changes_forever(root):
-    age(root, int(time.time()) + 86_400)
-    watch = FolderWatch(root)
-    assert [watch.changed() for _ in range(3)] == [True, False, False]
 
 
 # Models, versions, deltas
