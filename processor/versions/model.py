@@ -127,6 +127,8 @@ class ServedModel(RoutedModel):
         self.guard_stats = GuardStats()
         self.gate = VersionGate(name, lambda: self.policy, clock, kept_files)
         self._bake = BakeTime(clock)
+        # Revision of the records about versions.
+        self._decisions = 0
 
     def chain(self, version: int) -> ChainStatus | None:
         """Return how a loaded version stands against its change log; None if it is not loaded."""
@@ -161,7 +163,8 @@ class ServedModel(RoutedModel):
             for number, version in list(self.served.items()):
                 if version.torn:
                     events += self._unload_corrupt(number, version, TORN)
-            if self._bake.end_if_due(self.policy.bake_s) | self._folder.changed() or self._refusals.changed():
+            due = self._bake.end_if_due(self.policy.bake_s) | self._decided()
+            if due | self._folder.changed() or self._refusals.changed():
                 try:
                     events += self._poll_versions()
                 except Exception:
@@ -490,6 +493,8 @@ class ServedModel(RoutedModel):
         chosen = policy.choose(known)
         newest = max(chosen, default=0)
         self._coming.clear()
+        for number in self.gate.settle(self._repository.standing(self.name, known), known):
+            self._refusals.forget(number)
         self._log_appliers = {number: self._log_appliers[number] for number in self.served}
         events, default = [], self.routes.default
         first = wanted | (chosen - self._unloaded)
@@ -516,6 +521,11 @@ class ServedModel(RoutedModel):
             # A version that is being imported is not missing.
             events += self._miss(sorted(missing - self._repository.uncommitted(self.name).keys()), known)
         return events
+
+    def _decided(self) -> bool:
+        """Report whether decisions about versions have come since the last poll."""
+        before, self._decisions = self._decisions, self._repository.version_records(self.name).revision
+        return before != self._decisions
 
     def _miss(self, numbers: Sequence[int], known: Sequence[int]) -> list[str]:
         """Report versions that the policy or a label names and that do not exist; return new events."""

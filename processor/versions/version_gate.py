@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn, Protocol
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict, NotReady, SigningKeyRequired
 from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.repository import HOLD, MAX_REASON, RELEASE, VersionReader, root_hash
+from freshet_serving.processor.repository import HOLD, MAX_REASON, VersionReader, VersionRecord, root_hash
 from freshet_serving.processor.versions.kept_file import KeptFiles
 from freshet_serving.processor.versions.policy import SERVE, ModelPolicy
 from freshet_serving.processor.versions.replica import Replicas
@@ -56,21 +56,12 @@ class VersionHeld(Conflict):
     """A version is not served because the gate holds it; the message is the reason for people."""
 
 
-class StandingRecord(Protocol):
-    """What was decided about a version (processor.repository.version_records)."""
-
-    @property
-    def action(self) -> str: ...
-
-    def describe(self) -> str: ...
-
-
 class DecisionRecords(Protocol):
-    """The records of one model's versions (processor.repository.version_records)."""
+    """The records of one model's versions (processor.repository.version_records.VersionRecords)."""
 
-    def standing(self, version: int, manifest: str) -> StandingRecord | None: ...
+    def standing(self, version: int, manifest: str) -> VersionRecord | None: ...
 
-    def add(self, version: int, manifest: str, action: str, reason: str = "", by: str = "") -> StandingRecord: ...
+    def add(self, version: int, manifest: str, action: str, reason: str = "", by: str = "") -> VersionRecord: ...
 
 
 class ScoredVersion(Protocol):
@@ -111,6 +102,8 @@ class VersionGate:
         self._judge = VersionJudge()
         self.verdicts: Mapping[int, GateVerdict] = {}
         self.held: Mapping[int, str] = {}
+        # Versions that no record holds.
+        self._alone: set[int] = set()
         self.outcomes: Counter[str] = Counter()
         self.judge_s = Histogram(LONG_S)
 
@@ -144,9 +137,30 @@ class VersionGate:
                 standing = records.standing(number, manifest)
             except (NotReady, SigningKeyRequired) as error:
                 log.warning("%s version %d is held by this server alone: %s", self._model, number, error)
+                self._alone.add(number)
                 self._hold(number, f"held by this server alone: {reason}")
-        if standing is not None and standing.action != RELEASE:
+        if standing is not None and standing.binds:
             self._hold(number, standing.describe())
+
+    def settle(self, standing: Mapping[int, VersionRecord], known: Collection[int]) -> set[int]:
+        """Follow the decisions about versions; return those that were held here and may be tried again.
+
+        Args:
+            standing: The records that stand, by version.
+            known: The versions in the repository.
+        """
+
+        def is_free(number: int) -> bool:
+            if (record := standing.get(number)) is not None:
+                return not record.binds
+            # What this server alone holds has no record.
+            return number not in known or number not in self._alone
+
+        free = {number for number in self.held if is_free(number)}
+        self._alone -= free
+        kept = {number: why for number, why in self.held.items() if number not in free}
+        self.held = kept | {number: record.describe() for number, record in standing.items() if record.binds}
+        return free
 
     def _hold(self, number: int, why: str) -> NoReturn:
         self.held = {**self.held, number: why}

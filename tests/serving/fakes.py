@@ -23,8 +23,8 @@ from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Input, Output
 from freshet_serving.processor.sessions.request import Done
 from freshet_serving.processor.versions.change_results import RollbackResult
-from freshet_serving.processor.versions.pre_deploy_check import GuardStats
 from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.pre_deploy_check import GuardStats
 from freshet_serving.processor.versions.traffic import Traffic
 from freshet_serving.processor.versions.version_gate import VersionGate
 from freshet_serving.processor.watching.post_deploy_monitor import LabelSums

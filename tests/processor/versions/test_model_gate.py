@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.repository import Repository, VersionReader, root_hash
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED
 from tests.processor.versions.models import open_model
 from tests.support.guarded import USERS, as_inputs, weights, write_guarded
 from tests.support.packages import write_package
 
-HELD = "small version 2 is held: the mean score of 'score' would change by a factor of"
+HELD = "small version 2 is held by gate: the mean score of 'score' would change by a factor of"
 
 
 def write_bad(root, version=2):
@@ -63,7 +64,21 @@ def test_good_version_takes_over_with_the_kept_requests(root):
     assert model.gate.verdicts[2].outcome == IN_LINE
     write_bad(root, 3)
     (line,) = model.poll()
-    assert "version 3 is held" in line
+    assert "version 3 is held by gate" in line
+
+
+def test_hold_is_a_record_that_binds_until_it_is_released(root):
+    model = asked(open_model(root))
+    folder = write_bad(root)
+    model.poll()
+    records = Repository(root).version_records("small")
+    (record,) = records.all()
+    assert (record.version, record.action, record.by) == (2, "hold", "gate")
+    assert record.manifest == root_hash(VersionReader(folder).manifest)
+    assert model.gate.held == {2: record.describe()}
+    records.add(2, record.manifest, "release", "a new campaign", "ana")
+    assert "small 2.0 loaded" in model.poll()
+    assert not model.gate.held
 
 
 def test_newer_version_is_judged_beside_a_held_one(root):
@@ -85,7 +100,7 @@ def test_unjudged_version_is_held_if_the_policy_says_so(root):
     model = open_model(root, policy=ModelPolicy.parse({"unjudged": "hold", "bake_s": 0}, "model"))
     write_guarded(root, 2)
     (line,) = model.poll()
-    assert line == "small version 2 is held: no requests of the served version are kept yet"
+    assert line == "small version 2 is held by gate: not judged: no requests of the served version are kept yet"
     assert list(model.served) == [1]
 
 
