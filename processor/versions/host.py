@@ -599,11 +599,10 @@ class ModelHost(ABC):
         self._periodic_threads = [
             PeriodicThread(self._look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
             PeriodicThread(self._scrub, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
+            PeriodicThread(self._keep, INTERVAL_S, INTERVAL_S, "freshet-kept"),
         ]
         if self._budgets:
             self._periodic_threads.append(PeriodicThread(self._maintain))
-        if self._kept_files:
-            self._periodic_threads.append(PeriodicThread(self._keep, INTERVAL_S, INTERVAL_S, "freshet-kept"))
         for periodic_thread in self._periodic_threads:
             periodic_thread.start()
         if self._closed:
@@ -652,7 +651,7 @@ class ModelHost(ABC):
         return False
 
     def _keep(self) -> bool:
-        """Keep the requests of the version that answers by default, for every model."""
+        """Follow the requests of the version that answers by default, for every model."""
         for model in self._models.values():
             if (version := model.routes.default) is not None:
                 model.gate.keep(version)

@@ -29,10 +29,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn, Protocol
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import Conflict, NotReady, SigningKeyRequired
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import HOLD, MAX_REASON, VersionReader, VersionRecord, root_hash
 from freshet_serving.processor.versions.kept_file import KeptFiles
+from freshet_serving.processor.versions.kept_requests import parse_requests
 from freshet_serving.processor.versions.policy import SERVE, ModelPolicy
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.watching import (
@@ -44,6 +46,7 @@ from freshet_serving.processor.watching import (
     GateVerdict,
     Histogram,
     VersionJudge,
+    input_shifts,
 )
 
 log = logging.getLogger("freshet.gate")
@@ -83,6 +86,7 @@ class VersionGate:
     Attributes:
         verdicts: The newest verdicts, by version.
         held: Versions that are held, with the reason.
+        input_drift: By input, how far recent requests have moved from those that the version before was sent.
         outcomes: Number of verdicts, by outcome.
         judge_s: Histogram of the seconds of each judgement.
     """
@@ -102,6 +106,8 @@ class VersionGate:
         self._judge = VersionJudge()
         self.verdicts: Mapping[int, GateVerdict] = {}
         self.held: Mapping[int, str] = {}
+        self.input_drift: Mapping[str, float] = {}
+        self._reference = b""
         # Versions that no record holds.
         self._alone: set[int] = set()
         self.outcomes: Counter[str] = Counter()
@@ -217,14 +223,22 @@ class VersionGate:
             else:
                 requests = self._kept_files.read(self._model, after.manifest.inputs) if self._kept_files else b""
             if requests:
+                self._reference = requests
                 after.replicas.remember(requests)
         except Exception as error:
             log.warning("cannot give %s the requests that are kept: %s", self._model, error)
 
     def keep(self, version: ScoredVersion) -> None:
-        """Write the kept requests of a version to the scratch folder, if there is one."""
-        if self._kept_files is not None and (requests := version.replicas.kept()):
-            self._kept_files.write(self._model, version.manifest.inputs, requests)
+        """Compare the kept requests of a version with those before it, and write them to the scratch folder."""
+        try:
+            if not (requests := version.replicas.kept()):
+                return
+            if self._reference:
+                self.input_drift = input_shifts(_inputs(self._reference), _inputs(requests))
+            if self._kept_files is not None:
+                self._kept_files.write(self._model, version.manifest.inputs, requests)
+        except Exception as error:
+            log.warning("cannot read the kept requests of %s: %s", self._model, error)
 
     def _learn(self, served: int) -> None:
         """Learn from the change that led to the served version, once."""
@@ -241,3 +255,7 @@ class VersionGate:
         if old is None or new is None:
             return GateVerdict(UNJUDGED, "", "its rows are in a row store, or no process could score the kept requests")
         return self._judge.judge(old, new)
+
+
+def _inputs(requests: bytes) -> list[Mapping[str, Column]]:
+    return [request.inputs for request in parse_requests(requests)]

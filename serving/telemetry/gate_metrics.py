@@ -1,4 +1,4 @@
-"""Metric families of the gate: versions that are held, verdicts, and the time that they took."""
+"""Metric families of the gate: versions that are held, verdicts and the time that they took, drift of inputs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,18 @@ def gate_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
         "Seconds spent scoring kept requests before a new version is served.",
         labels=("model",),
     )
+    drift = GaugeMetricFamily(
+        "freshet_input_drift",
+        "Population stability index of recent requests' inputs against those that the version before was sent.",
+        labels=("model", "input"),
+    )
     for name, model in sorted(catalogue.items()):
+        for input_name, index in model.gate.input_drift.items():
+            drift.add_metric((name, input_name), index)
         for number in sorted(model.gate.held):
             held.add_metric((name, str(number)), 1)
         for outcome, count in sorted(model.gate.outcomes.items()):
             verdicts.add_metric((name, outcome), count)
         done = model.gate.judge_s
         seconds.add_metric((name,), buckets(done.bounds, done.counts), done.total)
-    yield from (held, verdicts, seconds)
+    yield from (held, verdicts, seconds, drift)

@@ -9,6 +9,7 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import Conflict, NotReady
 from freshet_serving.processor.repository import VersionRecord, root_hash
+from freshet_serving.processor.versions.kept_requests import KeptRequest, dump_requests
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.version_gate import MOST_VERDICTS, VersionGate, VersionHeld
 from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores
@@ -219,6 +220,25 @@ def test_nothing_is_written_without_requests_or_a_folder(gate):
     VersionGate("small", ModelPolicy, FakeClock(), files).keep(Version(GOOD, kept=b""))
     gate.keep(SERVED)
     assert files.requests == b"before"
+
+
+def test_drift_of_inputs_is_measured_against_the_version_before(gate):
+    def asked(low):
+        return Version(GOOD, kept=dump_requests([KeptRequest({"a": np.arange(low, low + 8)}, 8)] * 10))
+
+    gate.keep(asked(0))
+    assert gate.input_drift == {}
+    gate.took_over(asked(0), Version(GOOD))
+    gate.keep(asked(0))
+    assert gate.input_drift == {"a": 0.0}
+    gate.keep(asked(4))
+    assert gate.input_drift["a"] > 0.25
+
+
+def test_kept_requests_that_cannot_be_read_are_a_line_in_the_log(gate, caplog):
+    gate.took_over(SERVED, Version(GOOD))
+    gate.keep(SERVED)
+    assert "cannot read the kept requests of small" in caplog.text
 
 
 def test_failure_to_carry_requests_is_logged(gate, caplog):
