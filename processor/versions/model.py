@@ -577,7 +577,7 @@ class ServedModel(RoutedModel):
         except FreshetError as error:
             self._refusals.note(number, seen)
             self._state(VersionStatus(number, END, str(error)))
-            fate = "" if isinstance(error, VersionHeld) else "refused: "
+            fate = "is " if isinstance(error, VersionHeld) else "refused: "
             return [FailureMessage(f"{self.name} version {number} {fate}{error}")]
         return [f"{self.name} {generation} loaded"]
 

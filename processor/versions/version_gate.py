@@ -170,7 +170,7 @@ class VersionGate:
 
     def _hold(self, number: int, why: str) -> NoReturn:
         self.held = {**self.held, number: why}
-        raise VersionHeld(f"is {why}")
+        raise VersionHeld(why)
 
     def judge(self, before: ScoredVersion, after: ScoredVersion) -> GateVerdict:
         """Judge a new version.

@@ -52,7 +52,7 @@ def test_bad_version_is_held_and_the_old_one_goes_on(root):
     assert line.startswith(HELD)
     assert model.pick() is before
     state, error = states(model)[2]
-    assert (state, line) == ("END", f"small version 2 {error}")
+    assert (state, line) == ("END", f"small version 2 is {error}")
     assert model.gate.verdicts[2].outcome == OUT_OF_LINE
     assert model.poll() == []
 

@@ -105,7 +105,7 @@ def test_version_in_line_is_not_held(gate):
 
 def test_version_out_of_line_is_held_and_logged(gate, caplog):
     records = Records()
-    with pytest.raises(VersionHeld, match=r"^is held by gate: the mean score of 'ctr' would change"):
+    with pytest.raises(VersionHeld, match=r"^held by gate: the mean score of 'ctr' would change"):
         gate.check(SERVED, Version(GOOD * 1e-4), records)
     verdict = gate.verdicts[2]
     assert verdict.outcome == OUT_OF_LINE
@@ -129,7 +129,7 @@ def test_version_that_cannot_be_scored_is_served_unless_the_policy_holds_it(gate
     records = Records()
     gate.check(before, after, records)
     assert (gate.verdicts[2].outcome, gate.verdicts[2].reason) == (UNJUDGED, reason)
-    with pytest.raises(VersionHeld, match=r"^is held by gate: not judged: "):
+    with pytest.raises(VersionHeld, match=r"^held by gate: not judged: "):
         VersionGate("small", lambda: ModelPolicy(unjudged="hold"), FakeClock()).check(before, after, records)
     assert records.added == [(2, ROOT, "hold", f"not judged: {reason}", "gate")]
 
@@ -149,12 +149,12 @@ def test_decision_that_another_server_has_made_binds(gate, action):
 def test_release_that_comes_at_the_same_time_lets_the_version_pass(gate):
     late = Conflict("another decision")
     gate.check(SERVED, Version(GOOD * 1e-4), Records(refusal=late, first=record("release")))
-    with pytest.raises(VersionHeld, match=r"^is held by gate: the same"):
+    with pytest.raises(VersionHeld, match=r"^held by gate: the same"):
         gate.check(SERVED, Version(GOOD * 1e-4), Records(refusal=late, first=record("hold", "the same", "gate")))
 
 
 def test_hold_without_a_record_is_of_this_server_alone(gate, caplog):
-    with pytest.raises(VersionHeld, match=r"^is held by this server alone: the mean score"):
+    with pytest.raises(VersionHeld, match=r"^held by this server alone: the mean score"):
         gate.check(SERVED, Version(GOOD * 1e-4), Records(refusal=NotReady("read-only")))
     assert "held by this server alone: read-only" in caplog.text
     assert gate.settle({}, [1, 2]) == set()
