@@ -17,9 +17,9 @@ order to compare.
 
 The bounds are not those of a delta (processor.watching.delta_guard): two good retrains rank less alike than a model and
 its delta. Of each figure the judge remembers what the last MOST_CHANGES good changes of version have shown. Once LEARN
-of them have, the limit is FACTOR times the largest, never below the least and never above the ceiling of the kind;
-until then it is the floor. So a model that is retrained from new weights every night is measured by such nights, and
-one that is trained on by quieter ones. Non-finite and constant scores have no limit to learn.
+of them have, the limit is FACTOR times the largest (twice that at first), never below the least and never above the
+ceiling of the kind; until then it is the floor. So a model that is retrained from new weights every night is measured
+by such nights, and one that is trained on by quieter ones. Non-finite and constant scores have no limit to learn.
 
 Few rows are no evidence: with fewer than LEAST_READABLE rows that the new version reads, or scores of fewer than
 LEAST_ROWS different rows, a version is not judged.
@@ -187,7 +187,8 @@ class VersionJudge:
         if len(shown) < LEARN:
             return limits.floor, f"until {LEARN} good changes of version are known"
         largest = max(shown)
-        limit = min(max(limits.least, FACTOR * largest), limits.ceiling)
+        # Few changes may be the quiet part of a lively series.
+        limit = min(max(limits.least, FACTOR * (1 + LEARN / len(shown)) * largest), limits.ceiling)
         return limit, f"the last {len(shown)} changed it by up to {_amount(figure.kind, largest)}"
 
     def _reason(self, figure: Figure) -> str:

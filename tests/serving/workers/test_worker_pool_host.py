@@ -43,7 +43,7 @@ def hosts(root, monkeypatch):
 
     def make(count=2):
         worker_pool = FakeFleet(max(count, 2))
-        host = WorkerPoolHost(ServeConfig(str(root)), worker_pool, lambda: b"metrics")
+        host = WorkerPoolHost(ServeConfig(str(root), model={"small": {"bake_s": 0}}), worker_pool, lambda: b"metrics")
         opened.append(host)
         workers = [FakeWorker(n) for n in range(count)]
         for worker in workers:
