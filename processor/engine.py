@@ -350,12 +350,14 @@ class Processor:
         """
         return self.host.apply_delta(model, data, path)
 
-    def rollback(self, model: str, generation: Generation, reason: str = "", only: str = "") -> RollbackResult:
-        """Serve an earlier generation again, here and on every server of the repository; see ServedModel.rollback.
+    def rollback(
+        self, model: str, generation: Generation | str = "", reason: str = "", only: str = ""
+    ) -> RollbackResult:
+        """Serve an earlier generation again, here and on every server of the repository; see ModelHost.rollback.
 
         Args:
             model: Name of the model.
-            generation: The generation to go back to.
+            generation: The generation to go back to, or a version, such as "3"; "" for what was served before.
             reason: Explanation for people.
             only: The part to take back alone, "model" or "entities"; "" for both.
         """

@@ -13,7 +13,6 @@ from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.versions.version_gate import VersionGate
 from freshet_serving.processor.watching import ModelStats, Sketch, VersionStats
 
 
@@ -198,12 +197,12 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
         "shadow": routes.shadow.manifest.version if routes.shadow else None,
         "out": {str(version): asdict(out) for version, out in sorted(routes.traffic.out.items())},
         "versions": [asdict(s) for s in model.status()],
-        "gate": _describe_gate(model.gate),
+        "gate": _describe_gate(model),
         "served": served,
     }
 
 
-def _describe_gate(gate: VersionGate) -> dict[str, Any]:
+def _describe_gate(model: ServedModel) -> dict[str, Any]:
     """Return the versions that are held, and the newest verdicts on new versions."""
     verdicts = {
         str(number): {
@@ -213,6 +212,7 @@ def _describe_gate(gate: VersionGate) -> dict[str, Any]:
             "unreadable": verdict.unreadable,
             "figures": [figure._asdict() for figure in verdict.figures],
         }
-        for number, verdict in gate.verdicts.items()
+        for number, verdict in model.gate.verdicts.items()
     }
-    return {"held": {str(number): why for number, why in sorted(gate.held.items())}, "verdicts": verdicts}
+    held = {str(number): why for number, why in sorted(model.decisions.barred.items())}
+    return {"held": held, "verdicts": verdicts}

@@ -95,9 +95,14 @@ class VersionRecord:
         """True if no process may choose the version by itself while this record stands."""
         return self.action != RELEASE
 
+    @property
+    def state(self) -> str:
+        """State of the version under this record, as people read it; "available" after a release."""
+        return {HOLD: "held", WITHDRAW: "withdrawn", RELEASE: "available"}[self.action]
+
     def describe(self) -> str:
         """Return the decision in a few words for logs and people."""
-        state = {HOLD: "held", WITHDRAW: "withdrawn", RELEASE: "released"}[self.action]
+        state = "released" if self.action == RELEASE else self.state
         by = f" by {printable(self.by)}" if self.by else ""
         return f"{state}{by}{f': {self.why}' if self.reason else ''}"
 

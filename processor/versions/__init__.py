@@ -24,6 +24,8 @@ poll_rounds     poll every model without waiting for slow ones
 failed_versions  versions that failed to load and when to retry them; versions whose log must be re-read
 routes          select the version that answers a request
 traffic         traffic splits over labels, and ejected versions
+version_decisions  what bars versions from being chosen, and how people decide about them
+version_rollback  go back to an earlier generation, or to an earlier version
 policy          an operator's settings for a model
 """
 
@@ -42,4 +44,6 @@ __all__ = [
     "served_version",
     "timeline",
     "traffic",
+    "version_decisions",
+    "version_rollback",
 ]

@@ -36,6 +36,7 @@ class RollbackResult:
         next_step: The step that the next delta will have.
         recorded: True if the rollback was written to the repository, so that other servers follow it.
         kept: Generations under which undone deltas that do not depend on the rejected one were published again.
+        withdrawn: Versions that were gone back from: no server serves them by itself until they are released.
     """
 
     generation: Generation
@@ -43,3 +44,4 @@ class RollbackResult:
     next_step: int
     recorded: bool
     kept: tuple[Generation, ...] = ()
+    withdrawn: tuple[int, ...] = ()

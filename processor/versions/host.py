@@ -42,6 +42,12 @@ from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routes import VersionStatus, find
 from freshet_serving.processor.versions.score_watch import ScoreWatch
 from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.versions.version_decisions import (
+    describe_versions,
+    reject_version,
+    release_version,
+)
+from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
 from freshet_serving.processor.watching import (
     DIVERGED,
     ON,
@@ -414,7 +420,8 @@ class ModelHost(ABC):
         served = self._models.get(model)
         policy = served.policy if served is not None else self._policy(model)
         labels = served.labels if served is not None else policy.labels
-        return policy.versions.choose(list(known)) | set(labels.values()).intersection(known)
+        barred = served.decisions.barred if served is not None else {}
+        return policy.versions.choose(list(known), barred) | set(labels.values()).intersection(known)
 
     def tell(self, model: str, status: VersionStatus) -> None:
         """Publish the state of a version that is not served: one that is being built here, or that failed.
@@ -444,17 +451,63 @@ class ModelHost(ABC):
             raise BadInput("delta: expected either the file itself or a path")
         return served.apply_bytes(data) if data is not None else served.apply_file(self.repository.resolve(str(path)))
 
-    def rollback(self, model: str, generation: Generation, reason: str = "", only: str = "") -> RollbackResult:
-        """Serve an earlier generation again, on every server of the repository (ServedModel.rollback, restore).
+    def rollback(
+        self, model: str, generation: Generation | str = "", reason: str = "", only: str = ""
+    ) -> RollbackResult:
+        """Serve an earlier generation again, on every server of the repository (processor.versions.version_rollback).
 
         Args:
             model: Name of the model.
-            generation: The generation to serve.
+            generation: The generation, such as "3.16", or a version, such as "3"; "" for what was served before.
             reason: Reason for the record.
             only: The part to take back alone, "model" or "entities"; "" for both.
         """
         served = self.model(model)
-        return served.restore(generation, only) if only else served.rollback(generation, reason)
+        if only:
+            return served.restore(Generation.parse(str(generation)), only)
+        return roll_back(served, RollbackTarget.parse(str(generation)) if generation else None, reason)
+
+    def versions(self, model: str) -> list[dict[str, object]]:
+        """Return the versions of a model with what was decided about each (version_decisions.describe_versions).
+
+        Args:
+            model: Name of the model.
+        """
+        served = self.model(model)
+        entries, routes = describe_versions(self.repository, model), served.routes
+        default = routes.default.manifest.version if routes.default is not None else 0
+        for entry in entries:
+            version = served.served.get(int(str(entry["version"]))) if entry["state"] != "candidate" else None
+            entry["generation"] = str(version.generation) if version is not None else ""
+            entry["default"] = version is not None and version.manifest.version == default
+            entry["labels"] = sorted(n for n, v in routes.labels.items() if v == entry["version"])
+        return entries
+
+    def release_version(self, model: str, version: int, reason: str = "") -> list[str]:
+        """Let servers choose a version that was held, withdrawn or kept as a candidate; return this server's events.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+            reason: Reason for the record.
+        """
+        served = self.model(model)
+        with served.changing():
+            release_version(self.repository, model, version, reason)
+            return served.choose()
+
+    def reject_version(self, model: str, version: int, reason: str = "") -> list[str]:
+        """Withdraw a version, or remove a candidate; return this server's events.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+            reason: Reason for the record.
+        """
+        served = self.model(model)
+        with served.changing():
+            reject_version(self.repository, model, version, reason)
+            return served.choose()
 
     def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:
         """Serve the held deltas of a version, on every server of the repository (ServedModel.release).

@@ -18,7 +18,8 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ from freshet_serving.processor.repository import (
     ChangeLog,
     DurableDelta,
     FolderWatch,
+    History,
     Repository,
     VersionReader,
     check_downgrade,
@@ -50,7 +52,6 @@ from freshet_serving.processor.repository import (
     delta_digest,
     is_written_to,
     listed,
-    newest_trusted,
     open_snapshot,
     root_hash,
     sha256,
@@ -76,6 +77,7 @@ from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus, without
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
 from freshet_serving.processor.versions.timeline import timeline
+from freshet_serving.processor.versions.version_decisions import VersionDecisions, check_exists
 from freshet_serving.processor.versions.version_gate import VersionGate, VersionHeld
 from freshet_serving.processor.watching import DIVERGED, OFF, AutoRollback, ChainStatus, LabelSums, Sketch
 
@@ -117,8 +119,10 @@ class ServedModel(RoutedModel):
         # Versions that are being downloaded.
         self._coming: set[int] = set()
         self._unloaded: set[int] = set()
+        self._told_barred: set[int] = set()
         self._refusals = FailedVersions(partial(repository.path, name), clock, repository.remote)
         self._folder = FolderWatch(repository.root / name)
+        self.decisions = VersionDecisions(name, repository)
         self._log_appliers: dict[int, LogApplier] = {}
         # Mapped files of versions that were unloaded as damaged: they may still be written to.
         self._disturbed: dict[int, list[Path]] = {}
@@ -127,8 +131,6 @@ class ServedModel(RoutedModel):
         self.guard_stats = GuardStats()
         self.gate = VersionGate(name, lambda: self.policy, clock, kept_files)
         self._bake = BakeTime(clock)
-        # Revision of the records about versions.
-        self._decisions = 0
 
     def chain(self, version: int) -> ChainStatus | None:
         """Return how a loaded version stands against its change log; None if it is not loaded."""
@@ -163,8 +165,8 @@ class ServedModel(RoutedModel):
             for number, version in list(self.served.items()):
                 if version.torn:
                     events += self._unload_corrupt(number, version, TORN)
-            due = self._bake.end_if_due(self.policy.bake_s) | self._decided()
-            if due | self._folder.changed() or self._refusals.changed():
+            due = self._bake.end_if_due(self.policy.bake_s) | self._folder.changed()
+            if due or self._refusals.changed() or self.decisions.changed():
                 try:
                     events += self._poll_versions()
                 except Exception:
@@ -211,6 +213,50 @@ class ServedModel(RoutedModel):
                 self._unloaded.discard(number)
             if by_hand:
                 self._by_hand.add(number)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold off every other change; the versions are chosen anew at the end, also after an error."""
+        with self._lock:
+            self.lock_watch.turn()
+            try:
+                yield
+            finally:
+                self._folder.again()
+
+    def choose(self) -> list[str]:
+        """Load and unload versions as policy, labels and decisions are now; return the events."""
+        with self._lock:
+            return self._poll_versions()
+
+    def prepare(self, number: int) -> None:
+        """Fetch what a version of the repository needs to be loaded; raise NotFound if there is no such version."""
+        check_exists(self._repository, self.name, number)
+        self._repository.prepare(self.name, number)
+
+    def history(self, number: int) -> History:
+        """Return the history of a loaded version, as far as it was read; raise NotFound."""
+        return self._loaded(number)[1].change_log.history
+
+    def line(self, number: int) -> list[ChainLink]:
+        """Return the generations that lead to what a loaded version serves, newest first; raise NotFound."""
+        version, log_applier = self._loaded(number)
+        change_log = log_applier.change_log
+        if version.generation.step == change_log.history.base.step:
+            change_log.reach_back()
+        link = change_log.history.links.get(version.digest)
+        return list(change_log.history.back(link)) if link is not None else []
+
+    def choosable(self, after: int, until: int) -> tuple[int, ...]:
+        """Return the versions of the repository that nothing bars, ascending.
+
+        Args:
+            after: Only versions after this one.
+            until: Only versions up to this one.
+        """
+        known = self._repository.versions(self.name)
+        self.decisions.read(known)
+        return tuple(number for number in known if after < number <= until and number not in self.decisions.barred)
 
     def unload(self, number: int) -> None:
         """Stop serving a version; requests already queued for it are still answered."""
@@ -489,31 +535,35 @@ class ServedModel(RoutedModel):
 
     def _poll_versions(self) -> list[str]:
         known, policy = self._repository.versions(self.name), self.policy.versions
+        self._by_hand -= self.decisions.read(known)
+        barred = self.decisions.barred
+        self._publish(lambda routes: {"traffic": replace(routes.traffic, barred=frozenset(barred))})
         wanted = {v for v in self.labels.values() if v in known} | (self._by_hand & set(known))
-        chosen = policy.choose(known)
+        chosen = policy.choose(known, barred)
+        self.decisions.warn({*policy.versions, *wanted})
         newest = max(chosen, default=0)
         self._coming.clear()
-        for number in self.gate.settle(self._repository.standing(self.name, known), known):
-            self._refusals.forget(number)
         self._log_appliers = {number: self._log_appliers[number] for number in self.served}
         events, default = [], self.routes.default
         first = wanted | (chosen - self._unloaded)
         # The newest trusted version first: an older one may only be served beside it.
-        for number in sorted(first, key=lambda number: (number != self._newest_trusted(), number)):
+        for number in sorted(first, key=lambda number: (number != self.decisions.newest_trusted(), number)):
             events += self._try(number)
         # No version is served to fall back on, as at a start: the newest version that loads is the last good one.
-        others = set() if policy.versions else set(known) - first - self._unloaded
+        others = set() if policy.versions else set(known) - first - self._unloaded - barred.keys()
         for number in sorted(others, reverse=True):
             if self.served or newest in self._unloaded or self._coming:
                 break
             events += self._try(number)
-        if default is not None and self.pick().manifest.version != default.manifest.version:
-            self._bake.begin(default.manifest.version)
+        if default is not None and self.pick().manifest.version != (replaced := default.manifest.version):
+            # A version that was gone back from is not one to go back to.
+            self._bake.begin(0 if replaced in barred else replaced)
             self._bake.end_if_due(self.policy.bake_s)
-        if newest in self.served and (policy.versions or newest >= self._newest_trusted()):
+        if newest in self.served and (policy.versions or newest >= self.decisions.newest_trusted()):
             for number in [v for v in self.served if v not in chosen | wanted | {self._bake.number}]:
                 self._drop(number)
                 events.append(f"{self.name} version {number} unloaded")
+        events += self._tell_barred(barred)
         named = set(policy.versions) | set(self.labels.values())
         self._forget({v for v in known if v < newest} - first if newest in self.served else set(), named)
         missing = named - set(known) - self.served.keys()
@@ -522,10 +572,17 @@ class ServedModel(RoutedModel):
             events += self._miss(sorted(missing - self._repository.uncommitted(self.name).keys()), known)
         return events
 
-    def _decided(self) -> bool:
-        """Report whether decisions about versions have come since the last poll."""
-        before, self._decisions = self._decisions, self._repository.version_records(self.name).revision
-        return before != self._decisions
+    def _tell_barred(self, barred: Mapping[int, str]) -> list[str]:
+        """Publish which versions are held or withdrawn and not served; return new events."""
+        states, events = self.routes.states, []
+        for number, why in barred.items():
+            if number not in self.served and states.get(number) != (state := VersionStatus(number, END, why)):
+                self._state(state)
+                events.append(f"{self.name} version {number} is {why}")
+        for number in self._told_barred - barred.keys() - self.served.keys():
+            self._state(VersionStatus(number, END))
+        self._told_barred = set(barred)
+        return events
 
     def _miss(self, numbers: Sequence[int], known: Sequence[int]) -> list[str]:
         """Report versions that the policy or a label names and that do not exist; return new events."""
@@ -574,15 +631,13 @@ class ServedModel(RoutedModel):
             repeated = before is not None and before.error == str(error)
             self._state(VersionStatus(number, END, str(error)))
             return [] if repeated else [FailureMessage(f"{self.name} version {number} waits: {error}")]
+        except VersionHeld as held:
+            return [FailureMessage(f"{self.name} version {number} is {held}")]
         except FreshetError as error:
             self._refusals.note(number, seen)
             self._state(VersionStatus(number, END, str(error)))
-            fate = "is " if isinstance(error, VersionHeld) else "refused: "
-            return [FailureMessage(f"{self.name} version {number} {fate}{error}")]
+            return [FailureMessage(f"{self.name} version {number} refused: {error}")]
         return [f"{self.name} {generation} loaded"]
-
-    def _newest_trusted(self) -> int:
-        return newest_trusted(self._repository.keyring.memory, self.name)
 
     def _admit(self, number: int, by_itself: bool = False) -> ServedVersion:
         """Load a version, replay its deltas, then offer it to requests.
@@ -594,7 +649,7 @@ class ServedModel(RoutedModel):
         self._state(VersionStatus(number, LOADING))
         try:
             if by_itself:
-                trusted = self._newest_trusted()
+                trusted = self.decisions.newest_trusted()
                 beside = trusted in self.served and trusted in self._repository.versions(self.name)
                 if not beside and number not in self.policy.versions.versions:
                     check_downgrade(trusted, number)
@@ -620,14 +675,18 @@ class ServedModel(RoutedModel):
             number: The version.
             version: The loaded version, which is closed if it is held.
         """
-        served, named = self.routes.default, {*self._by_hand, *self.labels.values(), *self.policy.versions.versions}
-        if served is None or number in named or not served.manifest.version < number or not self.gate.judges:
+        served = self.routes.default
+        newer = served is not None and served.manifest.version < number
+        if served is None or not newer or not self.gate.judges or self.vouched(number):
             return
-        try:
-            self.gate.check(served, version, self._repository.version_records(self.name))
-        except VersionHeld:
+        if (reason := self.gate.check(served, version)) and (why := self.decisions.hold(number, reason)):
             version.close()
-            raise
+            raise VersionHeld(why)
+
+    def vouched(self, number: int) -> bool:
+        """Report whether a person has named a version, or released it: it is not judged."""
+        named = {*self._by_hand, *self.labels.values(), *self.policy.versions.versions}
+        return number in named or self.decisions.released(number)
 
     def _rebuild(self, number: int, target: ChainLink | None = None) -> tuple[ServedVersion, LogApplier]:
         """Return an open version as its change log has it, and its applier.

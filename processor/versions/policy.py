@@ -21,7 +21,7 @@ file until it is unset.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -49,11 +49,17 @@ class VersionPolicy:
     latest: int = 1
     versions: tuple[int, ...] = ()
 
-    def choose(self, known: Sequence[int]) -> set[int]:
-        """Return the versions to serve out of those in the repository."""
+    def choose(self, known: Sequence[int], barred: Container[int] = ()) -> set[int]:
+        """Return the versions to serve out of those in the repository.
+
+        Args:
+            known: The versions in the repository.
+            barred: Versions that are held or withdrawn: only a list that names them chooses them.
+        """
         if self.versions:
             return set(self.versions) & set(known)
-        return set(sorted(known)[-self.latest :]) if self.latest else set(known)
+        sound = sorted(number for number in known if number not in barred)
+        return set(sound[-self.latest :])
 
     @property
     def spelled(self) -> str | list[int]:

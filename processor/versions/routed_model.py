@@ -108,7 +108,8 @@ class RoutedModel:
             policy, before = overrides.over(self._configured), self.policy
             self.policy = policy
             try:
-                traffic = self._traffic(self.routes.traffic.split, self.routes.traffic.out)
+                now = self.routes.traffic
+                traffic = replace(self._traffic(now.split, now.out), barred=now.barred)
                 self._keep(overrides, traffic)
             except BaseException:
                 self.policy = before

@@ -72,10 +72,10 @@ class Routes(Generic[S]):
     shadow: S | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        split, out = self.traffic.split, self.traffic.out
+        split, aside = self.traffic.split, self.traffic.aside
         if not self.served:
             return
-        default = self.served[max([v for v in self.served if v not in out] or self.served)]
+        default = self.served[max([v for v in self.served if v not in aside] or self.served)]
         if split is not None:
             if (baseline := self._labelled(split.labels[0])) is not None:
                 default = baseline
@@ -162,9 +162,9 @@ class Routes(Generic[S]):
         return [(self.served[number], self.served[baseline]) for number in canaries]
 
     def _labelled(self, label: str) -> S | None:
-        """Return the target of a label if it is loaded and not ejected, else None."""
+        """Return the target of a label if it is loaded, not ejected and not barred, else None."""
         version = self.labels.get(label)
-        return None if version is None or version in self.traffic.out else self.served.get(version)
+        return None if version is None or version in self.traffic.aside else self.served.get(version)
 
     def _beside(self, baseline: S, label: str) -> S | None:
         """Return the target of a label if it accepts the baseline's requests (same inputs by name), else None."""

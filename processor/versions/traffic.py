@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Generic, TypeVar
@@ -186,6 +186,7 @@ class Traffic:
         shadow_share: Share of requests that are copied.
         out: Ejected versions, which answer only requests that name their number or label.
         limits: The model's own request limits, by name (processor.features.limits).
+        barred: Versions that are held or withdrawn; like ejected ones, they answer only requests that name them.
     """
 
     split: TrafficSplit | None = None
@@ -194,6 +195,12 @@ class Traffic:
     shadow_share: float = 0.0
     out: Mapping[int, EjectedVersion] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
+    barred: frozenset[int] = frozenset()
+
+    @property
+    def aside(self) -> Set[int]:
+        """Versions that take no share of traffic."""
+        return self.out.keys() | self.barred
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -203,6 +210,7 @@ class Traffic:
             "shadow_share": self.shadow_share,
             "out": {str(version): [out.reason, out.at] for version, out in self.out.items()},
             "limits": dict(self.limits),
+            "barred": sorted(self.barred),
         }
 
     @classmethod
@@ -215,6 +223,7 @@ class Traffic:
             raw["shadow_share"],
             {int(version): EjectedVersion(*out) for version, out in raw["out"].items()},
             raw["limits"],
+            frozenset(raw["barred"]),
         )
 
 

@@ -25,14 +25,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from typing import NoReturn, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.errors import Conflict, NotReady, SigningKeyRequired
+from freshet_serving.processor.errors import Conflict
 from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.repository import HOLD, MAX_REASON, VersionReader, VersionRecord, root_hash
 from freshet_serving.processor.versions.kept_file import KeptFiles
 from freshet_serving.processor.versions.kept_requests import parse_requests
 from freshet_serving.processor.versions.policy import SERVE, ModelPolicy
@@ -41,7 +40,6 @@ from freshet_serving.processor.watching import (
     IN_LINE,
     LONG_S,
     OFF,
-    OUT_OF_LINE,
     UNJUDGED,
     GateVerdict,
     Histogram,
@@ -59,19 +57,8 @@ class VersionHeld(Conflict):
     """A version is not served because the gate holds it; the message is the reason for people."""
 
 
-class DecisionRecords(Protocol):
-    """The records of one model's versions (processor.repository.version_records.VersionRecords)."""
-
-    def standing(self, version: int, manifest: str) -> VersionRecord | None: ...
-
-    def add(self, version: int, manifest: str, action: str, reason: str = "", by: str = "") -> VersionRecord: ...
-
-
 class ScoredVersion(Protocol):
     """A loaded version, as far as the gate needs it."""
-
-    @property
-    def files(self) -> VersionReader: ...
 
     @property
     def manifest(self) -> Manifest: ...
@@ -85,7 +72,6 @@ class VersionGate:
 
     Attributes:
         verdicts: The newest verdicts, by version.
-        held: Versions that are held, with the reason.
         input_drift: By input, how far recent requests have moved from those that the version before was sent.
         outcomes: Number of verdicts, by outcome.
         judge_s: Histogram of the seconds of each judgement.
@@ -105,11 +91,8 @@ class VersionGate:
         self._model, self._policy, self._clock, self._kept_files = model, policy, clock, kept_files
         self._judge = VersionJudge()
         self.verdicts: Mapping[int, GateVerdict] = {}
-        self.held: Mapping[int, str] = {}
         self.input_drift: Mapping[str, float] = {}
         self._reference = b""
-        # Versions that no record holds.
-        self._alone: set[int] = set()
         self.outcomes: Counter[str] = Counter()
         self.judge_s = Histogram(LONG_S)
 
@@ -118,59 +101,17 @@ class VersionGate:
         """True if versions are judged at all: as long as the delta guard is not off."""
         return self._policy().delta_guard.mode != OFF
 
-    def check(self, before: ScoredVersion, after: ScoredVersion, records: DecisionRecords) -> None:
-        """Judge a version that is about to take over by itself, unless somebody has decided about it.
+    def check(self, before: ScoredVersion, after: ScoredVersion) -> str:
+        """Judge a version that is about to take over; return why it must be held, "" if it may be served.
 
         Args:
             before: The version that answers by default.
             after: The new version, loaded and not offered yet.
-            records: The records of the model's versions.
-
-        Raises:
-            VersionHeld: It must not be served; the hold is recorded.
         """
-        number, manifest = after.manifest.version, root_hash(after.files.root_manifest)
-        standing = records.standing(number, manifest)
-        if standing is None:
-            verdict = self.judge(before, after)
-            if not self._holds(verdict):
-                return
-            reason = (f"not judged: {verdict.reason}" if verdict.outcome == UNJUDGED else verdict.reason)[:MAX_REASON]
-            try:
-                standing = records.add(number, manifest, HOLD, reason, "gate")
-            except Conflict:
-                # Another server was first, and what it has decided stands.
-                standing = records.standing(number, manifest)
-            except (NotReady, SigningKeyRequired) as error:
-                log.warning("%s version %d is held by this server alone: %s", self._model, number, error)
-                self._alone.add(number)
-                self._hold(number, f"held by this server alone: {reason}")
-        if standing is not None and standing.binds:
-            self._hold(number, standing.describe())
-
-    def settle(self, standing: Mapping[int, VersionRecord], known: Collection[int]) -> set[int]:
-        """Follow the decisions about versions; return those that were held here and may be tried again.
-
-        Args:
-            standing: The records that stand, by version.
-            known: The versions in the repository.
-        """
-
-        def is_free(number: int) -> bool:
-            if (record := standing.get(number)) is not None:
-                return not record.binds
-            # What this server alone holds has no record.
-            return number not in known or number not in self._alone
-
-        free = {number for number in self.held if is_free(number)}
-        self._alone -= free
-        kept = {number: why for number, why in self.held.items() if number not in free}
-        self.held = kept | {number: record.describe() for number, record in standing.items() if record.binds}
-        return free
-
-    def _hold(self, number: int, why: str) -> NoReturn:
-        self.held = {**self.held, number: why}
-        raise VersionHeld(why)
+        verdict = self.judge(before, after)
+        if verdict.outcome == UNJUDGED:
+            return "" if self._policy().unjudged == SERVE else f"not judged: {verdict.reason}"
+        return verdict.reason
 
     def judge(self, before: ScoredVersion, after: ScoredVersion) -> GateVerdict:
         """Judge a new version.
@@ -204,11 +145,6 @@ class VersionGate:
         )
         return verdict
 
-    def _holds(self, verdict: GateVerdict) -> bool:
-        """Report whether a version with this verdict must not be served."""
-        unjudged = verdict.outcome == UNJUDGED and self._policy().unjudged != SERVE
-        return verdict.outcome == OUT_OF_LINE or unjudged
-
     def took_over(self, before: ScoredVersion | None, after: ScoredVersion) -> None:
         """Give a version that is served now the kept requests of the one before, until it has enough of its own.
 
@@ -216,7 +152,6 @@ class VersionGate:
             before: The version that answered by default until now; None at a start, which goes by the scratch folder.
             after: The version.
         """
-        self.held = {number: why for number, why in self.held.items() if number != after.manifest.version}
         try:
             if before is not None:
                 requests = before.replicas.kept()

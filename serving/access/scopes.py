@@ -92,6 +92,7 @@ ADMIN_SCOPES = {
     "GET /admin/models/{name}/signature": ADMIN_READ,
     "GET /admin/models/{name}/tables": ADMIN_READ,
     "GET /admin/models/{name}/timeline": ADMIN_READ,
+    "GET /admin/models/{name}/versions": ADMIN_READ,
     "POST /admin/models/{name}/explain": ADMIN_READ,
     # The data port also requires the scope predict: the key is forwarded to it.
     "POST /admin/models/{name}/try": ADMIN_READ,
@@ -102,6 +103,8 @@ ADMIN_SCOPES = {
     "POST /admin/models/{name}/rollback": ADMIN_WRITE,
     "POST /admin/models/{name}/versions/{version}/load": ADMIN_WRITE,
     "POST /admin/models/{name}/versions/{version}/readmit": ADMIN_WRITE,
+    "POST /admin/models/{name}/versions/{version}/reject": ADMIN_WRITE,
+    "POST /admin/models/{name}/versions/{version}/release": ADMIN_WRITE,
     "POST /admin/models/{name}/versions/{version}/unload": ADMIN_WRITE,
     "PUT /admin/groups/{group}": ADMIN_WRITE,
     "PUT /admin/models/{name}/labels/{label}": ADMIN_WRITE,

@@ -10,6 +10,7 @@ model_views       read-only views of one model
 example_requests  an example request, recorded or generated
 explain_route     explanations of scores
 validation        strict validation of JSON bodies
+version_routes    decisions about full versions
 try_call          forwards one request to the data port
 """
 

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 
 from freshet_serving.processor.errors import FreshetError, shortage
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.versions.version_rollback import RollbackTarget
 from freshet_serving.processor.watching import LabelSums
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.admin.admin_bodies import (
@@ -44,6 +45,7 @@ from freshet_serving.serving.admin.live_stream import LiveStreams
 from freshet_serving.serving.admin.model_views import ModelViews
 from freshet_serving.serving.admin.try_call import TryCalls
 from freshet_serving.serving.admin.validation import StrictModel, first_problem
+from freshet_serving.serving.admin.version_routes import VersionRoutes
 from freshet_serving.serving.codecs.wire import dump_json, show
 from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.http.asgi import error_body, error_reply
@@ -77,7 +79,11 @@ class DeltaPath(StrictModel):
 
 
 class RollbackRequest(StrictModel):
-    generation: str = Field(max_length=40, description="An earlier generation of the served version, such as 3.16.")
+    generation: str = Field(
+        "",
+        max_length=40,
+        description="An earlier generation, such as 3.16, or a version, such as 3; by default what was served before.",
+    )
     reason: str = Field("", max_length=500, description="Reason; recorded in the chain.")
     only: Literal["", "model", "entities"] = Field(
         "", description="Take back one part alone, with a delta: rows and weights, or the features of entities."
@@ -177,7 +183,14 @@ def create_admin(
         LiveStreams(live or LiveSamples(lifecycle, metrics)),
         ModelViews(lifecycle, ExampleRequests(settings.recordings), data_address),
     )
-    for part in (ConsoleFiles(), streams, views, TryCalls(data_address, tls), trail):
+    for part in (
+        ConsoleFiles(),
+        streams,
+        views,
+        VersionRoutes(lifecycle, trail, bulk),
+        TryCalls(data_address, tls),
+        trail,
+    ):
         part.add_to(app)
     return Authorization(app, guard, host)
 
@@ -240,11 +253,12 @@ class Admin:
         )
 
     async def rollback(self, name: Name, request: Request) -> Response:
-        """Roll the served version back to an earlier generation, on every server of the repository."""
+        """Roll back to an earlier generation or version, on every server of the repository."""
         processor = self._lifecycle.processor()
         body = await read_json(request, RollbackRequest)
-        target, why, only = Generation.parse(body.generation), body.reason, body.only
-        what = f"roll {only and f'the {only} of '}{name!r} back to {target}" + (f": {show(why)}" if why else "")
+        target, why, only = body.generation, body.reason, body.only
+        goal = str(RollbackTarget.parse(target)) if target else "what was served before"
+        what = f"roll {only and f'the {only} of '}{name!r} back to {goal}" + (f": {show(why)}" if why else "")
         done = await self._trail.run(request, what, lambda: processor.rollback(name, target, why, only))
         return json_reply(_told(name, done, only))
 
@@ -343,14 +357,30 @@ def _told(name: str, done: RollbackResult, only: str = "") -> dict[str, Any]:
     undone = [str(generation) for generation in done.undone]
     answer = {"model": name, "generation": str(done.generation), "undone": undone, "recorded": done.recorded}
     answer["kept"] = [str(generation) for generation in done.kept]
-    return {**answer, "next": f"{done.generation.version}.{done.next_step}", "note": _what_follows(done, only)}
+    answer["withdrawn"] = list(done.withdrawn)
+    return {**answer, "next": f"{done.generation.version}.{done.next_step}", "note": _what_follows(name, done, only)}
 
 
-def _what_follows(done: RollbackResult, only: str) -> str:
+def _what_follows_versions(name: str, done: RollbackResult) -> str:
+    """Return in words what a rollback to an earlier version means."""
+    here, numbers = done.generation, ", ".join(map(str, done.withdrawn))
+    if not done.recorded:
+        return f"The withdrawal of version {numbers} cannot be recorded: only this server serves {here}, until it ends."
+    return (
+        f"Version {numbers} is withdrawn: every server of this repository serves {here} after its next poll, and after "
+        f"a restart, until `freshet version release {name} {done.withdrawn[-1]}`. Versions published later are served. "
+        "A label that names a withdrawn version keeps it for requests with that label: move the label. A trainer "
+        f"continues from {here} with its next full version."
+    )
+
+
+def _what_follows(name: str, done: RollbackResult, only: str) -> str:
     """Return in words what a rollback means for other servers and for the publisher."""
     here, following = done.generation, f"{done.generation.version}.{done.next_step}"
     if only:
         return f"This server serves {here}, the others follow; a trainer takes the {only} over before it publishes."
+    if done.withdrawn:
+        return _what_follows_versions(name, done)
     if not done.recorded:
         return (
             f"The repository cannot be written: only this server serves {here}, and it applies no further delta until "

@@ -4,6 +4,7 @@ cli                 the application and its entry point
 folded_help         --help of a command with many options, and --help-all
 completion          shell completion of models and generations
 delta_commands      delta
+version_commands    rollback and version
 serve_command       serve
 train_command       train and bench
 evaluate_command    evaluate

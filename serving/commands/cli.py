@@ -32,6 +32,7 @@ from freshet_serving.serving.commands.table_commands import tables_app
 from freshet_serving.serving.commands.train_command import bench_app, train
 from freshet_serving.serving.commands.usage_errors import usage_line
 from freshet_serving.serving.commands.vectors_command import vectors
+from freshet_serving.serving.commands.version_commands import rollback, version_app
 
 
 def _tell_version(wanted: bool) -> None:
@@ -64,6 +65,8 @@ app.command()(train)
 app.command()(join)
 app.command()(evaluate)
 app.command()(convert)
+app.command()(rollback)
+app.add_typer(version_app, name="version")
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
 app.command()(fleet)

@@ -169,8 +169,12 @@ def delta_repair(
 def delta_rollback(
     model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
     generation: Annotated[
-        str, typer.Argument(help="Generation to roll back to, such as 3.16.", autocompletion=generations)
-    ],
+        str,
+        typer.Argument(
+            help="Generation to go back to, such as 3.16, or a version, such as 3. [what was served before]",
+            autocompletion=generations,
+        ),
+    ] = "",
     reason: Annotated[
         str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
     ] = "",
@@ -183,7 +187,21 @@ def delta_rollback(
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
-    """Rolls back to an earlier generation on every server of the repository."""
+    """Goes back to an earlier generation or version; the same as `freshet rollback`."""
+    send_rollback(model, generation, reason, only, admin, admin_token)
+
+
+def send_rollback(model: str, generation: str, reason: str, only: str, admin: str, admin_token: str) -> None:
+    """Have a server go back, and print what follows.
+
+    Args:
+        model: Name of the model.
+        generation: The generation or version; "" for what was served before.
+        reason: Reason for the records.
+        only: The part to take back alone; "" for both.
+        admin: Address of the admin port.
+        admin_token: Its bearer token.
+    """
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     route = f"/admin/models/{quoted(model)}/rollback"

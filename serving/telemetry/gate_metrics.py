@@ -36,7 +36,7 @@ def gate_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
     for name, model in sorted(catalogue.items()):
         for input_name, index in model.gate.input_drift.items():
             drift.add_metric((name, input_name), index)
-        for number in sorted(model.gate.held):
+        for number in sorted(model.decisions.barred):
             held.add_metric((name, str(number)), 1)
         for outcome, count in sorted(model.gate.outcomes.items()):
             verdicts.add_metric((name, outcome), count)

@@ -399,7 +399,7 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
     for name, model in sorted(catalogue.items()):
         ready.add_metric((name,), model.ready)
         for status in model.status():
-            held_back = status.version in model.gate.held
+            held_back = status.version in model.decisions.barred
             refused.add_metric((name, str(status.version)), bool(status.error) and not held_back)
         held.add_metric((name,), model.lock_watch.held_s)
         for file, count in sorted(model.damaged.items()):

@@ -191,9 +191,29 @@ class FakeProcessor:
             raise Conflict("delta: continues step 9, the served generation is 3.17")
         return ApplyResult(model, Generation(3, 18), 5, 1, 2.5)
 
-    def rollback(self, model: str, generation: Generation, reason: str = "", only: str = "") -> RollbackResult:
+    def rollback(
+        self, model: str, generation: Generation | str = "", reason: str = "", only: str = ""
+    ) -> RollbackResult:
         self.calls.append(("rollback", model, generation, reason, only))
-        return RollbackResult(generation, [Generation(3, 17)], 18, recorded=True)
+        if generation == "2":
+            return RollbackResult(Generation(2, 9), [Generation(3, 17)], 10, recorded=True, withdrawn=(3,))
+        return RollbackResult(Generation.parse(str(generation)), [Generation(3, 17)], 18, recorded=True)
+
+    def versions(self, model: str) -> list[dict[str, object]]:
+        record = {"reason": "labels were all 0", "by": "rollback", "at": 1.0, "gate": {}}
+        return [
+            {"version": 4, "state": "withdrawn", "generation": "", "default": False, "labels": [], **record},
+            {"version": 3, "state": "available", "generation": "3.17", "default": True, "labels": ["stable"],
+             "reason": "", "by": "", "at": None, "gate": {}},
+        ]  # fmt: skip
+
+    def release_version(self, model: str, version: int, reason: str = "") -> list[str]:
+        self.calls.append(("release_version", model, version, reason))
+        return [f"{model} {version}.0 loaded"]
+
+    def reject_version(self, model: str, version: int, reason: str = "") -> list[str]:
+        self.calls.append(("reject_version", model, version, reason))
+        return []
 
     def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:
         self.calls.append(("release", model, version, reason))
@@ -251,12 +271,12 @@ class FakeProcessor:
         guard_stats.held["bias"], guard_stats.auto_rollbacks["shift"] = 2, 1
         guard_stats.preview_s.observe(0.004)
         gate = VersionGate("ctr", ModelPolicy, FakeClock())
-        gate.held, gate.outcomes["out of line"] = {5: "held by gate: the order"}, 1
+        gate.outcomes["out of line"], gate.input_drift = 1, {"age": 0.3}
         model = SimpleNamespace(
             ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
             status=lambda: states,
             damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), guard_stats=guard_stats,
-            gate=gate,
+            gate=gate, decisions=SimpleNamespace(barred={5: "held by gate: the order"}),
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 

@@ -75,10 +75,11 @@ def test_hold_is_a_record_that_binds_until_it_is_released(root):
     (record,) = records.all()
     assert (record.version, record.action, record.by) == (2, "hold", "gate")
     assert record.manifest == root_hash(VersionReader(folder).manifest)
-    assert model.gate.held == {2: record.describe()}
+    assert model.decisions.barred == {2: record.describe()}
+    assert states(model)[2] == ("END", record.describe())
     records.add(2, record.manifest, "release", "a new campaign", "ana")
     assert "small 2.0 loaded" in model.poll()
-    assert not model.gate.held
+    assert not model.decisions.barred
 
 
 def test_newer_version_is_judged_beside_a_held_one(root):

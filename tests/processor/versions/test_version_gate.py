@@ -7,18 +7,13 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.errors import Conflict, NotReady
-from freshet_serving.processor.repository import VersionRecord, root_hash
 from freshet_serving.processor.versions.kept_requests import KeptRequest, dump_requests
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.version_gate import MOST_VERDICTS, VersionGate, VersionHeld
+from freshet_serving.processor.versions.version_gate import MOST_VERDICTS, VersionGate
 from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores
 from freshet_serving.processor.watching.version_judge import LEARN
-from tests.support.packages import manifest
 
 ROWS = 128
-MANIFEST = manifest(2)
-ROOT = root_hash(MANIFEST)
 GOOD = 1 / (1 + np.exp(2 - np.random.default_rng(0).standard_normal(ROWS)))
 
 
@@ -47,33 +42,9 @@ class Version:
 
     def __init__(self, scores, kept=b"requests", number=2):
         self.replicas, self.manifest = Replicas(scores, kept), SimpleNamespace(version=number, inputs=["a"])
-        self.files = SimpleNamespace(root_manifest=MANIFEST)
 
 
 SERVED = Version(GOOD, number=1)
-
-
-class Records:
-    """Decisions about version 2, one after another."""
-
-    def __init__(self, *actions, refusal=None, first=None):
-        self._standing = [None, *map(record, actions)][-1]
-        self._refusal, self._first, self.added = refusal, first, []
-
-    def standing(self, version, manifest):
-        assert (version, manifest) == (2, ROOT)
-        return self._standing
-
-    def add(self, version, manifest, action, reason="", by=""):
-        if self._refusal is not None:
-            self._standing = self._first
-            raise self._refusal
-        self.added.append((version, manifest, action, reason, by))
-        return record(action, reason, by)
-
-
-def record(action, reason="", by=""):
-    return VersionRecord("small", 2, 1, action, ROOT, reason, by)
 
 
 class Files:
@@ -97,20 +68,17 @@ def gate():
 
 
 def test_version_in_line_is_not_held(gate):
-    gate.check(SERVED, Version(GOOD * 1.1), Records())
+    assert gate.check(SERVED, Version(GOOD * 1.1)) == ""
     assert gate.verdicts[2].outcome == IN_LINE
     assert gate.outcomes == {IN_LINE: 1}
     assert sum(gate.judge_s.counts) == 1
 
 
 def test_version_out_of_line_is_held_and_logged(gate, caplog):
-    records = Records()
-    with pytest.raises(VersionHeld, match=r"^held by gate: the mean score of 'ctr' would change"):
-        gate.check(SERVED, Version(GOOD * 1e-4), records)
+    reason = gate.check(SERVED, Version(GOOD * 1e-4))
     verdict = gate.verdicts[2]
-    assert verdict.outcome == OUT_OF_LINE
-    assert records.added == [(2, ROOT, "hold", verdict.reason, "gate")]
-    assert gate.held == {2: f"held by gate: {verdict.reason}"}
+    assert (verdict.outcome, verdict.reason) == (OUT_OF_LINE, reason)
+    assert reason.startswith("the mean score of 'ctr' would change by a factor of 1e+04")
     assert [(record.levelno, record.message) for record in caplog.records] == [
         (logging.ERROR, f"small version 2: out of line: {verdict.reason}")
     ]
@@ -126,58 +94,10 @@ def test_version_out_of_line_is_held_and_logged(gate, caplog):
     ],
 )
 def test_version_that_cannot_be_scored_is_served_unless_the_policy_holds_it(gate, before, after, reason):
-    records = Records()
-    gate.check(before, after, records)
+    assert gate.check(before, after) == ""
     assert (gate.verdicts[2].outcome, gate.verdicts[2].reason) == (UNJUDGED, reason)
-    with pytest.raises(VersionHeld, match=r"^held by gate: not judged: "):
-        VersionGate("small", lambda: ModelPolicy(unjudged="hold"), FakeClock()).check(before, after, records)
-    assert records.added == [(2, ROOT, "hold", f"not judged: {reason}", "gate")]
-
-
-def test_released_version_is_not_judged(gate):
-    gate.check(SERVED, Version(GOOD * 1e-4), Records("hold", "release"))
-    assert not gate.verdicts
-
-
-@pytest.mark.parametrize("action", ["hold", "withdraw"])
-def test_decision_that_another_server_has_made_binds(gate, action):
-    with pytest.raises(VersionHeld):
-        gate.check(SERVED, Version(GOOD), Records(action))
-    assert not gate.verdicts
-
-
-def test_release_that_comes_at_the_same_time_lets_the_version_pass(gate):
-    late = Conflict("another decision")
-    gate.check(SERVED, Version(GOOD * 1e-4), Records(refusal=late, first=record("release")))
-    with pytest.raises(VersionHeld, match=r"^held by gate: the same"):
-        gate.check(SERVED, Version(GOOD * 1e-4), Records(refusal=late, first=record("hold", "the same", "gate")))
-
-
-def test_hold_without_a_record_is_of_this_server_alone(gate, caplog):
-    with pytest.raises(VersionHeld, match=r"^held by this server alone: the mean score"):
-        gate.check(SERVED, Version(GOOD * 1e-4), Records(refusal=NotReady("read-only")))
-    assert "held by this server alone: read-only" in caplog.text
-    assert gate.settle({}, [1, 2]) == set()
-    assert gate.held.keys() == {2}
-    assert gate.settle({}, [1]) == {2}
-    assert not gate.held
-
-
-def test_held_version_is_tried_again_once_it_is_released(gate):
-    held = {2: record("hold", "why", "gate")}
-    assert gate.settle(held, [1, 2]) == set()
-    assert gate.held == {2: "held by gate: why"}
-    assert gate.settle(held | {3: record("withdraw")}, [1, 2, 3]) == set()
-    assert gate.settle({2: record("release"), 3: record("withdraw")}, [1, 2, 3]) == {2}
-    assert gate.held == {3: "withdrawn"}
-    # Another version under the number is bound by no record.
-    assert gate.settle({}, [1, 2, 3]) == {3}
-
-
-def test_version_that_is_served_is_no_longer_held(gate):
-    gate.settle({2: record("hold")}, [1, 2])
-    gate.took_over(SERVED, Version(GOOD))
-    assert not gate.held
+    strict = VersionGate("small", lambda: ModelPolicy(unjudged="hold"), FakeClock())
+    assert strict.check(before, after) == f"not judged: {reason}"
 
 
 def test_gate_is_off_with_the_delta_guard():

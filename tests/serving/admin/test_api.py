@@ -156,11 +156,19 @@ def test_rollback_load_unload_and_labels_reach_the_processor():
     labelled = client("PUT", "/admin/models/ctr/labels/canary", json={"version": 4})
     assert labelled.json() == {"model": "ctr", "label": "canary", "version": 4}
     assert client.processor.calls == [
-        ("rollback", "ctr", Generation(3, 16), "late labels", ""),
+        ("rollback", "ctr", "3.16", "late labels", ""),
         ("load", "ctr", 4),
         ("unload", "ctr", 3),
         ("set_label", "ctr", "canary", 4),
     ]
+
+
+def test_rollback_takes_a_version_and_says_what_follows():
+    client = Client()
+    done = client("POST", "/admin/models/ctr/rollback", json={"generation": "2"}).json()
+    assert (done["generation"], done["withdrawn"], done["next"]) == ("2.9", [3], "2.10")
+    assert "Version 3 is withdrawn" in done["note"]
+    assert "freshet version release ctr 3" in done["note"]
 
 
 def test_held_deltas_are_released_or_rejected_and_labels_reported():
@@ -232,6 +240,9 @@ def test_every_route_is_in_the_schema():
         "/admin/models/{name}/reject",
         "/admin/models/{name}/calibration",
         "/admin/models/{name}/explain",
+        "/admin/models/{name}/versions",
+        "/admin/models/{name}/versions/{version}/reject",
+        "/admin/models/{name}/versions/{version}/release",
         "/admin/models/{name}/versions/{version}/load",
         "/admin/models/{name}/versions/{version}/unload",
         "/admin/models/{name}/labels/{label}",

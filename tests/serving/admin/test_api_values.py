@@ -21,6 +21,7 @@ BODIES = {
     "POST rollback": {"generation": "3.16", "reason": "late labels", "only": "model"},
     "POST release": {"version": 3, "reason": "seen"},
     "POST reject": {"version": 3, "reason": "seen"},
+    "POST versions/3/reject": {"reason": "seen"},
     "POST calibration": {"generation": "3.16", "rows": 10, "scores": {"score": 3.5}, "labels": {"score": 4}},
     "PUT labels/stable": {"version": 3},
 }

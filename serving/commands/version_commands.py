@@ -1,0 +1,141 @@
+"""Implement `freshet version` and `freshet rollback`: which full versions are served, and the way back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from freshet_serving.serving.commands.completion import generations, models
+from freshet_serving.serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, TokenOption, send_rollback
+from freshet_serving.serving.commands.key_commands import KeyOption
+
+version_app = typer.Typer(help="List, release and reject full versions.", no_args_is_help=True)
+
+ModelArgument = Annotated[str, typer.Argument(help="The model.", autocompletion=models)]
+RepositoryOption = Annotated[
+    str,
+    typer.Option(help="Folder of models, or a URL: act on it without a server. Servers follow with their next poll."),
+]
+ReasonOption = Annotated[str, typer.Option(help="Reason to record; `freshet version list` shows it.")]
+
+
+@version_app.command("list")
+def version_list(
+    model: ModelArgument,
+    repository: RepositoryOption = "",
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Lists full versions, newest first: served, available, held, withdrawn or candidate, with the reason."""
+    from freshet_serving.serving.commands.admin_client import AdminClient, quoted
+
+    if repository:
+        from freshet_serving.processor.repository import open_repository
+        from freshet_serving.processor.versions.version_decisions import describe_versions
+
+        opened = open_repository(repository)
+        opened.check_models([model])
+        entries: list[dict[str, Any]] = describe_versions(opened, model)
+    else:
+        entries = AdminClient(admin, admin_token).get(f"/admin/models/{quoted(model)}/versions")["versions"]
+    for entry in entries:
+        print(version_line(model, entry))
+
+
+@version_app.command("release")
+def version_release(
+    model: ModelArgument,
+    version: Annotated[int, typer.Argument(min=1, help="Version number.")],
+    reason: ReasonOption = "",
+    repository: RepositoryOption = "",
+    key: KeyOption = "",
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Releases a version that is held, withdrawn or a candidate: servers choose it again, and no gate judges it."""
+    _decide("release", model, version, reason, repository, key, admin, admin_token)
+    print(f"{model} {version}: released")
+
+
+@version_app.command("reject")
+def version_reject(
+    model: ModelArgument,
+    version: Annotated[int, typer.Argument(min=1, help="Version number.")],
+    reason: ReasonOption = "",
+    repository: RepositoryOption = "",
+    key: KeyOption = "",
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Withdraws a version on every server of the repository, or removes a candidate."""
+    _decide("reject", model, version, reason, repository, key, admin, admin_token)
+    print(f"{model} {version}: rejected")
+
+
+def rollback(
+    model: ModelArgument,
+    generation: Annotated[
+        str,
+        typer.Argument(
+            help="Generation to go back to, such as 3.16, or a version, such as 3. [what was served before]",
+            autocompletion=generations,
+        ),
+    ] = "",
+    reason: ReasonOption = "",
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Take back one part, `model` or `entities`, with a delta; the other part stays as it is. [both]"
+        ),
+    ] = "",
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Goes back to an earlier generation or version on every server of the repository."""
+    send_rollback(model, generation, reason, only, admin, admin_token)
+
+
+def version_line(model: str, entry: Mapping[str, Any]) -> str:
+    """Return one version as `freshet version list` prints it.
+
+    Args:
+        model: Name of the model.
+        entry: The version, as the admin port describes it.
+    """
+    from freshet_serving.processor.errors import printable
+
+    served = str(entry.get("generation") or "")
+    state = f"served as {served}{' by default' if entry.get('default') else ''}" if served else ""
+    if entry["state"] != "available" or not served:
+        state = f"{state}, {entry['state']}" if state else str(entry["state"])
+    parts = [state]
+    if entry["by"]:
+        parts.append(f"by {entry['by']}")
+    if entry["at"]:
+        parts.append(time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(float(entry["at"]))))
+    if entry.get("labels"):
+        parts.append(f"labels {', '.join(entry['labels'])}")
+    line = f"{model} {entry['version']}: {'; '.join(parts)}"
+    gate = entry["gate"] if isinstance(entry["gate"], Mapping) else {}
+    reasons = [entry["reason"], *(f"gate: {gate[key]}" for key in ("reason",) if gate.get(key))]
+    return printable(": ".join([line, *(str(one) for one in reasons if one)]))
+
+
+def _decide(
+    verb: str, model: str, version: int, reason: str, repository: str, key: str, admin: str, admin_token: str
+) -> None:
+    from freshet_serving.serving.commands.admin_client import AdminClient, quoted
+
+    if not repository:
+        route = f"/admin/models/{quoted(model)}/versions/{version}/{verb}"
+        AdminClient(admin, admin_token).send_json("POST", route, {"reason": reason})
+        return
+    from freshet_serving.processor.repository import Keyring, open_repository
+    from freshet_serving.processor.versions.version_decisions import reject_version, release_version
+
+    opened = open_repository(repository).with_keys(Keyring.of_writer(key))
+    act = release_version if verb == "release" else reject_version
+    act(opened, model, version, reason)

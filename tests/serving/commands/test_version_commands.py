@@ -1,0 +1,89 @@
+"""`freshet version` and `freshet rollback`, against a server and straight on a repository."""
+
+import pytest
+
+from freshet_serving.processor.errors import Conflict, FreshetError, NotFound
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.versions import version_decisions
+from tests.serving.commands.running import admin_port, run
+from tests.support.packages import write_package
+
+
+@pytest.fixture
+def admin():
+    with admin_port() as (address, processor):
+        yield ("--admin", address, "--admin-token", "t"), processor
+
+
+@pytest.fixture
+def root(tmp_path):
+    for version in (1, 2):
+        write_package(tmp_path, version, users=range(2))
+    return tmp_path
+
+
+def test_rollback_asks_the_server_for_a_version_or_what_was_before(admin):
+    where, processor = admin
+    reached, note = run("rollback", "ctr", "2", "--reason", "bad night", *where).splitlines()
+    assert reached == "ctr 2.9"
+    assert note.startswith("Version 3 is withdrawn")
+    with pytest.raises(FreshetError):
+        run("rollback", "ctr", *where)
+    assert run("delta", "rollback", "ctr", "3.16", *where) == run("rollback", "ctr", "3.16", *where)
+    assert [call[2:4] for call in processor.calls] == [("2", "bad night"), ("", ""), ("3.16", ""), ("3.16", "")]
+
+
+def test_versions_of_a_server_are_listed_and_decided(admin):
+    where, processor = admin
+    assert run("version", "list", "ctr", *where).splitlines() == [
+        "ctr 4: withdrawn; by rollback; 1970-01-01 00:00:01 UTC: labels were all 0",
+        "ctr 3: served as 3.17 by default; labels stable",
+    ]
+    assert run("version", "release", "ctr", "4", *where) == "ctr 4: released\n"
+    assert run("version", "reject", "ctr", "4", "--reason", "again", *where) == "ctr 4: rejected\n"
+    assert processor.calls == [("release_version", "ctr", 4, ""), ("reject_version", "ctr", 4, "again")]
+
+
+def test_versions_of_a_repository_need_no_server(root):
+    where = ("--repository", str(root))
+    assert run("version", "list", "small", *where) == "small 2: available\nsmall 1: available\n"
+    run("version", "reject", "small", "2", "--reason", "labels were all 0", *where)
+    newest, _ = run("version", "list", "small", *where).splitlines()
+    assert newest.startswith("small 2: withdrawn; ")
+    assert newest.endswith("UTC: labels were all 0")
+    with pytest.raises(Conflict, match="the only one that can be served"):
+        run("version", "reject", "small", "1", *where)
+    run("version", "release", "small", "2", *where)
+    assert run("version", "list", "small", *where).startswith("small 2: available; ")
+    with pytest.raises(NotFound):
+        run("version", "release", "small", "7", *where)
+
+
+def test_candidate_is_listed_released_and_rejected_like_a_version(root, monkeypatch):
+    made = root / "made"
+    write_package(made, 3, users=range(3))
+    calls = []
+
+    class WithCandidates(Repository):
+        def candidates(self, model):
+            return [3, 4]
+
+        def candidate(self, model, number):
+            return Repository(made).version("small", 3)
+
+        def release_candidate(self, model, number):
+            calls.append(("release", number))
+
+        def reject_candidate(self, model, number):
+            calls.append(("reject", number))
+
+    repository = WithCandidates(root)
+    states = [(one["version"], one["state"]) for one in version_decisions.describe_versions(repository, "small")]
+    assert states == [(4, "candidate"), (3, "candidate"), (2, "available"), (1, "available")]
+    version_decisions.release_version(repository, "small", 3)
+    version_decisions.reject_version(repository, "small", 4)
+    assert calls == [("release", 3), ("reject", 4)]
+    released = Repository(root).version_records("small").all()
+    assert [(one.version, one.action, one.manifest) for one in released] == [
+        (3, "release", Repository(made).root_of("small", 3))
+    ]
