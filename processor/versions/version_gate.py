@@ -74,6 +74,7 @@ class VersionGate:
         verdicts: The newest verdicts, by version.
         input_drift: By input, how far recent requests have moved from those that the version before was sent.
         outcomes: Number of verdicts, by outcome.
+        taken_back: Number of versions that were rolled back automatically once they were served, by kind of verdict.
         judge_s: Histogram of the seconds of each judgement.
     """
 
@@ -94,6 +95,7 @@ class VersionGate:
         self.input_drift: Mapping[str, float] = {}
         self._reference = b""
         self.outcomes: Counter[str] = Counter()
+        self.taken_back: Counter[str] = Counter()
         self.judge_s = Histogram(LONG_S)
 
     @property

@@ -23,6 +23,9 @@ def gate_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
     verdicts = CounterMetricFamily(
         "freshet_version_verdicts", "Verdicts on new versions before they were served.", labels=("model", "outcome")
     )
+    taken_back = CounterMetricFamily(
+        "freshet_versions_rolled_back", "Automatic rollbacks to the version before.", labels=("model", "kind")
+    )
     seconds = HistogramMetricFamily(
         "freshet_version_gate_duration_seconds",
         "Seconds spent scoring kept requests before a new version is served.",
@@ -40,6 +43,8 @@ def gate_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
             held.add_metric((name, str(number)), 1)
         for outcome, count in sorted(model.gate.outcomes.items()):
             verdicts.add_metric((name, outcome), count)
+        for kind, count in sorted(model.gate.taken_back.items()):
+            taken_back.add_metric((name, kind), count)
         done = model.gate.judge_s
         seconds.add_metric((name,), buckets(done.bounds, done.counts), done.total)
-    yield from (held, verdicts, seconds, drift)
+    yield from (held, verdicts, taken_back, seconds, drift)
