@@ -6,6 +6,7 @@ resumes from that checkpoint publishes it (models.training.loop).
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import takewhile
 
@@ -22,12 +23,13 @@ from freshet_serving.models.training.lineage import Wait, no_retry, retry_until_
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.models.training.version_retention import NOTE, removable, remove_version
-from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.errors import BadInput, Conflict, FreshetError
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import ChangeLog, Keyring, VersionContents, VersionReader, open_repository
 
 PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
 """Maximum rows, and bytes of dense input, of the newest trained rows kept to check a lower precision."""
+CHECK_S = 30.0
 
 
 class FullVersions:
@@ -42,7 +44,7 @@ class FullVersions:
             report: Receives progress.
             wait: Waits for an unreachable repository; see models.training.lineage.
         """
-        self._wait = wait
+        self._wait, self._checked_s = wait, -CHECK_S
         self._config, self._source, self._report = config, source, report
         self._repository = open_repository(config.publish.repository).with_keys(Keyring.of_writer(config.publish.key))
 
@@ -52,15 +54,33 @@ class FullVersions:
     def next_number(self) -> int:
         return max(self.numbers(), default=0) + 1
 
-    def published(self, number: int) -> VersionReader:
+    def published(self, number: int | None) -> VersionReader:
         return retry_until_ready(lambda: self._repository.version(self._config.model.name, number), self._wait)
 
+    def barred(self, number: int) -> str:
+        """Return why servers do not choose a version: it is held or withdrawn; "" if they may."""
+        model = self._config.model.name
+        standing = retry_until_ready(lambda: self._repository.standing(model, [number]), self._wait).get(number)
+        return standing.describe() if standing is not None and standing.binds else ""
+
+    def check_chosen(self, number: int) -> None:
+        """Raise Conflict if a version is held or withdrawn by now; asks an object store every CHECK_S at most."""
+        now_s = time.monotonic()
+        if self._repository.remote and now_s - self._checked_s < CHECK_S:
+            return
+        self._checked_s = now_s
+        if why := self.barred(number):
+            name = self._config.model.name
+            raise Conflict(
+                f"version {number} of {name} is {why}: no server takes its deltas; run again to continue from what is "
+                f"served, or `freshet version release {name} {number}`"
+            )
+
     def newest(self) -> VersionContents | None:
-        """Return the contents of the newest version; None if there is no version."""
-        numbers = self.numbers()
-        if not numbers:
+        """Return the contents of the newest version that servers choose; None if there is no version."""
+        if not self.numbers():
             return None
-        version = self.published(numbers[-1])
+        version = self.published(None)
         change_log = ChangeLog.of(version)
         return VersionContents(version, change_log, change_log.history.head)
 

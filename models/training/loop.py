@@ -132,9 +132,9 @@ class TrainingRun:
         self._checkpoints = Checkpoints(folder)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)
-        newest = FullVersions(config, self.source, self._report, self._wait).newest
+        versions = FullVersions(config, self.source, self._report, self._wait)
         start = find_start(
-            config, self.source, self._begun, self._checkpoints, newest, self._known_rows(), self._report.note
+            config, self.source, self._begun, self._checkpoints, versions, self._known_rows(), self._report.note
         )
         self.config = config = start.config
         self.state = start.state()
@@ -225,10 +225,11 @@ class TrainingRun:
             self._begin_version()
 
     def _begin_with(self, old: VersionContents) -> None:
-        """Start from the newest weights of a version without checkpoints, with the first row."""
+        """Start from the newest weights of a version without checkpoints."""
         rebuild(self.trainer, old)
+        row = f"row {self.state.position:,}" if self.state.position else "the first row"
         before = Generation(old.base.manifest.version, old.link.step)
-        self._report.note(f"no checkpoint: starting with the weights of {before} and the first row")
+        self._report.note(f"no checkpoint: starting with the weights of {before} and {row}")
         self._begin_version()
 
     def _begin_version(self) -> None:
@@ -548,10 +549,8 @@ class TrainingRun:
         self._waited_s = time.monotonic()
 
     def _publish_delta(self, lineage: Lineage) -> Generation | None:
-        """Publish all changes, behind a hold if the window is abnormal.
-
-        Returns None if the weights had to go back instead.
-        """
+        """Publish all changes, behind a hold if the window is abnormal; return None if the weights went back."""
+        self._versions.check_chosen(self.state.version)
         self.state.finished_at = self._unix_s()
         self.trainer.evict()
         if verdict := self.guard.judge(lineage):

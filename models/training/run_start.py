@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from freshet_serving.models.config.train_config import StartOptions, TrainConfig
 from freshet_serving.models.data.source import Source
@@ -63,15 +64,32 @@ class ResumedStart(RunStart):
 
 @dataclass(frozen=True, slots=True)
 class ContinuedStart(RunStart):
-    """A version without a checkpoint: its weights, and rows from the first on.
+    """A version without a checkpoint: its weights, and rows from a position on.
 
     The configuration is filled in as the version has it.
 
     Attributes:
         old: Contents of the version.
+        position: Rows that are not read: those of a withdrawn version's checkpoint; 0 without one.
     """
 
     old: VersionContents
+    position: int = 0
+
+    def state(self) -> RunState:
+        return replace(RunStart.state(self), position=self.position)
+
+
+class StartVersions(Protocol):
+    """The full versions of a repository, as far as a start needs them."""
+
+    def newest(self) -> VersionContents | None:
+        """Return the contents of the newest version that servers choose; None if there is no version."""
+        ...
+
+    def barred(self, number: int) -> str:
+        """Return why servers do not choose a version; "" if they may."""
+        ...
 
 
 def find_start(
@@ -79,7 +97,7 @@ def find_start(
     source: Source,
     beginning: StartOptions,
     checkpoints: Checkpoints,
-    newest: Callable[[], VersionContents | None],
+    versions: StartVersions,
     rows: int | None,
     note: Callable[[str], None],
 ) -> RunStart:
@@ -90,7 +108,7 @@ def find_start(
         source: The rows; some are read if a setting is chosen by them.
         beginning: Options of the command.
         checkpoints: The run's checkpoints.
-        newest: Returns the contents of the repository's newest version; None if there is none.
+        versions: The full versions of the repository.
         rows: Rows of the full version; None if they have no end.
         note: Receives lines about what was chosen by the rows.
 
@@ -100,17 +118,23 @@ def find_start(
     Raises:
         BadInput: The configuration cannot continue the existing state; one line lists the changes.
     """
-    old = None
+    old, position = None, 0
     if not beginning.from_scratch:
-        if (saved := checkpoints.newest()) is not None:
+        saved = checkpoints.newest()
+        why = versions.barred(saved.version) if saved is not None and saved.version else ""
+        if saved is not None and not why:
             whole = resume_config(config, saved, rows, _shown(checkpoints.folder, config))
             return ResumedStart(whole, saved.scaling, saved.hash_seeds)
-        old = newest() if beginning.new_version else None
+        old = versions.newest() if beginning.new_version or why else None
+        if saved is not None and old is not None:
+            # Servers went back: the weights are those that they serve, and what the version had read is skipped.
+            position = saved.version_row if beginning.replay else saved.position
+            note(f"version {saved.version} is {why}: not continuing from its checkpoint")
     version = old.base.manifest if old is not None else None
     whole = start_config(config, source, version, rows, note)
     scaling, hash_seeds = scaling_of(whole, source, version), hash_seeds_of(whole, version)
     if old is not None:
-        return ContinuedStart(whole, scaling, hash_seeds, old)
+        return ContinuedStart(whole, scaling, hash_seeds, old, position)
     return FreshStart(whole, scaling, hash_seeds)
 
 

@@ -1,7 +1,8 @@
 """Remove old full versions that training has published.
 
-Always kept: the newest `keep` versions of the model, at least two, whatever their origin; the version being trained on;
-versions that labels or the policy in the repository name; versions that training did not make. A version named only in
+Always kept: the newest `keep` versions of the model, at least two, whatever their origin; as many of those that are
+neither held nor withdrawn, so that what servers went back to stays; the version being trained on; versions that labels
+or the policy in the repository name; versions that training did not make. A version named only in
 a server's own configuration file is unknown here; a label keeps it.
 
 A version is removed by one rename to a hidden name, made durable, and then file by file. A kill leaves it whole or
@@ -37,9 +38,12 @@ def removable(repository: Repository, model: str, keep: int, current: int) -> li
     """
     numbers = repository.versions(model)
     policy = ModelPolicy.parse(repository.traffic(model).get("policy", {}), "policy")
-    stays = {current, *numbers[-max(keep, LEAST_KEPT) :], *repository.labels(model).values(), *policy.labels.values()}
+    barred = {number for number, record in repository.standing(model, numbers).items() if record.binds}
+    keep, sound = max(keep, LEAST_KEPT), [number for number in numbers if number not in barred]
+    stays = {current, *numbers[-keep:], *sound[-keep:]}
+    stays |= {*repository.labels(model).values(), *policy.labels.values()}
     if "versions" in policy.given:
-        stays |= policy.versions.choose(numbers)
+        stays |= policy.versions.choose(numbers, barred)
     return [number for number in numbers if number not in stays and _is_ours(repository, model, number)]
 
 

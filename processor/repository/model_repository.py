@@ -152,7 +152,7 @@ class Repository:
 
         Args:
             model: Name of the model.
-            number: The version; None for the newest.
+            number: The version; None for the newest that is neither held nor withdrawn, else for the newest.
         """
         known = self.versions(model)
         if not known:
@@ -160,7 +160,10 @@ class Repository:
         if number is not None and number not in known:
             there = listed(map(str, reversed(known)))
             raise NotFound(f"model {model[:64]!r} version {number} is not in the repository, which holds {there}")
-        return self.reader(model, known[-1] if number is None else number)
+        if number is None:
+            standing = self.standing(model, known)
+            number = ([n for n in known if n not in standing or not standing[n].binds] or known)[-1]
+        return self.reader(model, number)
 
     def reader(self, model: str, number: int) -> VersionReader:
         """Open a version that is known to exist.

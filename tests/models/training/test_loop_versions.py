@@ -15,9 +15,10 @@ from freshet_serving.models.training import full_versions
 from freshet_serving.models.training import loop as running
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, Conflict
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version import VersionReader, add_file
 from freshet_serving.processor.repository.warmup import WARMUP, dump_warmup
@@ -83,6 +84,41 @@ def test_second_version_starts_from_the_rolled_back_state(tmp_path):
     assert second.full() == Generation(2, 0)
     assert_at_head(second)
     assert [str(g) for g in second.stream()] == ["2.1"]
+
+
+def withdraw(repository, number):
+    opened = Repository(repository)
+    opened.version_records("mixed").add(number, opened.root_of("mixed", number), "withdraw", "bad night", "rollback")
+
+
+def test_run_after_a_withdrawn_version_continues_from_what_is_served(tmp_path):
+    begin(tmp_path, rows=ROWS - 96)[0].run()
+    begin(tmp_path, ANEW, rows=ROWS - 96)[0].full()
+    withdraw(tmp_path, 2)
+    third, notes = begin(tmp_path)
+    assert notes[:2] == [
+        "version 2 is withdrawn by rollback: bad night: not continuing from its checkpoint",
+        f"no checkpoint: starting with the weights of 1.3 and row {third.state.version_row}",
+    ]
+    assert third.full() == Generation(3, 0)
+    opened = [Repository(tmp_path).version("mixed", number) for number in (1, 2, 3)]
+    heads = [(version, ChangeLog.of(version)) for version in opened]
+    served, bad, now = (VersionContents(version, log, log.history.head).dense for version, log in heads)
+    assert [np.array_equal(served[name], now[name]) for name in served] == [True] * len(served)
+    assert not all(np.array_equal(served[name], bad[name]) for name in served)
+    assert [str(generation) for generation in third.stream()]
+    assert begin(tmp_path)[1][0].startswith("resumed at row")
+
+
+def test_delta_of_a_version_that_is_withdrawn_meanwhile_is_not_published(tmp_path):
+    run, _ = begin(tmp_path)
+    run.full()
+    stream = run.stream()
+    next(stream)
+    withdraw(tmp_path, 1)
+    with pytest.raises(Conflict, match=r"version 1 of mixed is withdrawn by rollback: bad night: no server takes"):
+        list(stream)
+    assert ChangeLog.of(Repository(tmp_path).version("mixed", 1)).history.head.step == 1
 
 
 def test_run_killed_before_the_second_version_publishes_it_once(tmp_path, monkeypatch):

@@ -23,11 +23,12 @@ def never():
     raise AssertionError("nobody asks for versions where a checkpoint is there, or none is to be gone on from")
 
 
-def found(config, beginning=None, saved=None, newest=never, notes=None):
+def found(config, beginning=None, saved=None, newest=never, notes=None, barred=""):
     """find_start() over a checkpoint's state, if there is one."""
     checkpoints = SimpleNamespace(newest=lambda: saved, folder=make_folders(config) / ".checkpoints" / "mixed")
     note = (notes if notes is not None else []).append
-    return find_start(config, MixedSource(ROWS), beginning or StartOptions(), checkpoints, newest, ROWS, note)
+    versions = SimpleNamespace(newest=newest, barred=lambda number: barred)
+    return find_start(config, MixedSource(ROWS), beginning or StartOptions(), checkpoints, versions, ROWS, note)
 
 
 def version_of(start, number=3):
@@ -79,6 +80,18 @@ def test_version_without_a_checkpoint_is_continued_by_a_new_version(tmp_path):
     assert start.old is old
     assert start.scaling == {name: pytest.approx(pair) for name, pair in first.scaling.items()}
     assert first.hash_seeds.items() <= start.hash_seeds.items()
+
+
+@pytest.mark.parametrize(("beginning", "position"), [(StartOptions(), 96), (ON, 96), (StartOptions(replay=True), 48)])
+def test_withdrawn_version_is_left_for_what_is_served(tmp_path, beginning, position):
+    config, notes = make_config(tmp_path), []
+    first = found(config)
+    saved = dataclasses.replace(first.state(), position=96, version=4, version_row=48)
+    start = found(config, beginning, saved, lambda: version_of(first), notes, barred="withdrawn by rollback")
+    assert type(start) is ContinuedStart
+    assert start.old.base.manifest.version == 3
+    assert (start.state().position, start.state().version) == (position, 0)
+    assert notes[0] == "version 4 is withdrawn by rollback: not continuing from its checkpoint"
 
 
 def test_new_version_without_an_existing_one_starts_fresh(tmp_path):

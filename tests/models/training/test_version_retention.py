@@ -60,6 +60,15 @@ def test_version_named_by_the_saved_policy_stays(repository, policy, gone):
     assert removable(repository, "small", 2, 5) == gone
 
 
+def test_version_that_servers_went_back_to_stays(repository):
+    for number in (3, 4, 5):
+        root = repository.root_of("small", number)
+        repository.version_records("small").add(number, root, "withdraw")
+    assert removable(repository, "small", 2, 5) == [3]
+    repository.keep_traffic("small", {"policy": {"versions": "latest:1"}})
+    assert removable(repository, "small", 2, 5) == [3]
+
+
 def test_unreadable_policy_allows_no_removal(repository):
     repository.keep_traffic("small", {"policy": {"versions": "newest"}})
     with pytest.raises(BadInput, match=r"policy\.versions"):

@@ -1,0 +1,98 @@
+"""Rollback across versions on live servers under load: no request fails, one digest, also over restarts."""
+
+import json
+import signal
+import threading
+
+import pytest
+
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from tests.e2e.servers import ALONE, LiveServer
+from tests.serving.commands.running import run
+from tests.support.object_stage import served
+from tests.support.packages import make_delta, write_package
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+USERS = list(range(20))
+INPUTS = {"user": [1, 2], "tags": [["a"], []], "floats": [[0.0] * 4] * 2}
+
+
+class Load:
+    """Requests to one server, one after the other, by a thread: the generations that answered, and what failed."""
+
+    def __init__(self, server):
+        self.server, self.generations, self.failed = server, [], []
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._ask, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+    def _ask(self):
+        while not self.ended.is_set():
+            try:
+                _, generation, *_ = self.server.predict("small", INPUTS)
+            except Exception as error:
+                self.failed.append(repr(error))
+                return
+            if self.generations[-1:] != [generation]:
+                self.generations.append(generation)
+
+
+def test_bad_night_is_gone_back_from_under_load_with_a_restart_in_between(tmp_path):
+    repository = tmp_path / "repository"
+    write_package(repository, users=USERS)
+    log = ChangeLog.of(Repository(repository).version("small", 1))
+    log.publish(make_delta(1, USERS))
+    first = LiveServer(repository, *ALONE, log=tmp_path / "first.log")
+    second = LiveServer(repository, "--workers", "2", log=tmp_path / "second.log")
+    with first, second:
+        for server in (first, second):
+            server.wait_ready()
+        with Load(first) as one, Load(second) as other:
+            # The bad night: live by itself.
+            write_package(repository, 2, users=USERS, seed=9)
+            until(lambda: {first.generation("small"), second.generation("small")} == {"2.0"}, within_s=30)
+            admin = ("--admin", f"http://127.0.0.1:{first.admin_port}")
+            reached, note = run("rollback", "small", "1", "--reason", "labels were all 0", *admin).splitlines()
+            assert reached == "small 1.1"
+            assert "Version 2 is withdrawn" in note
+            until(lambda: second.generation("small") == "1.1", within_s=30)
+            assert {served(server)["digest"] for server in (first, second)} == {log.history.head.digest}
+            # Deltas go on where they were.
+            log.publish(make_delta(2, USERS))
+            until(lambda: {first.generation("small"), second.generation("small")} == {"1.2"}, within_s=30)
+        assert one.failed == other.failed == []
+        assert one.generations == ["1.1", "2.0", "1.1", "1.2"]
+        assert other.generations == ["1.1", "2.0", "1.1", "1.2"]
+
+        second.process.send_signal(signal.SIGKILL)
+        second.process.wait(30)
+        with LiveServer(repository, "--workers", "2", log=tmp_path / "again.log") as again, Load(first) as one:
+            again.wait_ready()
+            assert again.generation("small") == "1.2"
+            assert served(again)["digest"] == served(first)["digest"]
+            lines = run("version", "list", "small", *admin).splitlines()
+            assert lines[0].startswith("small 2: withdrawn; by rollback; ")
+            assert lines[0].endswith("labels were all 0")
+            assert lines[1].startswith("small 1: served as 1.2 by default; by rollback; ")
+            # A good night passes, and the bad one comes back only when a person releases it.
+            write_package(repository, 3, users=USERS, seed=3)
+            until(lambda: {first.generation("small"), again.generation("small")} == {"3.0"}, within_s=30)
+            run("version", "reject", "small", "3", *admin)
+            until(lambda: {first.generation("small"), again.generation("small")} == {"1.2"}, within_s=30)
+            run("version", "release", "small", "2", "--repository", str(repository))
+            until(lambda: {first.generation("small"), again.generation("small")} == {"2.0"}, within_s=30)
+        assert one.failed == []
+        history = json.loads(first.get("/admin/models/small/versions", admin=True)[2])["versions"]
+        assert [(entry["version"], entry["state"]) for entry in history] == [
+            (3, "withdrawn"), (2, "available"), (1, "available"),
+        ]  # fmt: skip
