@@ -214,5 +214,6 @@ def _describe_gate(model: ServedModel) -> dict[str, Any]:
         }
         for number, verdict in model.gate.verdicts.items()
     }
-    held = {str(number): why for number, why in sorted(model.decisions.barred.items())}
+    barred = dict(model.decisions.barred)
+    held = {str(number): barred[number] for number in sorted(model.decisions.held & barred.keys())}
     return {"held": held, "verdicts": verdicts}

@@ -128,7 +128,7 @@ class ModelHost(ABC):
         # Time at which a model whose poll() failed is polled again.
         self._resting: dict[str, float] = {}
         self._periodic_threads: list[PeriodicThread] = []
-        self._beats = 0
+        self._beats, self._keeping = 0, False
         self._rounds = PollRounds(self._poll_model)
         self._max_staleness_s, self._told_unready = max_staleness_s, ""
         self._told_concerns: tuple[str, ...] = ()
@@ -704,7 +704,10 @@ class ModelHost(ABC):
         return False
 
     def _keep(self) -> bool:
-        """Follow the requests of the version that answers by default, for every model."""
+        """Follow the requests of the version that answers by default, for every model; not at once after a start."""
+        if not self._keeping:
+            self._keeping = True
+            return False
         for model in self._models.values():
             if (version := model.routes.default) is not None:
                 model.gate.keep(version)

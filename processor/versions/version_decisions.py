@@ -60,6 +60,8 @@ class VersionDecisions:
         self._warned: set[tuple[int, int]] = set()
         self.barred: Mapping[int, str] = {}
         """Why each barred version of the repository is barred."""
+        self.held: frozenset[int] = frozenset()
+        """The barred versions that are held: a person is to decide about them."""
 
     def changed(self) -> bool:
         """Return True if there may be records that binding() has not read."""
@@ -86,6 +88,8 @@ class VersionDecisions:
             # A record rules, also one that releases.
             if number in numbers and number not in standing and self._repository.root_of(self._model, number) == root:
                 barred.setdefault(number, why)
+        here = self._held_here.keys() & barred.keys() - standing.keys()
+        self.held = frozenset(here | {number for number, record in standing.items() if record.action == HOLD})
         self._seen, self.barred = revision, barred
         return barred.keys() - before
 
@@ -144,7 +148,7 @@ class VersionDecisions:
             log.warning("%s version %d is held by this server alone: %s", self._model, number, error)
             why = f"held by {GATE}, on this server alone: {reason}"
             self._held_here[number] = root, why
-        self.barred = {**self.barred, number: why}
+        self.barred, self.held = {**self.barred, number: why}, self.held | {number}
         return why
 
     def withdraw(self, numbers: Iterable[int], reason: str) -> bool:

@@ -17,7 +17,7 @@ def gate_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
     """Yield all metric families of the models' gates."""
     held = GaugeMetricFamily(
         "freshet_version_held",
-        "1 while the version is held by a gate or withdrawn: no server chooses it by itself.",
+        "1 while the version is held: no server chooses it by itself until a person decides.",
         labels=("model", "version"),
     )
     verdicts = CounterMetricFamily(
@@ -39,7 +39,7 @@ def gate_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
     for name, model in sorted(catalogue.items()):
         for input_name, index in model.gate.input_drift.items():
             drift.add_metric((name, input_name), index)
-        for number in sorted(model.decisions.barred):
+        for number in sorted(model.decisions.held):
             held.add_metric((name, str(number)), 1)
         for outcome, count in sorted(model.gate.outcomes.items()):
             verdicts.add_metric((name, outcome), count)

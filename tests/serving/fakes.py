@@ -276,7 +276,7 @@ class FakeProcessor:
             ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
             status=lambda: states,
             damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), guard_stats=guard_stats,
-            gate=gate, decisions=SimpleNamespace(barred={5: "held by gate: the order"}),
+            gate=gate, decisions=SimpleNamespace(barred={5: "held by gate: the order"}, held={5}),
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 
