@@ -1,5 +1,8 @@
 """One model whose new versions pass the gate, and are held by it."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -139,14 +142,22 @@ def test_nothing_is_judged_while_the_guard_is_off(root):
     assert not model.gate.verdicts
 
 
-def test_held_version_is_closed(root):
-    model = asked(open_model(root))
-    loaded = []
+def test_held_version_is_closed_and_freed(root):
+    model, loaded = asked(open_model(root)), []
     connect = model._connect
-    model._connect = lambda version: loaded.append(version) or connect(version)
+
+    def connected(version):
+        loaded.append(weakref.ref(version))
+        return connect(version)
+
+    model._connect = connected
     write_bad(root)
-    model.poll()
-    assert [version._closed for version in loaded] == [True]
+    gc.disable()
+    try:
+        model.poll()
+        assert [version() for version in loaded] == [None]
+    finally:
+        gc.enable()
 
 
 def test_replaced_version_stays_for_the_bake_time(root):
