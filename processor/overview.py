@@ -214,6 +214,5 @@ def _describe_gate(model: ServedModel) -> dict[str, Any]:
         }
         for number, verdict in model.gate.verdicts.items()
     }
-    barred = dict(model.decisions.barred)
-    held = {str(number): barred[number] for number in sorted(model.decisions.held & barred.keys())}
+    held = {str(number): why for number, why in sorted(model.decisions.held.items())}
     return {"held": held, "verdicts": verdicts}

@@ -255,19 +255,33 @@ class Repository:
             model: Name of the model.
             number: The version.
         """
-        path = self.path(model, number) / MANIFEST
         try:
-            state = os.stat(path)
-            identity = (state.st_ino, state.st_size, state.st_mtime_ns)
-            known = self._roots.get((model, number))
-            if known is None or known[0] != identity:
-                manifest = Manifest.from_json(read_file(path, MAX_MANIFEST_NBYTES).tobytes())
-                known = self._roots[model, number] = (identity, root_hash(manifest))
-            return known[1]
-        except (OSError, BadInput, Corrupt) as error:
+            state = os.stat(self.path(model, number) / MANIFEST)
+        except OSError as error:
             if (short := shortage(error)) is not None:
                 raise short from None
             return ""
+        identity = (state.st_ino, state.st_size, state.st_mtime_ns)
+        known = self._roots.get((model, number))
+        if known is None or known[0] != identity:
+            manifest = self.manifest(model, number)
+            known = self._roots[model, number] = (identity, root_hash(manifest) if manifest is not None else "")
+        return known[1]
+
+    def manifest(self, model: str, number: int) -> Manifest | None:
+        """Return a version's manifest as it lies in the folder, whoever wrote it; None if there is none to read.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
+        try:
+            data = read_file(self.path(model, number) / MANIFEST, MAX_MANIFEST_NBYTES).tobytes()
+            return Manifest.from_json(data)
+        except (OSError, BadInput, Corrupt) as error:
+            if (short := shortage(error)) is not None:
+                raise short from None
+            return None
 
     def seen_s(self) -> float:
         """Return seconds since the repository could last be checked for changes; 0.0 for a folder that exists."""
@@ -315,18 +329,24 @@ class Repository:
         self._keep(model, TRAFFIC, traffic)
 
     def re_sign_kept(self, model: str, unsigned: bool = False) -> None:
-        """Sign labels and traffic again.
+        """Sign labels and traffic again, and record the decisions about versions anew.
 
         Args:
             model: Name of the model.
             unsigned: Also sign files without a signature.
         """
-        keyring = self.keyring
+        keyring, trusted = self.keyring, NO_KEYS if unsigned else self.keyring
         for name in (LABELS, TRAFFIC):
-            kept = self.with_keys(NO_KEYS if unsigned else keyring)._kept(model, name)
+            kept = self.with_keys(trusted)._kept(model, name)
             self.keyring = keyring
             if kept:
                 self._keep(model, name, kept)
+        records = self.with_keys(trusted).version_records(model).all()
+        anew = self.with_keys(keyring).version_records(model)
+        anew.all()
+        for record in {(one.version, one.manifest): one for one in records}.values():
+            if keyring.signer is not None and record.key != keyring.signer.id:
+                anew.add(record.version, record.manifest, record.action, record.reason, record.by)
 
     def check_kept(self, model: str) -> None:
         """Raise Corrupt if labels or traffic are not signed by a trusted key."""

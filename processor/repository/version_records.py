@@ -20,6 +20,8 @@ Costs: one stat a poll while the folder stays as it was; after a change one list
 object store the mirror lists the folder beside the versions of a model (processor.repository.mirror.listing), and only
 if the model has such a folder.
 
+Limit: whoever may delete files of the repository may delete a decision; a signature does not show what is missing.
+
 Rejected: a record in the version's chain (a server reads the chain of a version after it has chosen it, and a trainer
 removes old versions with their chains); one file that is replaced (no object store gives it to one of two writers);
 removing the version's folder (a person may want to release it).

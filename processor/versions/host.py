@@ -467,7 +467,7 @@ class ModelHost(ABC):
             return served.restore(Generation.parse(str(generation)), only)
         return roll_back(served, RollbackTarget.parse(str(generation)) if generation else None, reason)
 
-    def versions(self, model: str) -> list[dict[str, object]]:
+    def versions(self, model: str) -> list[dict[str, Any]]:
         """Return the versions of a model with what was decided about each (version_decisions.describe_versions).
 
         Args:
@@ -477,7 +477,7 @@ class ModelHost(ABC):
         entries, routes = describe_versions(self.repository, model), served.routes
         default = routes.default.manifest.version if routes.default is not None else 0
         for entry in entries:
-            version = served.served.get(int(str(entry["version"]))) if entry["state"] != "candidate" else None
+            version = served.served.get(entry["version"]) if entry["state"] != "candidate" else None
             entry["generation"] = str(version.generation) if version is not None else ""
             entry["default"] = version is not None and version.manifest.version == default
             entry["labels"] = sorted(n for n, v in routes.labels.items() if v == entry["version"])

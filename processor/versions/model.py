@@ -255,8 +255,8 @@ class ServedModel(RoutedModel):
             until: Only versions up to this one.
         """
         known = self._repository.versions(self.name)
-        self.decisions.read(known)
-        return tuple(number for number in known if after < number <= until and number not in self.decisions.barred)
+        barred = self.decisions.binding(known)
+        return tuple(number for number in known if after < number <= until and number not in barred)
 
     def unload(self, number: int) -> None:
         """Stop serving a version; requests already queued for it are still answered."""
@@ -537,7 +537,6 @@ class ServedModel(RoutedModel):
         known, policy = self._repository.versions(self.name), self.policy.versions
         self._by_hand -= self.decisions.read(known)
         barred = self.decisions.barred
-        self._publish(lambda routes: {"traffic": replace(routes.traffic, barred=frozenset(barred))})
         wanted = {v for v in self.labels.values() if v in known} | (self._by_hand & set(known))
         chosen = policy.choose(known, barred)
         self.decisions.warn({*policy.versions, *wanted})
@@ -547,7 +546,8 @@ class ServedModel(RoutedModel):
         events, default = [], self.routes.default
         first = wanted | (chosen - self._unloaded)
         # The newest trusted version first: an older one may only be served beside it.
-        for number in sorted(first, key=lambda number: (number != self.decisions.newest_trusted(), number)):
+        trusted = self.decisions.newest_trusted()
+        for number in sorted(first, key=lambda number: (number != trusted, number)):
             events += self._try(number)
         # No version is served to fall back on, as at a start: the newest version that loads is the last good one.
         others = set() if policy.versions else set(known) - first - self._unloaded - barred.keys()
@@ -555,10 +555,15 @@ class ServedModel(RoutedModel):
             if self.served or newest in self._unloaded or self._coming:
                 break
             events += self._try(number)
-        if default is not None and self.pick().manifest.version != (replaced := default.manifest.version):
-            # A version that was gone back from is not one to go back to.
-            self._bake.begin(0 if replaced in barred else replaced)
-            self._bake.end_if_due(self.policy.bake_s)
+        # A barred version goes on until what is chosen instead is loaded.
+        if (newest in self.served or not chosen) and self.routes.traffic.barred != barred.keys():
+            self._publish(lambda routes: {"traffic": replace(routes.traffic, barred=frozenset(barred))})
+        if default is not None and self.routes.default is not None:
+            replaced = default.manifest.version
+            if self.routes.default.manifest.version != replaced:
+                # A version that was gone back from is not one to go back to.
+                self._bake.begin(0 if replaced in barred else replaced)
+                self._bake.end_if_due(self.policy.bake_s)
         if newest in self.served and (policy.versions or newest >= self.decisions.newest_trusted()):
             for number in [v for v in self.served if v not in chosen | wanted | {self._bake.number}]:
                 self._drop(number)
@@ -574,9 +579,10 @@ class ServedModel(RoutedModel):
 
     def _tell_barred(self, barred: Mapping[int, str]) -> list[str]:
         """Publish which versions are held or withdrawn and not served; return new events."""
-        states, events = self.routes.states, []
+        events = []
         for number, why in barred.items():
-            if number not in self.served and states.get(number) != (state := VersionStatus(number, END, why)):
+            state = VersionStatus(number, END, why)
+            if number not in self.served and self.routes.states.get(number) != state:
                 self._state(state)
                 events.append(f"{self.name} version {number} is {why}")
         for number in self._told_barred - barred.keys() - self.served.keys():

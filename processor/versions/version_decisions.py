@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from freshet_serving.processor.errors import Conflict, FreshetError, NotFound, NotReady, SigningKeyRequired
+from freshet_serving.processor.errors import Conflict, NotFound, NotReady, SigningKeyRequired
 from freshet_serving.processor.repository import (
     HOLD,
     MAX_REASON,
     RELEASE,
     WITHDRAW,
     Repository,
+    VersionReader,
     VersionRecord,
     listed,
     root_hash,
@@ -40,7 +41,7 @@ class CandidateStore(Protocol):
 
     def candidates(self, model: str) -> list[int]: ...
 
-    def candidate(self, model: str, number: int) -> object: ...
+    def candidate(self, model: str, number: int) -> VersionReader: ...
 
     def release_candidate(self, model: str, number: int) -> None: ...
 
@@ -60,8 +61,12 @@ class VersionDecisions:
         self._warned: set[tuple[int, int]] = set()
         self.barred: Mapping[int, str] = {}
         """Why each barred version of the repository is barred."""
-        self.held: frozenset[int] = frozenset()
-        """The barred versions that are held: a person is to decide about them."""
+
+    @property
+    def held(self) -> Mapping[int, str]:
+        """The barred versions that are held, with the reason: a person is to decide about them."""
+        # The reason begins with what was done, VersionRecord.describe().
+        return {number: why for number, why in self.barred.items() if why.startswith("held")}
 
     def changed(self) -> bool:
         """Return True if there may be records that binding() has not read."""
@@ -71,14 +76,13 @@ class VersionDecisions:
             # Unknown for now: what is served goes on, and its deltas are followed.
             return False
 
-    def read(self, known: Iterable[int]) -> set[int]:
-        """Read what stands for the versions of the repository; return those that are barred since the last call.
+    def binding(self, known: Iterable[int]) -> dict[int, str]:
+        """Return which versions of the repository are barred by now, and why.
 
         Args:
             known: The versions.
         """
-        numbers, before = list(known), set(self.barred)
-        revision = self._repository.version_records(self._model).revision
+        numbers = list(known)
         standing = self._repository.standing(self._model, numbers)
         barred = {number: record.describe() for number, record in standing.items() if record.binds}
         for number, root in self._here.items():
@@ -88,10 +92,17 @@ class VersionDecisions:
             # A record rules, also one that releases.
             if number in numbers and number not in standing and self._repository.root_of(self._model, number) == root:
                 barred.setdefault(number, why)
-        here = self._held_here.keys() & barred.keys() - standing.keys()
-        self.held = frozenset(here | {number for number, record in standing.items() if record.action == HOLD})
-        self._seen, self.barred = revision, barred
-        return barred.keys() - before
+        return barred
+
+    def read(self, known: Iterable[int]) -> set[int]:
+        """Take over what bars versions by now; return those that are barred since the last call.
+
+        Args:
+            known: The versions.
+        """
+        before, self._seen = set(self.barred), self._repository.version_records(self._model).revision
+        self.barred = self.binding(known)
+        return self.barred.keys() - before
 
     def warn(self, named: Iterable[int]) -> None:
         """Log once for each barred version that a label or the policy names, and that is served for it.
@@ -148,7 +159,7 @@ class VersionDecisions:
             log.warning("%s version %d is held by this server alone: %s", self._model, number, error)
             why = f"held by {GATE}, on this server alone: {reason}"
             self._held_here[number] = root, why
-        self.barred, self.held = {**self.barred, number: why}, self.held | {number}
+        self.barred = {**self.barred, number: why}
         return why
 
     def withdraw(self, numbers: Iterable[int], reason: str) -> bool:
@@ -186,7 +197,7 @@ class VersionDecisions:
         try:
             decide(self._repository, self._model, number, RELEASE, reason, ROLLBACK)
         except (NotReady, SigningKeyRequired) as error:
-            if number in self.barred or (self._repository.remote and isinstance(error, NotReady)):
+            if self.binding([number]) or (self._repository.remote and isinstance(error, NotReady)):
                 raise
 
 
@@ -239,7 +250,7 @@ def release_version(repository: Repository, model: str, number: int, reason: str
                 f"version {number} of model {model!r} exists: the candidate of that number cannot replace it"
             )
         # The record first: the server's gate does not judge again what a person has released.
-        root = root_hash(repository.candidate(model, number).root_manifest)  # type: ignore[attr-defined]
+        root = root_hash(repository.candidate(model, number).root_manifest)
         records = repository.version_records(model)
         standing = records.standing(number, root)
         if standing is None or standing.binds:
@@ -288,7 +299,7 @@ def check_exists(repository: Repository, model: str, number: int) -> None:
         raise NotFound(f"version {number} of model {model[:64]!r} is not in the repository, which holds {there}")
 
 
-def describe_versions(repository: Repository, model: str) -> list[dict[str, object]]:
+def describe_versions(repository: Repository, model: str) -> list[dict[str, Any]]:
     """Return one JSON-able entry for each version and candidate, newest first.
 
     Args:
@@ -301,29 +312,23 @@ def describe_versions(repository: Repository, model: str) -> list[dict[str, obje
     """
     known = repository.versions(model)
     standing = repository.standing(model, known)
-    candidates = repository.candidates(model) if isinstance(repository, CandidateStore) else []
-    entries = []
+    entries: list[dict[str, Any]] = []
     for number in known:
         record = standing.get(number)
         state = record.state if record is not None else "available"
-        entry: dict[str, object] = {"version": number, "state": state, "gate": _gate(repository.version(model, number))}
-        entries.append(entry | _said(record))
-    for number in candidates:
-        gate = _gate(repository.candidate(model, number)) if isinstance(repository, CandidateStore) else {}
-        entries.append({"version": number, "state": "candidate", "gate": gate, **_said(None)})
-    return sorted(entries, key=lambda entry: (entry["version"], entry["state"] != "candidate"), reverse=True)
+        manifest = repository.manifest(model, number)
+        gate = manifest.notes.get("gate", {}) if manifest is not None else {}
+        entries.append({"version": number, "state": state, "gate": gate, **_said(record)})
+    if isinstance(repository, CandidateStore):
+        for number in repository.candidates(model):
+            gate = repository.candidate(model, number).root_manifest.notes.get("gate", {})
+            entries.append({"version": number, "state": "candidate", "gate": gate, **_said(None)})
+    return sorted(entries, key=lambda entry: (entry["version"], entry["state"] == "candidate"), reverse=True)
 
 
-def _said(record: VersionRecord | None) -> dict[str, object]:
+def _said(record: VersionRecord | None) -> dict[str, Any]:
     return {
         "reason": record.why if record else "",
         "by": record.by if record else "",
         "at": record.at if record else None,
     }
-
-
-def _gate(version: object) -> object:
-    try:
-        return version.root_manifest.notes.get("gate", {})  # type: ignore[attr-defined]
-    except FreshetError:
-        return {}

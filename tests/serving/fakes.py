@@ -270,13 +270,14 @@ class FakeProcessor:
         guard_stats = GuardStats()
         guard_stats.held["bias"], guard_stats.auto_rollbacks["shift"] = 2, 1
         guard_stats.preview_s.observe(0.004)
+        held = {5: "held by gate: the order"}
         gate = VersionGate("ctr", ModelPolicy, FakeClock())
         gate.outcomes["out of line"], gate.input_drift = 1, {"age": 0.3}
         model = SimpleNamespace(
             ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
             status=lambda: states,
             damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), guard_stats=guard_stats,
-            gate=gate, decisions=SimpleNamespace(barred={5: "held by gate: the order"}, held={5}),
+            gate=gate, decisions=SimpleNamespace(barred=held, held=held),
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 

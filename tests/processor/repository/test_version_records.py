@@ -214,6 +214,27 @@ def test_process_without_the_key_decides_nothing_of_signed_records(root):
         unsigned.add(2, THIS, RELEASE)
 
 
+def test_decisions_survive_a_change_of_keys(root):
+    records = records_of(root, writes())
+    records.add(2, THIS, HOLD, "scores moved", "gate")
+    records.add(3, OTHER, HOLD)
+    records.add(3, OTHER, RELEASE)
+    for _ in range(2):
+        Repository(root).with_keys(writes("next", trusts=["first"])).re_sign_kept("small")
+    renewed = records_of(root, reads("next"))
+    assert renewed.standing(2, THIS).describe() == "held by gate: scores moved"
+    assert renewed.standing(3, OTHER).action == RELEASE
+    assert [one.number for one in renewed.all()] == [2, 3]
+
+
+def test_unsigned_decisions_are_signed_on_request(root):
+    records_of(root).add(2, THIS, WITHDRAW)
+    Repository(root).with_keys(writes()).re_sign_kept("small")
+    assert records_of(root, reads()).all() == []
+    Repository(root).with_keys(writes()).re_sign_kept("small", unsigned=True)
+    assert records_of(root, reads()).standing(2, THIS).action == WITHDRAW
+
+
 def test_repository_finds_what_stands_for_the_content_of_each_version(tmp_path):
     for version in (1, 2):
         write_package(tmp_path, version, users=range(2 + version))

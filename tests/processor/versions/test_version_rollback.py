@@ -2,12 +2,11 @@
 
 import pytest
 
-from freshet_serving.processor.errors import BadInput, Conflict, NotFound, NotReady
-from freshet_serving.processor.repository.log.chain_record import HOLD, RELEASE
+from freshet_serving.processor.errors import BadInput, Conflict, NotFound
+from freshet_serving.processor.repository.log.chain_record import RELEASE
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version_records import WITHDRAW
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.version_decisions import reject_version, release_version
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
 from tests.processor.repository.mirror.bucket import Bucket
 from tests.processor.repository.mirror.sides import opened
@@ -75,15 +74,6 @@ def test_bad_night_is_gone_back_from_and_stays_away(root):
     for server in (model, other):
         server.poll()
         assert list(server.served) == [3]
-
-
-def test_released_version_is_served_again(root):
-    model = open_model(root)
-    back(model)
-    release_version(Repository(root), "small", 2, by="ann")
-    model.poll()
-    assert list(model.served) == [2]
-    assert list(open_model(root).served) == [2]
 
 
 def test_new_content_under_an_old_number_is_not_bound(root):
@@ -170,38 +160,6 @@ def test_version_that_cannot_be_loaded_is_not_gone_back_to(root):
     assert list(model.served) == [2]
 
 
-def test_withdrawn_version_serves_until_another_can(root):
-    model = open_model(root)
-    (root / "small" / "1" / "dense.safetensors").write_bytes(b"x")
-    records = Repository(root).version_records("small")
-    records.add(2, Repository(root).root_of("small", 2), WITHDRAW)
-    model.poll()
-    assert list(model.served) == [2]
-    with pytest.raises(NotReady, match="no version"):
-        open_model(root).pick()
-
-
-def test_held_version_is_never_chosen_at_a_start(root):
-    records = Repository(root).version_records("small")
-    for number in (1, 2):
-        records.add(number, Repository(root).root_of("small", number), HOLD, "constant scores", "gate")
-    model = open_model(root)
-    assert not model.served
-    assert "held by gate: constant scores" in model.refused
-
-
-def test_rejecting_the_only_version_is_refused(root):
-    repository = Repository(root)
-    reject_version(repository, "small", 1)
-    with pytest.raises(Conflict, match="the only one that can be served"):
-        reject_version(repository, "small", 2)
-    reject_version(repository, "small", 1)
-    with pytest.raises(NotFound):
-        reject_version(repository, "small", 9)
-    with pytest.raises(NotFound):
-        release_version(repository, "small", 9)
-
-
 # Policies, labels, traffic
 
 
@@ -226,15 +184,6 @@ def test_label_keeps_a_withdrawn_version_for_those_who_name_it(root, caplog):
     for _ in range(3):
         model.poll()
     assert caplog.text.count("served because a label or the policy names it") == 1
-
-
-def test_withdrawn_canary_takes_no_share_of_traffic(root):
-    model = open_model(root, policy=policy(labels={"stable": 1, "canary": 2}, split={"stable": 1, "canary": 1}))
-    assert model.routes.shares() == {1: 0.5, 2: 0.5}
-    reject_version(Repository(root), "small", 2)
-    model.poll()
-    assert model.routes.shares() == {1: 1.0}
-    assert model.routes.trials() == []
 
 
 def test_list_of_versions_names_them_by_hand(root):
@@ -280,14 +229,6 @@ def test_rollback_in_a_signed_repository_is_no_downgrade(tmp_path):
     assert list(server.served) == [1]
     Repository(root).storage("small", 2).end()
     assert list(open_model(root, keyring=reads(memory=memory)).served) == [1]
-
-
-def test_unsigned_withdrawal_moves_no_server_that_trusts_a_key(tmp_path):
-    root = tmp_path / "repository"
-    for version in (1, 2):
-        write_package(root, version, users=USERS, keyring=writes())
-    Repository(root).version_records("small").add(2, Repository(root).root_of("small", 2), WITHDRAW)
-    assert list(open_model(root, keyring=reads(memory=tmp_path / "memory")).served) == [2]
 
 
 def test_server_without_the_key_goes_back_alone(tmp_path):

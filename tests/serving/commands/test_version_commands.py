@@ -3,8 +3,6 @@
 import pytest
 
 from freshet_serving.processor.errors import Conflict, FreshetError, NotFound
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.versions import version_decisions
 from tests.serving.commands.running import admin_port, run
 from tests.support.packages import write_package
 
@@ -57,33 +55,3 @@ def test_versions_of_a_repository_need_no_server(root):
     assert run("version", "list", "small", *where).startswith("small 2: available; ")
     with pytest.raises(NotFound):
         run("version", "release", "small", "7", *where)
-
-
-def test_candidate_is_listed_released_and_rejected_like_a_version(root, monkeypatch):
-    made = root / "made"
-    write_package(made, 3, users=range(3))
-    calls = []
-
-    class WithCandidates(Repository):
-        def candidates(self, model):
-            return [3, 4]
-
-        def candidate(self, model, number):
-            return Repository(made).version("small", 3)
-
-        def release_candidate(self, model, number):
-            calls.append(("release", number))
-
-        def reject_candidate(self, model, number):
-            calls.append(("reject", number))
-
-    repository = WithCandidates(root)
-    states = [(one["version"], one["state"]) for one in version_decisions.describe_versions(repository, "small")]
-    assert states == [(4, "candidate"), (3, "candidate"), (2, "available"), (1, "available")]
-    version_decisions.release_version(repository, "small", 3)
-    version_decisions.reject_version(repository, "small", 4)
-    assert calls == [("release", 3), ("reject", 4)]
-    released = Repository(root).version_records("small").all()
-    assert [(one.version, one.action, one.manifest) for one in released] == [
-        (3, "release", Repository(made).root_of("small", 3))
-    ]

@@ -1,0 +1,128 @@
+"""What people and gates decide about versions, as a server chooses by it."""
+
+import pytest
+
+from freshet_serving.processor.errors import Conflict, NotFound, NotReady
+from freshet_serving.processor.repository.log.chain_record import HOLD
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version_records import WITHDRAW
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.version_decisions import describe_versions, reject_version, release_version
+from tests.processor.versions.models import USERS, open_model
+from tests.support.packages import write_package
+from tests.support.signing import reads, writes
+
+
+@pytest.fixture
+def root(tmp_path):
+    for version in (1, 2):
+        write_package(tmp_path, version, users=USERS, seed=version)
+    return tmp_path
+
+
+def policy(**keys):
+    return ModelPolicy.parse(keys, "model.small")
+
+
+def test_withdrawn_version_serves_until_another_can(root):
+    model = open_model(root)
+    (root / "small" / "1" / "dense.safetensors").write_bytes(b"x")
+    records = Repository(root).version_records("small")
+    records.add(2, Repository(root).root_of("small", 2), WITHDRAW)
+    model.poll()
+    assert list(model.served) == [2]
+    with pytest.raises(NotReady, match="no version"):
+        open_model(root).pick()
+
+
+def test_held_version_is_never_chosen_at_a_start(root):
+    records = Repository(root).version_records("small")
+    for number in (1, 2):
+        records.add(number, Repository(root).root_of("small", number), HOLD, "constant scores", "gate")
+    model = open_model(root)
+    assert not model.served
+    assert "held by gate: constant scores" in model.refused
+
+
+def test_rejecting_the_only_version_is_refused(root):
+    repository = Repository(root)
+    reject_version(repository, "small", 1)
+    with pytest.raises(Conflict, match="the only one that can be served"):
+        reject_version(repository, "small", 2)
+    reject_version(repository, "small", 1)
+    with pytest.raises(NotFound):
+        reject_version(repository, "small", 9)
+    with pytest.raises(NotFound):
+        release_version(repository, "small", 9)
+
+
+def test_withdrawn_canary_takes_no_share_of_traffic(root):
+    model = open_model(root, policy=policy(labels={"stable": 1, "canary": 2}, split={"stable": 1, "canary": 1}))
+    assert model.routes.shares() == {1: 0.5, 2: 0.5}
+    reject_version(Repository(root), "small", 2)
+    model.poll()
+    assert model.routes.shares() == {1: 1.0}
+    assert model.routes.trials() == []
+
+
+def test_no_other_version_steps_in_while_the_chosen_one_loads(root, monkeypatch):
+    write_package(root, 3, users=USERS, seed=3)
+    model = open_model(root, policy=policy(labels={"archive": 1}))
+    assert sorted(model.served) == [1, 3]
+    monkeypatch.setattr(model._repository, "ready", lambda name, number: False)
+    reject_version(Repository(root), "small", 3)
+    model.poll()
+    assert str(model.pick().generation) == "3.0"
+    monkeypatch.undo()
+    model.poll()
+    assert str(model.pick().generation) == "2.0"
+    assert sorted(model.served) == [1, 2]
+
+
+def test_unsigned_withdrawal_moves_no_server_that_trusts_a_key(tmp_path):
+    root = tmp_path / "repository"
+    for version in (1, 2):
+        write_package(root, version, users=USERS, keyring=writes())
+    Repository(root).version_records("small").add(2, Repository(root).root_of("small", 2), WITHDRAW)
+    assert list(open_model(root, keyring=reads(memory=tmp_path / "memory")).served) == [2]
+
+
+def test_released_version_is_served_again(root):
+    model = open_model(root)
+    reject_version(Repository(root), "small", 2)
+    model.poll()
+    assert list(model.served) == [1]
+    release_version(Repository(root), "small", 2, by="ann")
+    model.poll()
+    assert list(model.served) == [2]
+    assert list(open_model(root).served) == [2]
+
+
+def test_candidate_is_listed_released_and_rejected_like_a_version(root):
+    made = root / "made"
+    write_package(made, 3, users=range(3))
+    calls = []
+
+    class WithCandidates(Repository):
+        def candidates(self, model):
+            return [3, 4]
+
+        def candidate(self, model, number):
+            return Repository(made).version("small", 3)
+
+        def release_candidate(self, model, number):
+            calls.append(("release", number))
+
+        def reject_candidate(self, model, number):
+            calls.append(("reject", number))
+
+    repository = WithCandidates(root)
+    states = [(one["version"], one["state"]) for one in describe_versions(repository, "small")]
+    assert states == [(4, "candidate"), (3, "candidate"), (2, "available"), (1, "available")]
+    release_version(repository, "small", 3)
+    reject_version(repository, "small", 4)
+    assert calls == [("release", 3), ("reject", 4)]
+    released = Repository(root).version_records("small").all()
+    assert [(one.version, one.action, one.manifest) for one in released] == [
+        (3, "release", Repository(made).root_of("small", 3))
+    ]
