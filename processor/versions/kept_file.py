@@ -1,9 +1,10 @@
-"""Kept requests over a restart of the server: one bounded file a model, in the server's scratch folder.
+"""Kept requests, and what the gate has learned, over a restart: one bounded file a model, in the scratch folder.
 
 They are requests of people, so they lie only where the operator has named a folder (`scratch`), never in a repository:
 as columns that the model reads (processor.versions.kept_requests), readable by this user alone, for at most OLDEST_S.
 
-    kept-<model>-<hash of the repository>    a line of JSON (format, signature of the model, CRC-32), then the requests
+    kept-<model>-<hash of the repository>    a line of JSON (format, signature of the model, CRC-32 of the requests,
+                                             what was learned), then the requests
 
 Invariants
 - A file appears whole under its name, or not at all.
@@ -25,6 +26,7 @@ import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -34,10 +36,12 @@ from freshet_serving.processor.versions.kept_requests import MOST_NBYTES
 
 log = logging.getLogger("freshet.gate")
 
+NOTHING = b"", None
+
 FORMAT = "freshet-kept-file/1"
 INTERVAL_S = 60.0
 OLDEST_S = 7 * 86400.0
-MAX_LINE_NBYTES = 256
+MAX_LINE_NBYTES = 1 << 20
 
 
 class KeptFiles:
@@ -56,8 +60,8 @@ class KeptFiles:
         # Checksum of what each model's file holds.
         self._written: dict[str, int] = {}
 
-    def read(self, model: str, inputs: Sequence[Input]) -> bytes:
-        """Return the kept requests of a model; b"" if there are none for these inputs.
+    def read(self, model: str, inputs: Sequence[Input]) -> tuple[bytes, Any]:
+        """Return the kept requests of a model and what was learned; (b"", None) if there are none for these inputs.
 
         Args:
             model: Name of the model.
@@ -68,31 +72,34 @@ class KeptFiles:
                 status = os.fstat(file.fileno())
                 mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
                 if not mine or self._clock.unix_s() - status.st_mtime > OLDEST_S:
-                    return b""
+                    return NOTHING
                 line = file.readline(MAX_LINE_NBYTES)
                 requests = file.read(2 * MOST_NBYTES + 1)
             header = json.loads(line)
+            learned = header.pop("learned")
             if header == _header(inputs, requests):
-                return requests
+                return requests, learned
             if header["format"] == FORMAT and header["signature"] != _signature(inputs):
                 log.info("kept requests of %s are discarded: its inputs are others now", model)
-                return b""
+                return NOTHING
         except FileNotFoundError:
-            return b""
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return NOTHING
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass
         log.warning("kept requests of %s are discarded: the file in the scratch folder cannot be read", model)
-        return b""
+        return NOTHING
 
-    def write(self, model: str, inputs: Sequence[Input], requests: bytes) -> None:
+    def write(self, model: str, inputs: Sequence[Input], requests: bytes, learned: Any) -> None:
         """Replace the kept requests of a model, if they have changed; a full disk is a line in the log.
 
         Args:
             model: Name of the model.
             inputs: Inputs of the version that keeps them.
             requests: The requests.
+            learned: What the gate has learned, JSON-able.
         """
-        checksum = zlib.crc32(requests)
+        line = json.dumps({**_header(inputs, requests), "learned": learned}).encode()
+        checksum = zlib.crc32(requests, zlib.crc32(line))
         if self._written.get(model) == checksum:
             return
         path, made = self._path(model), ""
@@ -100,7 +107,7 @@ class KeptFiles:
             # Readable by this user alone.
             fd, made = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}-")
             with open(fd, "wb") as file:
-                file.write(json.dumps(_header(inputs, requests)).encode() + b"\n" + requests)
+                file.write(line + b"\n" + requests)
             os.replace(made, path)
         except OSError as error:
             log.warning("cannot keep the requests of %s in the scratch folder: %s", model, error.strerror)

@@ -155,10 +155,10 @@ class VersionGate:
             after: The version.
         """
         try:
-            if before is not None:
-                requests = before.replicas.kept()
-            else:
-                requests = self._kept_files.read(self._model, after.manifest.inputs) if self._kept_files else b""
+            requests = b"" if before is None else before.replicas.kept()
+            if before is None and self._kept_files is not None:
+                requests, learned = self._kept_files.read(self._model, after.manifest.inputs)
+                self._judge.recall(learned)
             if requests:
                 self._reference = requests
                 after.replicas.remember(requests)
@@ -173,7 +173,7 @@ class VersionGate:
             if self._reference:
                 self.input_drift = input_shifts(_inputs(self._reference), _inputs(requests))
             if self._kept_files is not None:
-                self._kept_files.write(self._model, version.manifest.inputs, requests)
+                self._kept_files.write(self._model, version.manifest.inputs, requests, self._judge.to_json())
         except Exception as error:
             log.warning("cannot read the kept requests of %s: %s", self._model, error)
 

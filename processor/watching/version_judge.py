@@ -37,7 +37,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ from freshet_serving.processor.watching.delta_guard import IN_LINE, OUT_OF_LINE,
 LEAST_READABLE = 64
 LEARN, MOST_CHANGES, FACTOR = 3, 30, 2.0
 HALF_SPREAD = 0.5
+MOST_FIGURES = 1024
 
 
 class FigureLimits(NamedTuple):
@@ -172,6 +173,21 @@ class VersionJudge:
             if kind in LIMITS and LIMITS[kind] is not NEVER:
                 self._usual.setdefault((kind, what), deque(maxlen=MOST_CHANGES)).append(value)
 
+    def to_json(self) -> list[list[Any]]:
+        """Return what was learned: kind, output and values of each figure."""
+        return [[kind, what, list(values)] for (kind, what), values in self._usual.items()]
+
+    def recall(self, learned: Any) -> None:
+        """Take over what to_json() has returned before a restart; anything else is left out.
+
+        Args:
+            learned: The parsed JSON.
+        """
+        for entry in learned[:MOST_FIGURES] if isinstance(learned, list) else ():
+            match entry:
+                case [str(kind), str(what), list(values)] if kind in LIMITS and all(map(_is_value, values)):
+                    self._usual[kind, what] = deque(values, MOST_CHANGES)
+
     def _worst(self, figures: Sequence[Figure]) -> Figure | None:
         """Return the first figure that is out of line, by the order of their kinds; None if none is."""
         beyond = [figure for figure in figures if figure.kind in LIMITS and figure.value > self._limit(figure)[0]]
@@ -239,6 +255,10 @@ def version_figures(before: RequestScores, after: RequestScores) -> list[Figure]
 
 def _varies(scores: NDArray[np.float64]) -> bool:
     return float(np.ptp(scores)) > ALIKE * float(np.abs(scores).mean())
+
+
+def _is_value(value: Any) -> bool:
+    return type(value) in (int, float) and value >= 0
 
 
 def _amount(kind: str, value: float) -> str:

@@ -51,15 +51,15 @@ class Files:
     """Kept files of one model, in memory."""
 
     def __init__(self, requests=b""):
-        self.requests = requests
+        self.requests, self.learned = requests, None
 
     def read(self, model, inputs):
         assert (model, inputs) == ("small", ["a"])
-        return self.requests
+        return self.requests, self.learned
 
-    def write(self, model, inputs, requests):
+    def write(self, model, inputs, requests, learned):
         assert (model, inputs) == ("small", ["a"])
-        self.requests = requests
+        self.requests, self.learned = requests, learned
 
 
 @pytest.fixture
@@ -133,6 +133,17 @@ def test_requests_survive_a_restart():
     VersionGate("small", ModelPolicy, FakeClock(), files).keep(SERVED)
     VersionGate("small", ModelPolicy, FakeClock(), files).took_over(None, after)
     assert after.replicas.remembered == [b"requests"]
+
+
+def test_limits_that_were_learned_survive_a_restart():
+    files, before = Files(), VersionGate("small", ModelPolicy, FakeClock())
+    before._kept_files = files
+    for number in range(2, 3 + LEARN):
+        before.judge(Version(GOOD, number=number - 1), Version(GOOD * 1.01, number=number))
+    before.keep(SERVED)
+    after = VersionGate("small", ModelPolicy, FakeClock(), files)
+    after.took_over(None, SERVED)
+    assert after.judge(SERVED, Version(GOOD * 1.6)).outcome == OUT_OF_LINE
 
 
 def test_nothing_is_written_without_requests_or_a_folder(gate):

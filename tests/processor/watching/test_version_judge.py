@@ -1,5 +1,7 @@
 """Good retrains and bad ones, as the same rows' scores show them."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -77,6 +79,17 @@ def test_limits_are_learned_from_good_changes():
     verdict = judge.judge(SERVED, livelier)
     assert (verdict.outcome, verdict.kind) == (OUT_OF_LINE, "disorder")
     assert f"the last {LEARN} changed it by up to" in verdict.reason
+
+
+def test_what_was_learned_is_recalled_and_nothing_else():
+    judge, again = VersionJudge(), VersionJudge()
+    for seed in range(LEARN):
+        judge.learn(judge.judge(SERVED, retrained(0.2, seed)).figures)
+    again.recall(json.loads(json.dumps(judge.to_json())))
+    assert again.to_json() == judge.to_json()
+    again.recall(None)
+    again.recall([7, [], ["mean"], ["other", "", [1.0]], ["mean", "ctr", ["x"]], ["mean", "ctr", [float("nan")]]])
+    assert again.to_json() == judge.to_json()
 
 
 def test_nothing_that_is_learned_lifts_a_limit_above_its_ceiling():
