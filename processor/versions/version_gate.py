@@ -180,7 +180,8 @@ class VersionGate:
     def _learn(self, served: int) -> None:
         """Learn from the change that led to the served version, once."""
         if (verdict := self.verdicts.get(served)) is not None:
-            self._judge.learn(verdict.figures)
+            if verdict.outcome != UNJUDGED:
+                self._judge.learn(verdict.figures)
             self.verdicts = {number: one for number, one in self.verdicts.items() if number != served}
 
     def _scored(self, before: ScoredVersion, after: ScoredVersion) -> GateVerdict:

@@ -42,7 +42,7 @@ export function heldVersion(name, version, why, verdict, served, done) {
 }
 
 function shown({ kind, value }) {
-  if (TIMES.includes(kind)) return `${Math.exp(value).toPrecision(3)} times`;
+  if (TIMES.includes(kind)) return `${Number(Math.exp(value).toPrecision(3))} times`;
   if (SHARES.includes(kind)) return `${(100 * value).toFixed(1)} %`;
   return Number(value).toPrecision(2);
 }

@@ -113,6 +113,14 @@ def test_gate_learns_from_versions_that_are_still_served_when_the_next_one_comes
     assert gate.judge(Version(GOOD, number=LEARN + 1), Version(GOOD * 1.6, number=10)).outcome == OUT_OF_LINE
 
 
+def test_gate_learns_nothing_from_versions_that_it_could_not_judge(gate):
+    alike = np.resize(GOOD[:4], ROWS)
+    for number in range(2, 3 + LEARN):
+        gate.judge(Version(alike, number=number - 1), Version(alike, number=number))
+    assert set(gate.outcomes) == {UNJUDGED}
+    assert gate.judge(SERVED, Version(GOOD * 1.6, number=20)).outcome == IN_LINE
+
+
 def test_verdicts_are_bounded(gate):
     for number in range(2, MOST_VERDICTS + 10):
         gate.judge(Version(GOOD, kept=b"", number=1), Version(GOOD, number=number))
