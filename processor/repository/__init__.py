@@ -20,7 +20,6 @@ from freshet_serving.processor.repository.keyring import (
     TrustMemory,
     check_downgrade,
     default_memory,
-    newest_trusted,
 )
 from freshet_serving.processor.repository.log.chain_record import (
     CHAIN,
@@ -94,6 +93,7 @@ from freshet_serving.processor.repository.version import (
     GRAPH,
     MANIFEST,
     SNAPSHOTS,
+    WARMUP,
     SnapshotManifest,
     VersionReader,
     VersionWriter,
@@ -103,9 +103,7 @@ from freshet_serving.processor.repository.version import (
 )
 from freshet_serving.processor.repository.version_records import (
     WITHDRAW,
-    WITHDRAWN,
     VersionRecord,
-    VersionRecords,
 )
 from freshet_serving.processor.repository.warmup import (
     GENERATION,
@@ -116,7 +114,6 @@ from freshet_serving.processor.repository.warmup import (
     REQUEST,
     ROW,
     TIME,
-    WARMUP,
     carry_warmup,
     dump_warmup,
     parse_warmup,
@@ -153,7 +150,6 @@ __all__ = [
     "TIME",
     "WARMUP",
     "WITHDRAW",
-    "WITHDRAWN",
     "ChainLink",
     "ChainRecord",
     "ChangeLog",
@@ -176,7 +172,6 @@ __all__ = [
     "VersionContents",
     "VersionReader",
     "VersionRecord",
-    "VersionRecords",
     "VersionStorage",
     "VersionWriter",
     "add_file",
@@ -198,7 +193,6 @@ __all__ = [
     "listed",
     "lookup_of",
     "narrowed",
-    "newest_trusted",
     "open_repository",
     "open_snapshot",
     "open_store",

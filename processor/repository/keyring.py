@@ -322,16 +322,6 @@ class TrustMemory:
         return self.folder / f"{model}.json"
 
 
-def newest_trusted(memory: TrustMemory | None, model: str) -> int:
-    """Return the newest version of a model that was served before; 0 if nothing is remembered.
-
-    Args:
-        memory: The trust memory, or None.
-        model: Name of the model.
-    """
-    return memory.of(model).newest if memory is not None else 0
-
-
 def check_downgrade(newest: int, number: int) -> None:
     """Raise Corrupt if a version is older than the newest that was trusted.
 

@@ -47,6 +47,7 @@ from freshet_serving.processor.repository.storage import FolderStorage, VersionS
 
 MANIFEST = "model.json"
 DENSE = "dense.safetensors"
+WARMUP = "warmup.safetensors"
 DELTAS = "deltas"
 SNAPSHOTS = "snapshots"
 SNAPSHOT_FORMAT = "freshet-snapshot/1"

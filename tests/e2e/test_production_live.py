@@ -8,8 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.repository.warmup import WARMUP
+from freshet_serving.processor.repository.version import WARMUP, VersionReader
 from tests.e2e.asking import rpc_messages
 from tests.e2e.servers import LiveServer
 from tests.support.packages import make_weights, write_package

@@ -1,6 +1,7 @@
 """Rollback across versions on live servers under load: no request fails, one digest, also over restarts."""
 
 import json
+import os
 import signal
 import threading
 
@@ -10,7 +11,7 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.servers import ALONE, LiveServer
 from tests.serving.commands.running import run
-from tests.support.object_stage import served
+from tests.support.object_stage import ReplicaSet, served, upload_package
 from tests.support.packages import make_delta, write_package
 from tests.support.waiting import until
 
@@ -96,3 +97,28 @@ def test_bad_night_is_gone_back_from_under_load_with_a_restart_in_between(tmp_pa
         assert [(entry["version"], entry["state"]) for entry in history] == [
             (3, "withdrawn"), (2, "available"), (1, "available"),
         ]  # fmt: skip
+
+
+def test_mirrors_of_an_object_store_go_back_together_and_an_empty_one_follows(store, tmp_path):
+    address, env = store.address("prod"), {**os.environ, "FRESHET_MIRROR": str(tmp_path / "writer")}
+    for version in (1, 2):
+        upload_package(store, address, tmp_path / f"package-{version}", version=version, seed=version)
+    with ReplicaSet(address, env, tmp_path, 3) as fleet:
+        until(lambda: fleet.generations() == ["2.0"] * 3, within_s=30)
+        with Load(fleet.servers[0]) as one, Load(fleet.servers[1]) as other:
+            # A killed server has the withdrawn version in its mirror, and must not serve it when it is back.
+            fleet.servers[2].process.kill()
+            fleet.servers[2].__exit__()
+            admin = ("--admin", f"http://127.0.0.1:{fleet.servers[0].admin_port}")
+            assert run("rollback", "small", *admin).splitlines()[0] == "small 1.0"
+            until(lambda: fleet.servers[1].generation("small") == "1.0", within_s=60)
+            fleet.start(2).wait_ready()
+            until(lambda: fleet.generations() == ["1.0"] * 3, within_s=60)
+        assert one.failed == other.failed == []
+        assert one.generations == other.generations == ["2.0", "1.0"]
+        digests = fleet.digests()
+        assert len(set(digests)) == 1
+        fleet.servers[1].__exit__()
+        fleet.mirrors[1] = tmp_path / "an empty mirror"
+        fleet.start(1).wait_ready()
+        assert fleet.digests() == digests

@@ -25,7 +25,7 @@ from freshet_serving.processor.errors import BadInput, Corrupt, NotReady, printa
 from freshet_serving.processor.package import KEY_ID, SIGNATURE, Manifest, Signer, read_file
 from freshet_serving.processor.package import SIGNED as MANIFEST_SIGNED
 from freshet_serving.processor.repository.storage import VersionStorage
-from freshet_serving.processor.repository.warmup import WARMUP
+from freshet_serving.processor.repository.version import WARMUP
 
 FORMAT, SIGNED_FORMAT = "freshet-record/1", "freshet-record/2"
 CHAIN = "chain"
