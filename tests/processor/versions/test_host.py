@@ -384,3 +384,17 @@ def test_start_without_its_store_waits_for_the_store(tmp_path, monkeypatch):
         until(lambda: processor.host.ready, processor.poll)
         assert processor.host.pending_models == []
         assert processor.process(request([0])).generation == Generation(1, 0)
+
+
+def test_kept_requests_survive_a_restart_in_the_scratch_folder(root, open_processor, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    first = open_processor(scratch=str(scratch))
+    first.process(request([1, 2, 3]))
+    kept = first.host.model("small").pick().replicas.kept()
+    for _ in range(2):
+        first.host._keep()
+    first.close()
+    again = open_processor(scratch=str(scratch))
+    assert again.host.model("small").pick().replicas.kept() == kept
+    assert open_processor().host.model("small").pick().replicas.kept() == b""
