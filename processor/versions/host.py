@@ -43,7 +43,7 @@ from freshet_serving.processor.versions.routes import VersionStatus, find
 from freshet_serving.processor.versions.score_watch import ScoreWatch
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.version_decisions import (
-    describe_versions,
+    describe_served,
     reject_version,
     release_version,
 )
@@ -468,20 +468,12 @@ class ModelHost(ABC):
         return roll_back(served, RollbackTarget.parse(str(generation)) if generation else None, reason)
 
     def versions(self, model: str) -> list[dict[str, Any]]:
-        """Return the versions of a model with what was decided about each (version_decisions.describe_versions).
+        """Return the versions of a model with what was decided about each (version_decisions.describe_served).
 
         Args:
             model: Name of the model.
         """
-        served = self.model(model)
-        entries, routes = describe_versions(self.repository, model), served.routes
-        default = routes.default.manifest.version if routes.default is not None else 0
-        for entry in entries:
-            version = served.served.get(entry["version"]) if entry["state"] != "candidate" else None
-            entry["generation"] = str(version.generation) if version is not None else ""
-            entry["default"] = version is not None and version.manifest.version == default
-            entry["labels"] = sorted(n for n, v in routes.labels.items() if v == entry["version"])
-        return entries
+        return describe_served(self.repository, self.model(model).routes)
 
     def release_version(self, model: str, version: int, reason: str = "") -> list[str]:
         """Let servers choose a version that was held, withdrawn or kept as a candidate; return this server's events.

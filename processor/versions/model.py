@@ -247,17 +247,6 @@ class ServedModel(RoutedModel):
         link = change_log.history.links.get(version.digest)
         return list(change_log.history.back(link)) if link is not None else []
 
-    def choosable(self, after: int, until: int) -> tuple[int, ...]:
-        """Return the versions of the repository that nothing bars, ascending.
-
-        Args:
-            after: Only versions after this one.
-            until: Only versions up to this one.
-        """
-        known = self._repository.versions(self.name)
-        barred = self.decisions.binding(known)
-        return tuple(number for number in known if after < number <= until and number not in barred)
-
     def unload(self, number: int) -> None:
         """Stop serving a version; requests already queued for it are still answered."""
         with self._lock:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from freshet_serving.processor.errors import Conflict, NotFound, NotReady, SigningKeyRequired
 from freshet_serving.processor.repository import (
@@ -29,6 +29,10 @@ from freshet_serving.processor.repository import (
     listed,
     root_hash,
 )
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.routes import Routes
+    from freshet_serving.processor.versions.served_version import ServedVersion
 
 log = logging.getLogger("freshet.model")
 
@@ -93,6 +97,17 @@ class VersionDecisions:
             if number in numbers and number not in standing and self._repository.root_of(self._model, number) == root:
                 barred.setdefault(number, why)
         return barred
+
+    def choosable(self, after: int, until: int) -> tuple[int, ...]:
+        """Return the versions of the repository that nothing bars, ascending.
+
+        Args:
+            after: Only versions after this one.
+            until: Only versions up to this one.
+        """
+        known = self._repository.versions(self._model)
+        barred = self.binding(known)
+        return tuple(number for number in known if after < number <= until and number not in barred)
 
     def read(self, known: Iterable[int]) -> set[int]:
         """Take over what bars versions by now; return those that are barred since the last call.
@@ -297,6 +312,25 @@ def check_exists(repository: Repository, model: str, number: int) -> None:
     if number not in known:
         there = listed(map(str, reversed(known)))
         raise NotFound(f"version {number} of model {model[:64]!r} is not in the repository, which holds {there}")
+
+
+def describe_served(repository: Repository, routes: Routes[ServedVersion]) -> list[dict[str, Any]]:
+    """Return the entries of describe_versions() with what a server does with each version.
+
+    Args:
+        repository: The model repository.
+        routes: The routes of the model.
+
+    Returns:
+        Entries with, in addition, `generation` ("" if it is not served), `default` and `labels`.
+    """
+    entries = describe_versions(repository, routes.model)
+    for entry in entries:
+        version = routes.served.get(entry["version"]) if entry["state"] != "candidate" else None
+        entry["generation"] = str(version.generation) if version is not None else ""
+        entry["default"] = version is not None and version is routes.default
+        entry["labels"] = sorted(label for label, number in routes.labels.items() if number == entry["version"])
+    return entries
 
 
 def describe_versions(repository: Repository, model: str) -> list[dict[str, Any]]:

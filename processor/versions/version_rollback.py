@@ -115,7 +115,7 @@ def _to_version(model: ServedModel, target: RollbackTarget, served: Generation, 
     done = RollbackResult(here, [], model.history(target.version).top + 1, recorded=True)
     if step != here.step:
         done = model.rollback(Generation(target.version, step), reason)
-    known = model.choosable(target.version, served.version)
+    known = model.decisions.choosable(target.version, served.version)
     line = f"rolled back from {served} to {done.generation}{f': {reason}' if reason else ''}"
     if target.version in model.routes.traffic.out:
         model.readmit(target.version)
@@ -135,7 +135,7 @@ def _before(model: ServedModel, served: Generation) -> RollbackTarget:
     steps = [link.step for link in model.line(served.version)]
     if len(steps) > 1:
         return RollbackTarget(served.version, steps[1])
-    earlier = model.choosable(0, served.version)[:-1]
+    earlier = model.decisions.choosable(0, served.version)[:-1]
     if not earlier:
         raise Conflict(f"rollback: nothing was served before {served}; name a generation")
     return RollbackTarget(earlier[-1])

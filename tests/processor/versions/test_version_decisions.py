@@ -7,7 +7,12 @@ from freshet_serving.processor.repository.log.chain_record import HOLD
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version_records import WITHDRAW
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.version_decisions import describe_versions, reject_version, release_version
+from freshet_serving.processor.versions.version_decisions import (
+    describe_served,
+    describe_versions,
+    reject_version,
+    release_version,
+)
 from tests.processor.versions.models import USERS, open_model
 from tests.support.packages import write_package
 from tests.support.signing import reads, writes
@@ -126,3 +131,16 @@ def test_candidate_is_listed_released_and_rejected_like_a_version(root):
     assert [(one.version, one.action, one.manifest) for one in released] == [
         (3, "release", Repository(made).root_of("small", 3))
     ]
+
+
+def test_server_lists_what_it_does_with_each_version(root):
+    model = open_model(root, policy=policy(labels={"old": 1}))
+    reject_version(Repository(root), "small", 2, "labels were all 0", "ann")
+    model.poll()
+    newest, oldest = describe_served(Repository(root), model.routes)
+    assert (newest["version"], newest["state"], newest["reason"], newest["by"]) == (
+        2, "withdrawn", "labels were all 0", "ann"
+    )  # fmt: skip
+    assert (newest["generation"], newest["default"], newest["labels"]) == ("", False, [])
+    assert (oldest["version"], oldest["state"], oldest["generation"]) == (1, "available", "1.0")
+    assert (oldest["default"], oldest["labels"]) == (True, ["old"])
