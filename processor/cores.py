@@ -174,6 +174,32 @@ def _memory_nbytes(root: Path) -> int | None:
     return min(limits, default=None)
 
 
+def free_memory(root: Path = Path("/")) -> float:
+    """Return the share of the memory that this process may still use, of the machine and of its groups; 1.0 if unknown.
+
+    Args:
+        root: The folder that contains proc and sys.
+    """
+    shares = []
+    for folder in _folders(root, "memory"):
+        for most, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            match _words(folder / most), _words(folder / used):
+                case [limit], [current] if limit.isdecimal() and current.isdecimal() and 0 < int(limit) < UNLIMITED:
+                    # Cached pages of files count as used, and are free to take.
+                    cached = _named(folder / "memory.stat", "inactive_file")
+                    shares.append(1 - max(0, int(current) - cached) / int(limit))
+    if total := _named(root / MEMINFO, "MemTotal:"):
+        shares.append(_named(root / MEMINFO, "MemAvailable:") / total)
+    return max(0.0, min(shares, default=1.0))
+
+
+def _named(file: Path, name: str) -> int:
+    """Return the number that follows a name in a file of the system; 0 if there is none."""
+    words = _words(file)
+    pairs = (int(value) for key, value in zip(words, words[1:]) if key == name and value.isdecimal())
+    return next(pairs, 0)
+
+
 def _folders(root: Path, controller: str) -> Iterator[Path]:
     """Yield every folder that may limit this process: of its groups and all above them, as far as they are visible."""
     for line in _text(root / CGROUP).splitlines():

@@ -81,6 +81,7 @@ class ProcessorConfig(SessionConfig):
         strict: True if a model that exists and cannot be served aborts the start; else the others are served.
         max_staleness_s: See ModelHost.
         ready_when_empty: See ModelHost.
+        scratch: See ModelHost.
         keyring: Keys that must have signed what is served.
         mirror: See processor.repository.mirror.repositories.
         mirror_bytes: See processor.repository.mirror.repositories.
@@ -98,6 +99,7 @@ class ProcessorConfig(SessionConfig):
     strict: bool = True
     max_staleness_s: float = 0.0
     ready_when_empty: bool = False
+    scratch: str = ""
     keyring: Keyring = NO_KEYS
     mirror: str = ""
     mirror_bytes: int = 0
@@ -146,6 +148,7 @@ class InProcessHost(ModelHost):
         super().__init__(
             repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
             config.policies, config.delta_guard, config.max_staleness_s, config.ready_when_empty,
+            config.scratch,
         )  # fmt: skip
         self.predictor = InProcessPredictor(self, Groups(config, clock), clock, config.limits)
         self._forked = False

@@ -201,5 +201,22 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
         "shadow": routes.shadow.manifest.version if routes.shadow else None,
         "out": {str(version): asdict(out) for version, out in sorted(routes.traffic.out.items())},
         "versions": [asdict(s) for s in model.status()],
+        "gate": _describe_gate(model),
         "served": served,
     }
+
+
+def _describe_gate(model: ServedModel) -> dict[str, Any]:
+    """Return the versions that are held, and the newest verdicts on new versions."""
+    verdicts = {
+        str(number): {
+            "outcome": verdict.outcome,
+            "reason": verdict.reason,
+            "rows": verdict.rows,
+            "unreadable": verdict.unreadable,
+            "figures": [figure._asdict() for figure in verdict.figures],
+        }
+        for number, verdict in model.gate.verdicts.items()
+    }
+    held = {str(number): why for number, why in sorted(model.decisions.held.items())}
+    return {"held": held, "verdicts": verdicts}

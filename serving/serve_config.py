@@ -228,7 +228,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     scratch: str = field(
         default="",
         metadata=option(
-            "Folder for rows that deltas change in tables with a memory limit",
+            "Folder for rows that deltas change in tables with a memory limit, and, if named, for kept requests",
             heading=TABLES,
             folded=True,
             empty="the system's",

@@ -106,6 +106,7 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
         "delta_guard": config.delta_guard,
         "max_staleness_s": config.max_staleness_s,
         "ready_when_empty": config.ready_when_empty,
+        "scratch": config.scratch,
         "keyring": config.keyring(),
         "limits": RequestLimits.of(config),
         "strict": config.strict,

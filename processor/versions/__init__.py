@@ -9,6 +9,11 @@ part_restoration  the delta that takes features, or rows and weights, back alone
 timeline        the newest records of a version in a form for people
 pre_deploy_check  check deltas before they are served, and keep what monitoring needs afterwards
 preview         score recently requested rows under a state that is not served yet
+kept_requests   kept requests as bytes: columns that another version, and a file, can hold
+kept_file       kept requests over a restart, in the scratch folder
+request_scoring  score kept requests under one version
+version_gate    judge a new version by kept requests before it takes over
+bake_time       how long a replaced version stays loaded
 served_version  a loaded version, writer side: stage, flip, reclaim, undo
 replica         a loaded version, reader side: what sessions pin and run; its warm-up
 control         the shared words that a flip changes, mapped by all processes
@@ -35,6 +40,7 @@ __all__ = [
     "policy",
     "preview",
     "replica",
+    "request_scoring",
     "routes",
     "served_version",
     "timeline",

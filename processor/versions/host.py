@@ -33,6 +33,7 @@ from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
+from freshet_serving.processor.versions.kept_file import INTERVAL_S, KeptFiles
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.poll_rounds import PollRounds
@@ -87,6 +88,7 @@ class ModelHost(ABC):
         delta_guard: str = ON,
         max_staleness_s: float = 0.0,
         ready_when_empty: bool = False,
+        scratch: str = "",
     ) -> None:
         """Create the host without loading anything; load_all() does that.
 
@@ -103,6 +105,7 @@ class ModelHost(ABC):
                 section.
             max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
             ready_when_empty: Be ready while there is no model.
+            scratch: Folder that keeps requests over a restart (processor.versions.kept_file); "" for none.
         """
         self.repository = repository
         self.trainers = TrainerWatch(repository, clock.now_s)
@@ -121,12 +124,13 @@ class ModelHost(ABC):
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
         self._policies = policies or {}
+        self._kept_files = KeptFiles(scratch, repository.root, clock) if scratch else None
         guarded = DeltaBounds(mode=delta_guard)
         self._default = ModelPolicy(delta_guard=guarded, given=frozenset({"delta_guard"} if delta_guard != ON else ()))
         # Time at which a model whose poll() failed is polled again.
         self._resting: dict[str, float] = {}
         self._periodic_threads: list[PeriodicThread] = []
-        self._beats = 0
+        self._beats, self._keeping = 0, False
         self._rounds = PollRounds(self._poll_model)
         self._max_staleness_s, self._told_unready = max_staleness_s, ""
         self._told_concerns: tuple[str, ...] = ()
@@ -630,7 +634,7 @@ class ModelHost(ABC):
     def _new_model(self, name: str) -> ServedModel:
         return ServedModel(
             name, self.repository, self._load_version, self.connect, self._clock, self.on_routes_changed,
-            self._policy(name),
+            self._policy(name), self._kept_files,
         )  # fmt: skip
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
@@ -642,6 +646,7 @@ class ModelHost(ABC):
         self._periodic_threads = [
             PeriodicThread(self._look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
             PeriodicThread(self._scrub, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
+            PeriodicThread(self._keep, INTERVAL_S, INTERVAL_S, "freshet-kept"),
         ]
         if self._budgets:
             self._periodic_threads.append(PeriodicThread(self._maintain))
@@ -690,6 +695,16 @@ class ModelHost(ABC):
 
     def _scrub(self) -> bool:
         report(log, self.examine())
+        return False
+
+    def _keep(self) -> bool:
+        """Follow the requests of the version that answers by default, for every model; not at once after a start."""
+        if not self._keeping:
+            self._keeping = True
+            return False
+        for model in self._models.values():
+            if (version := model.routes.default) is not None:
+                model.gate.keep(version)
         return False
 
     def _maintain(self) -> bool:

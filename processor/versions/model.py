@@ -56,6 +56,7 @@ from freshet_serving.processor.repository import (
     root_hash,
     sha256,
 )
+from freshet_serving.processor.versions.bake_time import BakeTime
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import (
     DirtyVersions,
@@ -65,6 +66,7 @@ from freshet_serving.processor.versions.failed_versions import (
     report,
 )
 from freshet_serving.processor.versions.held_deltas import held_reason, publish_anew, sound_behind
+from freshet_serving.processor.versions.kept_file import KeptFiles
 from freshet_serving.processor.versions.log_applier import LogApplier, RebuildRequired
 from freshet_serving.processor.versions.part_restoration import publish_part
 from freshet_serving.processor.versions.policy import ModelPolicy
@@ -76,6 +78,7 @@ from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, R
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
 from freshet_serving.processor.versions.timeline import timeline
 from freshet_serving.processor.versions.version_decisions import VersionDecisions, check_exists
+from freshet_serving.processor.versions.version_gate import VersionGate, VersionHeld
 from freshet_serving.processor.watching import DIVERGED, OFF, AutoRollback, ChainStatus, LabelSums, Sketch
 
 log = logging.getLogger("freshet.model")
@@ -93,6 +96,7 @@ class ServedModel(RoutedModel):
         clock: Clock,
         changed: Callable[[], None] = lambda: None,
         policy: ModelPolicy | None = None,
+        kept_files: KeptFiles | None = None,
     ) -> None:
         """Create the model without loading a version.
 
@@ -104,6 +108,7 @@ class ServedModel(RoutedModel):
             clock: Source of time.
             changed: Called after `routes` was replaced.
             policy: The configured policy; what the repository has kept overrides it.
+            kept_files: Keeps requests over a restart; None if nothing does.
         """
         super().__init__(name, repository, clock, changed, policy)
         self._load, self._connect = load, connect
@@ -124,6 +129,8 @@ class ServedModel(RoutedModel):
         self.damaged: Counter[str] = Counter()
         """Number of times that a version was unloaded as damaged, by the damaged file."""
         self.guard_stats = GuardStats()
+        self.gate = VersionGate(name, lambda: self.policy, clock, kept_files)
+        self._bake = BakeTime(clock)
 
     def chain(self, version: int) -> ChainStatus | None:
         """Return how a loaded version stands against its change log; None if it is not loaded."""
@@ -158,7 +165,8 @@ class ServedModel(RoutedModel):
             for number, version in list(self.served.items()):
                 if version.torn:
                     events += self._unload_corrupt(number, version, TORN)
-            if self._folder.changed() or self._refusals.changed() or self.decisions.changed():
+            due = self._bake.end_if_due(self.policy.bake_s) | self._folder.changed()
+            if due or self._refusals.changed() or self.decisions.changed():
                 try:
                     events += self._poll_versions()
                 except Exception:
@@ -524,7 +532,7 @@ class ServedModel(RoutedModel):
         newest = max(chosen, default=0)
         self._coming.clear()
         self._log_appliers = {number: self._log_appliers[number] for number in self.served}
-        events = []
+        events, default = [], self.routes.default
         first = wanted | (chosen - self._unloaded)
         # The newest trusted version first: an older one may only be served beside it.
         trusted = self.decisions.newest_trusted()
@@ -539,8 +547,14 @@ class ServedModel(RoutedModel):
         # A barred version goes on until what is chosen instead is loaded.
         if (newest in self.served or not chosen) and self.routes.traffic.barred != barred.keys():
             self._publish(lambda routes: {"traffic": replace(routes.traffic, barred=frozenset(barred))})
+        if default is not None and self.routes.default is not None:
+            replaced = default.manifest.version
+            if self.routes.default.manifest.version != replaced:
+                # A version that was gone back from is not one to go back to.
+                self._bake.begin(0 if replaced in barred else replaced)
+                self._bake.end_if_due(self.policy.bake_s)
         if newest in self.served and (policy.versions or newest >= self.decisions.newest_trusted()):
-            for number in [v for v in self.served if v not in chosen and v not in wanted]:
+            for number in [v for v in self.served if v not in chosen | wanted | {self._bake.number}]:
                 self._drop(number)
                 events.append(f"{self.name} version {number} unloaded")
         events += self._tell_barred(barred)
@@ -612,6 +626,8 @@ class ServedModel(RoutedModel):
             repeated = before is not None and before.error == str(error)
             self._state(VersionStatus(number, END, str(error)))
             return [] if repeated else [FailureMessage(f"{self.name} version {number} waits: {error}")]
+        except VersionHeld as held:
+            return [FailureMessage(f"{self.name} version {number} is {held}")]
         except FreshetError as error:
             self._refusals.note(number, seen)
             self._state(VersionStatus(number, END, str(error)))
@@ -633,6 +649,9 @@ class ServedModel(RoutedModel):
                 if not beside and number not in self.policy.versions.versions:
                     check_downgrade(trusted, number)
             version, log_applier = self._rebuild(number)
+            served = self.routes.default
+            if by_itself:
+                self._pass_gate(number, version)
         except Exception as error:
             if not isinstance(error, FreshetError):
                 error = load_error(f"version {number} of {self.name}", error)
@@ -641,7 +660,28 @@ class ServedModel(RoutedModel):
         self._log_appliers[number] = log_applier
         self._refusals.forget(number)
         self._serve(number, version)
+        self.gate.took_over(served, version)
         return version
+
+    def _pass_gate(self, number: int, version: ServedVersion) -> None:
+        """Judge a version that is about to take over by itself; raise VersionHeld if it must not.
+
+        Args:
+            number: The version.
+            version: The loaded version, which is closed if it is held.
+        """
+        served = self.routes.default
+        newer = served is not None and served.manifest.version < number
+        if served is None or not newer or not self.gate.judges or self.vouched(number):
+            return
+        if (reason := self.gate.check(served, version)) and (why := self.decisions.hold(number, reason)):
+            version.close()
+            raise VersionHeld(why)
+
+    def vouched(self, number: int) -> bool:
+        """Report whether a person has named a version, or released it: it is not judged."""
+        named = {*self._by_hand, *self.labels.values(), *self.policy.versions.versions}
+        return number in named or self.decisions.released(number)
 
     def _rebuild(self, number: int, target: ChainLink | None = None) -> tuple[ServedVersion, LogApplier]:
         """Return an open version as its change log has it, and its applier.

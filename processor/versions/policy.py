@@ -11,6 +11,9 @@ file until it is unset.
     shadow         label that receives a copy of requests; shadow_share: of this share of them
     guard          bounds of a canary: processor.watching.canary_judge.CanaryBounds
     delta_guard    bounds of a delta: processor.watching.delta_guard.DeltaBounds
+    unjudged       "serve" | "hold": what to do with a new version that the gate cannot judge
+                   (processor.versions.version_gate)
+    bake_s         seconds for which a replaced version stays loaded (processor.versions.bake_time)
     max_rows       rows of a request, instead of the server's limit; max_ids, max_cells: likewise
                    (processor.features.limits)
 """
@@ -30,6 +33,8 @@ from freshet_serving.processor.watching import CanaryBounds, DeltaBounds
 LATEST = re.compile(r"latest:([1-9][0-9]{0,5})")
 MAX_VERSIONS, MAX_LABELS = 1000, 64
 DEFAULT_SHADOW_SHARE = 0.1
+SERVE, HOLD = "serve", "hold"
+MAX_BAKE_S = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class ModelPolicy:
         shadow_share: Share of requests that are copied.
         guard: Bounds of a canary.
         delta_guard: Bounds of a delta.
+        unjudged: SERVE or HOLD, for a new version that the gate cannot judge.
+        bake_s: Seconds for which a replaced version stays loaded.
         max_rows: Rows of a request; 0 for the server's limit.
         max_ids: Ids of a request; 0 for the server's limit.
         max_cells: Values that an imported model's own graph computes for a request; 0 for the server's limit.
@@ -100,6 +107,8 @@ class ModelPolicy:
     shadow_share: float = DEFAULT_SHADOW_SHARE
     guard: CanaryBounds = field(default_factory=CanaryBounds)
     delta_guard: DeltaBounds = field(default_factory=DeltaBounds)
+    unjudged: str = SERVE
+    bake_s: float = 600.0
     max_rows: int = 0
     max_ids: int = 0
     max_cells: int = 0
@@ -194,6 +203,18 @@ def _salt(raw: Any, where: str) -> int:
     return raw
 
 
+def _unjudged(raw: Any, where: str) -> str:
+    if raw not in (SERVE, HOLD):
+        raise BadInput(f"{where}: expected {SERVE!r} or {HOLD!r}, got {str(raw)[:40]!r}")
+    return str(raw)
+
+
+def _bake_s(raw: Any, where: str) -> float:
+    if type(raw) not in (int, float) or not 0 <= raw <= MAX_BAKE_S:
+        raise BadInput(f"{where}: expected 0 to {MAX_BAKE_S:g} seconds, got {str(raw)[:40]!r}")
+    return float(raw)
+
+
 def _most(raw: Any, where: str) -> int:
     if type(raw) is not int or not 1 <= raw <= 1 << 31:
         raise BadInput(f"{where}: expected 1 to {1 << 31}, got {str(raw)[:40]!r}")
@@ -210,6 +231,8 @@ _PARSERS: dict[str, Any] = {
     "shadow_share": _share,
     "guard": CanaryBounds.parse,
     "delta_guard": DeltaBounds.parse,
+    "unjudged": _unjudged,
+    "bake_s": _bake_s,
     "max_rows": _most,
     "max_ids": _most,
     "max_cells": _most,

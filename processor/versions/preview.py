@@ -71,10 +71,12 @@ class SampleRows(NamedTuple):
     Attributes:
         bound: The bound request.
         rows: Number of rows.
+        inputs: Its inputs as sent, with what was looked up for it; None if they are not known.
     """
 
     bound: BoundRequest
     rows: int
+    inputs: Mapping[str, Column] | None = None
 
 
 class SampleScores(NamedTuple):
@@ -147,11 +149,17 @@ class Preview:
         if bound.ids <= IDS_OF_ONE:
             self.example = inputs or self.example
             rows = min(bound.rows, ROWS_OF_ONE)
-            self._gathered.append(SampleRows(bound, rows))
+            self._gathered.append(SampleRows(bound, rows, inputs))
             # Two threads that add at once may count only one of them: a few more rows are gathered then.
             self._gathered_rows += rows
             if self._gathered_rows >= self._most:
                 self.wanted = False
+
+    def kept(self) -> Sequence[SampleRows]:
+        """Return the sample, or what is being gathered if that is more. Starts gathering again when it is due."""
+        with self._lock:
+            self._renew(self._most)
+            return tuple(self._gathered) if self._gathered_rows > self._sample_rows else self._sample
 
     def look(
         self, before: PreviewState, after: PreviewState, costs: Mapping[int, float], max_rows: int, max_s: float
@@ -255,7 +263,7 @@ def runs(
         bucket: Rows per step.
     """
     part, spans, left = [], [], bucket
-    for bound, count in sample:
+    for bound, count, _ in sample:
         first = 0
         while first < count and rows:
             taken = min(count - first, left, rows)

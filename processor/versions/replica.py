@@ -33,11 +33,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Executable, Program
+from freshet_serving.processor.backends import EndedRun, Executable, Program
 from freshet_serving.processor.backends.cuda import allocator
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
 from freshet_serving.processor.features.growth_meter import growth_of
 from freshet_serving.processor.features.input_reader import blank_inputs
@@ -58,7 +59,10 @@ from freshet_serving.processor.running.warm_up import measure, warm_up
 from freshet_serving.processor.tables.remote.reader import RemoteTables
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
+from freshet_serving.processor.versions.kept_requests import dump_requests, kept_requests, parse_requests
 from freshet_serving.processor.versions.preview import Preview, PreviewResult, PreviewState
+from freshet_serving.processor.versions.request_scoring import score_requests
+from freshet_serving.processor.watching import RequestScores
 
 log = logging.getLogger("freshet.replica")
 
@@ -104,6 +108,20 @@ class Replicas(Protocol):
             generation: The new generation.
             max_rows: Maximum number of rows to score.
             max_s: Seconds that the preview may take.
+        """
+
+    def kept(self) -> bytes:
+        """Return recently answered requests (processor.versions.kept_requests); b"" if there are none."""
+
+    def remember(self, requests: bytes) -> None:
+        """Keep requests, until there are enough of one's own; those that the version cannot read are left out."""
+
+    def score(self, requests: bytes, max_s: float) -> RequestScores | None:
+        """Return the scores of kept requests under the newest state; None if they cannot be computed.
+
+        Args:
+            requests: The result of kept(), of any version.
+            max_s: Seconds that it may take.
         """
 
     def example(self) -> Mapping[str, Column | str] | None:
@@ -217,7 +235,7 @@ class Replica:
         self._buffer_pool: list[Buffers] = []
         self._borrowed: weakref.WeakSet[Buffers] = weakref.WeakSet()
         self._control, self._pins = control, Pins(control, process)
-        self._asking = threading.Lock()
+        self._asking, self._previewing = threading.Lock(), threading.Lock()
         self._frames: dict[int, PreparedFrame] = {}
         self._newest: State | None = None
         self._dense: Dense | None = None
@@ -312,12 +330,39 @@ class Replica:
         """
         if self.remote is not None:
             return None
-        with self.pinned(PREVIEW_READER) as state:
+        with self._previewing, self.pinned(PREVIEW_READER) as state:
             prepared = self._frames[frame]
             name = self.graphs.undivided.name
             before = PreviewState(state.generation.digest, state.epoch, state.tables, state.executables[name])
             after = PreviewState(generation.digest, epoch, prepared.tables, prepared.executables[name])
             return self.sample.look(before, after, self.cost, max_rows, max_s)
+
+    def kept(self) -> bytes:
+        names = {i.name for i in self.manifest.read_inputs} | {entity.key for entity in self.manifest.entities}
+        return dump_requests(kept_requests(self.sample.kept(), names))
+
+    def remember(self, requests: bytes) -> None:
+        if self.remote is not None:
+            return
+        for request in parse_requests(requests):
+            # What only another version can read is no request of this one.
+            with suppress(BadInput, EndedRun):
+                self.sample.take(self.plan.bind_inputs(request.inputs).without_flags(), request.inputs)
+
+    def score(self, requests: bytes, max_s: float) -> RequestScores | None:
+        """Score requests without reading row stores; return None if a table is in one.
+
+        Args:
+            requests: The requests.
+            max_s: Seconds that it may take.
+        """
+        if self.remote is not None:
+            return None
+        kept, run, buffers = parse_requests(requests), self.graphs.undivided, self._new_buffers()
+        with self._previewing, self.pinned(PREVIEW_READER) as pinned:
+            executables = pinned.executables[run.name]
+            state = PreviewState(pinned.generation.digest, pinned.epoch, pinned.tables, executables)
+            return score_requests(kept, self.plan, run, state, buffers, self.cost, self._clock, max_s)
 
     def example(self) -> Mapping[str, Column | str] | None:
         return self.sample.example
@@ -388,9 +433,8 @@ class Replica:
             # A request recorded before its numbers were rejected is not a fault of the version.
             with suppress(NonFiniteInput):
                 bound.append(self.plan.bind_inputs(request))
-        if self._recorded and self.remote is None:
-            for one in bound:
-                self.sample.take(one)
+                if self._recorded and self.remote is None:
+                    self.sample.take(bound[-1], request)
         if bound:
             epoch = self._control.entry(self._control.publish_seq).epoch
             run = self.graphs.undivided

@@ -1,4 +1,4 @@
-"""Watch the scores of a host's versions: eject bad canaries, follow trends, have bad deltas rolled back.
+"""Watch the scores of a host's versions: eject bad canaries, follow trends, have bad deltas and versions rolled back.
 
 The statistics are those of all processes that answer requests. processor.watching draws the conclusions; this module
 acts on them.
@@ -6,7 +6,7 @@ acts on them.
 Invariants
 - look() has one caller at a time. What it keeps by model and version is replaced as a whole, so readers need no lock.
 - look() waits for no change of a model: a rollback runs on a thread of its own, and is asked for again by every look()
-  until the delta is gone.
+  until the delta, or the version, is gone.
 """
 
 from __future__ import annotations
@@ -18,10 +18,21 @@ from functools import partial
 from typing import Protocol
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.repository import MAX_REASON
 from freshet_serving.processor.standby_thread import StandbyThread
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching import AutoRollback, CanaryEvidence, CanaryJudge, Sketch, Trend
+from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
+from freshet_serving.processor.watching import (
+    OFF,
+    AutoRollback,
+    CanaryEvidence,
+    CanaryJudge,
+    Sketch,
+    Trend,
+    VersionMonitor,
+    VersionRollback,
+)
 
 log = logging.getLogger("freshet.host")
 
@@ -50,6 +61,9 @@ class ScoreWatch:
         # By model and version.
         self._canary_judges: dict[tuple[str, int], CanaryJudge] = {}
         self._trends: dict[tuple[str, int], Trend] = {}
+        # By model: the version that answers by default, with the names of its outputs.
+        self._defaults: dict[str, tuple[int, list[str]]] = {}
+        self._monitors: dict[str, VersionMonitor] = {}
         self._undoing = StandbyThread("freshet-undo")
         self._undoing.start()
 
@@ -58,7 +72,7 @@ class ScoreWatch:
         self._undoing.close()
 
     def look(self, models: Mapping[str, ServedModel]) -> None:
-        """Judge every canary, follow the scores of every version, roll back newest deltas that turn out to be bad.
+        """Judge every canary, follow the scores of every version, roll back what turns out to be bad.
 
         An error with one model does not stop the others from being checked.
 
@@ -73,6 +87,7 @@ class ScoreWatch:
                 judges |= self._judged(model, now_s)
                 trends |= self._followed(model, now_s)
                 self._watched(model, now_s)
+                self._taken_over(model, now_s)
             except Exception:
                 log.exception("cannot check the statistics of model %s", name)
         self._canary_judges, self._trends = judges, trends
@@ -102,9 +117,18 @@ class ScoreWatch:
         """Follow the scores of the model's versions; return their trends."""
         trends = {}
         for number, version in model.routes.served.items():
-            trend = trends[model.name, number] = self.trend(model.name, number)
+            trend = trends[model.name, number] = self._trends.get((model.name, number)) or self._begun(model, version)
             trend.look(now_s, version.generation, self._evidence.sketch(version))
+        if (default := model.routes.default) is not None:
+            self._defaults[model.name] = _outputs(default)
         return trends
+
+    def _begun(self, model: ServedModel, version: ServedVersion) -> Trend:
+        """Return the trend of a version that has just come, which goes on from the version that it replaces."""
+        number, outputs = self._defaults.get(model.name, (0, []))
+        if version is model.routes.default and outputs == _outputs(version)[1]:
+            return Trend.following(self.trend(model.name, number))
+        return Trend()
 
     def _watched(self, model: ServedModel, now_s: float) -> None:
         """Monitor the newest deltas of the model's versions after deployment."""
@@ -113,6 +137,35 @@ class ScoreWatch:
             if verdict is not None:
                 # A change of the model may be in progress and take long: canaries do not wait for it.
                 self._undoing.try_run_detached(partial(_auto_rollback, model, verdict))
+
+    def _taken_over(self, model: ServedModel, now_s: float) -> None:
+        """Monitor the version that answers by default after it has taken over from another."""
+        default, bounds = model.routes.default, model.policy.delta_guard
+        if default is None or bounds.mode == OFF:
+            return
+        number, monitor = default.manifest.version, self._monitors.setdefault(model.name, VersionMonitor())
+        vouched = model.vouched(number)
+        rollback = monitor.look(bounds, now_s, number, self._evidence.sketch(default), vouched)
+        if rollback is not None:
+            self._undoing.try_run_detached(partial(_take_back, model, rollback))
+
+
+def _take_back(model: ServedModel, rollback: VersionRollback) -> None:
+    if model.pick().manifest.version != rollback.bad:
+        return
+    reason = f"rolled back automatically: {rollback.verdict.kind}: {rollback.verdict.reason}"
+    try:
+        done = roll_back(model, RollbackTarget(rollback.good), reason[:MAX_REASON])
+        log.error("%s rolled back to %s: %s", model.name, done.generation, reason)
+        model.gate.taken_back[rollback.verdict.kind] += 1
+    except Exception as error:
+        log.error("cannot roll back %s version %d: %s", model.name, rollback.bad, error)
+        # The rollback is requested again with every check.
+        time.sleep(REST_S)
+
+
+def _outputs(version: ServedVersion) -> tuple[int, list[str]]:
+    return version.manifest.version, [output.name for output in version.manifest.outputs]
 
 
 def _auto_rollback(model: ServedModel, verdict: AutoRollback) -> None:

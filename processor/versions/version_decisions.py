@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from freshet_serving.processor.errors import Conflict, NotFound, NotReady, SigningKeyRequired
 from freshet_serving.processor.repository import (
+    HOLD,
     MAX_REASON,
     RELEASE,
     WITHDRAW,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("freshet.model")
 
-ROLLBACK = "rollback"
+GATE, ROLLBACK = "gate", "rollback"
 
 
 @runtime_checkable
@@ -59,9 +60,17 @@ class VersionDecisions:
         self._seen = -1
         # Root hashes of versions that only this server withdraws.
         self._here: dict[int, str] = {}
+        # Versions that only this server holds: root hash and why.
+        self._held_here: dict[int, tuple[str, str]] = {}
         self._warned: set[tuple[int, int]] = set()
         self.barred: Mapping[int, str] = {}
         """Why each barred version of the repository is barred."""
+
+    @property
+    def held(self) -> Mapping[int, str]:
+        """The barred versions that are held, with the reason: a person is to decide about them."""
+        # The reason begins with what was done, VersionRecord.describe().
+        return {number: why for number, why in self.barred.items() if why.startswith("held")}
 
     def changed(self) -> bool:
         """Return True if there may be records that binding() has not read."""
@@ -83,6 +92,10 @@ class VersionDecisions:
         for number, root in self._here.items():
             if number in numbers and self._repository.root_of(self._model, number) == root:
                 barred.setdefault(number, "withdrawn by rollback, on this server alone")
+        for number, (root, why) in self._held_here.items():
+            # A record rules, also one that releases.
+            if number in numbers and number not in standing and self._repository.root_of(self._model, number) == root:
+                barred.setdefault(number, why)
         return barred
 
     def choosable(self, after: int, until: int) -> tuple[int, ...]:
@@ -135,6 +148,34 @@ class VersionDecisions:
             if record is None or not record.binds:
                 return number
         return 0
+
+    def released(self, number: int) -> bool:
+        """Report whether a release stands for a version."""
+        standing = self._repository.standing(self._model, [number]).get(number)
+        return standing is not None and not standing.binds
+
+    def hold(self, number: int, reason: str) -> str:
+        """Hold a version that the gate does not let pass; return why it is held, "" if it was released meanwhile.
+
+        Args:
+            number: The version.
+            reason: The gate's reason.
+        """
+        records, root = self._repository.version_records(self._model), self._repository.root_of(self._model, number)
+        try:
+            why = records.add(number, root, HOLD, reason[:MAX_REASON], GATE).describe()
+        except Conflict:
+            # Another server was first, and what it has decided stands.
+            standing = records.standing(number, root)
+            if standing is None or not standing.binds:
+                return ""
+            why = standing.describe()
+        except (NotReady, SigningKeyRequired) as error:
+            log.warning("%s version %d is held by this server alone: %s", self._model, number, error)
+            why = f"held by {GATE}, on this server alone: {reason}"
+            self._held_here[number] = root, why
+        self.barred = {**self.barred, number: why}
+        return why
 
     def withdraw(self, numbers: Iterable[int], reason: str) -> bool:
         """Withdraw versions after a rollback, oldest first; return False if some hold on this server alone.

@@ -9,6 +9,9 @@ delta_figures  figures of a delta, relative to the state before it
 delta_guard    judges whether a delta may be served, and logs the newest deltas
 drift          limits how far scores may move within an hour and a day
 post_deploy_monitor  judges whether a served delta must be rolled back
+input_drift    how far the inputs of requests have moved
+version_monitor  judges whether a version that has taken over must be taken back
+version_judge  judges whether a new version may take over
 stats      snapshots of sessions, groups, models, versions
 """
 
@@ -32,6 +35,7 @@ from freshet_serving.processor.watching.delta_guard import (
     score_shift,
 )
 from freshet_serving.processor.watching.drift import Drift
+from freshet_serving.processor.watching.input_drift import input_shifts
 from freshet_serving.processor.watching.post_deploy_monitor import AutoRollback, LabelSums, PostDeployMonitor
 from freshet_serving.processor.watching.sketch import (
     PHASES,
@@ -67,6 +71,8 @@ from freshet_serving.processor.watching.stats import (
     total,
 )
 from freshet_serving.processor.watching.trend import Trend
+from freshet_serving.processor.watching.version_judge import GateVerdict, RequestScores, VersionJudge
+from freshet_serving.processor.watching.version_monitor import VersionMonitor, VersionRollback
 
 __all__ = [
     "CHAIN_STATES",
@@ -106,11 +112,13 @@ __all__ = [
     "DeltaLog",
     "Drift",
     "Figure",
+    "GateVerdict",
     "GroupStats",
     "Histogram",
     "LabelSums",
     "ModelStats",
     "PostDeployMonitor",
+    "RequestScores",
     "RowLengths",
     "SessionStats",
     "ShadowComparison",
@@ -118,9 +126,13 @@ __all__ = [
     "StatsBlock",
     "Trend",
     "Verdict",
+    "VersionJudge",
+    "VersionMonitor",
+    "VersionRollback",
     "VersionStats",
     "delta_figures",
     "first_lost",
+    "input_shifts",
     "is_quiet",
     "longest_row",
     "note_batch",

@@ -123,7 +123,7 @@ class PostDeployMonitor:
             self._before, self._told = (self._before if back else None), []
             return None
         if generation != self._seen:
-            if self._monitored is None or _full(bounds, mine):
+            if self._monitored is None or is_full(bounds, mine):
                 self._settle(mine, bounds)
                 self._good, self._monitored, self._began = self._seen, generation, (now_s, sketch)
             self._seen = generation
@@ -136,7 +136,7 @@ class PostDeployMonitor:
             verdict = verdict or _miscalibrated(bounds, self._calibrated, self._calibrated_now)
             if verdict is not None:
                 return AutoRollback(self._monitored, self._good, verdict)
-        if now_s - self._began[0] >= bounds.watch_s and _full(bounds, mine):
+        if now_s - self._began[0] >= bounds.watch_s and is_full(bounds, mine):
             self._settle(mine, bounds)
             self._begin(now_s, sketch, good=generation)
         return None
@@ -147,7 +147,7 @@ class PostDeployMonitor:
 
     def _settle(self, mine: Sketch, bounds: DeltaBounds) -> None:
         """Add the counts to those of good generations."""
-        known = self._before is not None and not _full(bounds, mine)
+        known = self._before is not None and not is_full(bounds, mine)
         self._before = self._before + mine if known and self._before is not None else mine
         self._calibrated = self._calibrated + self._calibrated_now
         if self._calibrated.labels > MOST_LABELS:
@@ -163,8 +163,13 @@ class PostDeployMonitor:
                 self._calibrated += evidence
 
 
-def _full(bounds: DeltaBounds, mine: Sketch) -> bool:
-    """Report whether there is enough evidence for a judgement."""
+def is_full(bounds: DeltaBounds, mine: Sketch) -> bool:
+    """Report whether there is enough evidence for a judgement.
+
+    Args:
+        bounds: The configured bounds.
+        mine: The counts.
+    """
     wanted = bounds.served
     return mine.requests >= wanted.min_requests and all(s.count >= wanted.min_scores for s in mine.every())
 

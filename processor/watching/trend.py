@@ -29,6 +29,14 @@ class Trend:
         self._window: tuple[float, Sketch] | None = None
         self._began: tuple[Generation, Sketch] | None = None
         self._before: tuple[Scores, ...] | None = None
+        self._newest: tuple[Scores, ...] | None = None
+
+    @classmethod
+    def following(cls, other: Trend) -> Trend:
+        """Return the trend of a version that takes over from another: its scores are compared with the other's."""
+        trend = cls()
+        trend._before = other._newest
+        return trend
 
     def look(self, now_s: float, generation: Generation, sketch: Sketch) -> None:
         """Update the trend.
@@ -46,6 +54,8 @@ class Trend:
         since, began = self._began
         mine = tuple(scored.every())
         self._show(now_s, self._window[0], tuple(shown.every()), sketch)
+        if _enough(mine):
+            self._newest = mine
         if self._before is not None and _enough(mine):
             self.drift = tuple(a.shift(b) for a, b in zip(mine, self._before))
         if generation != since:

@@ -121,6 +121,8 @@ class Policy(StrictModel):
     shadow_share: float | None = None
     guard: dict[str, int | float] | None = None
     delta_guard: dict[str, int | float | str] | None = None
+    unjudged: str | None = Field(None, max_length=16)
+    bake_s: int | float | None = None
     max_rows: int | None = None
     max_ids: int | None = None
     max_cells: int | None = None

@@ -27,6 +27,7 @@ FILES = (
     "dom.js",
     "explain.js",
     "formats.js",
+    "held.js",
     "model.js",
     "timeline.js",
     "overview.js",

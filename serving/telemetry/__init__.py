@@ -7,6 +7,7 @@ live_samples       current rates, latencies and errors, with five minutes of his
 mirror_metrics     metric families of a repository in an object store
 feature_metrics    metric families of online features
 trainer_metrics    metric families of trainers
+gate_metrics       metric families of the gate of new versions
 version_metrics    metric families of loaded versions
 triton_statistics  per-model statistics in the form of Triton's statistics extension
 tracing            traces of a sample of the requests

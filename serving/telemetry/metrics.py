@@ -22,6 +22,7 @@ from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.telemetry.feature_metrics import feature_families
+from freshet_serving.serving.telemetry.gate_metrics import gate_families
 from freshet_serving.serving.telemetry.mirror_metrics import mirror_families
 from freshet_serving.serving.telemetry.trainer_metrics import trainer_families
 from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
@@ -365,6 +366,7 @@ class Metrics(Collector):
         yield from _group_families(groups)
         yield from _catalogue_families(processor.catalogue)
         yield from _guard_families(processor.catalogue)
+        yield from gate_families(processor.catalogue)
         for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
             for name, text, value in table:
                 family = kind(name, text, labels=("model",))
@@ -399,7 +401,8 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
     for name, model in sorted(catalogue.items()):
         ready.add_metric((name,), model.ready)
         for status in model.status():
-            refused.add_metric((name, str(status.version)), bool(status.error))
+            held_back = status.version in model.decisions.barred
+            refused.add_metric((name, str(status.version)), bool(status.error) and not held_back)
         held.add_metric((name,), model.lock_watch.held_s)
         for file, count in sorted(model.damaged.items()):
             damaged.add_metric((name, file), count)

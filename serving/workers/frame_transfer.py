@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ from freshet_serving.processor.sessions.group import GroupOptions
 from freshet_serving.processor.tables.remote.reader import RemoteTables
 from freshet_serving.processor.versions.control import ControlWords
 from freshet_serving.processor.versions.replica import WRITTEN_BY_READERS, Frame, Replica
+from freshet_serving.processor.versions.request_scoring import dump_scores
 from freshet_serving.serving.front.example_text import texts
 from freshet_serving.serving.workers.array_packing import ArrayPacker, ArrayUnpacker, PackedArray
 from freshet_serving.serving.workers.channel import Message
@@ -238,6 +240,19 @@ class FrameReceiver:
         """Return an example request as JSON text; empty if there is none."""
         found = self.replica.example()
         return texts(found, self.replica.manifest.read_inputs) if found else {}
+
+    def kept(self) -> str:
+        """Return the kept requests in base64."""
+        return b64encode(self.replica.kept()).decode()
+
+    def remember(self, message: Message) -> None:
+        """Keep requests of another version or process."""
+        self.replica.remember(b64decode(message["requests"]))
+
+    def score(self, message: Message) -> str | None:
+        """Score kept requests; return the scores in base64, or None if they cannot be computed."""
+        scores = self.replica.score(b64decode(message["requests"]), message["seconds"])
+        return None if scores is None else b64encode(dump_scores(scores)).decode()
 
     def preview(self, message: Message) -> list[Any] | None:
         """Preview a frame before it is served; return the result as JSON lists, or None if there is none."""

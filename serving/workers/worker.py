@@ -271,7 +271,7 @@ class Worker:
         elif op == "unready":
             self._notice(message["seats"], message["stale"])
             self._predictor.concerns = tuple(message["concerns"])
-        elif op in ("open", "frame", "preview", "example", "forget", "close"):
+        elif op in ("open", "frame", "preview", "kept", "remember", "score", "example", "forget", "close"):
             first = op == "open" or (op == "frame" and message["first"])
             self._changes.submit(message["version"], lambda: self._change(message, fds), long=first)
         elif op == "routes":
@@ -376,6 +376,14 @@ class Worker:
                 elif op == "preview":
                     preview = self._receivers[key].preview(message)
                     self._reply(message, preview=preview)
+                    return
+                elif op == "kept":
+                    self._reply(message, kept=self._receivers[key].kept())
+                    return
+                elif op == "remember":
+                    self._receivers[key].remember(message)
+                elif op == "score":
+                    self._reply(message, scores=self._receivers[key].score(message))
                     return
                 elif op == "example":
                     self._reply(message, example=self._receivers[key].example())

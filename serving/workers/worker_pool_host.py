@@ -32,6 +32,7 @@ import logging
 import threading
 import time
 import weakref
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -52,11 +53,13 @@ from freshet_serving.processor.versions.failed_versions import report
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.replica import Frame
+from freshet_serving.processor.versions.request_scoring import parse_scores
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import (
     CanaryEvidence,
     Figure,
     GroupStats,
+    RequestScores,
     SessionStats,
     ShadowComparison,
     Sketch,
@@ -73,6 +76,7 @@ log = logging.getLogger("freshet.fleet")
 ANSWER_TIMEOUT_S = 300.0
 ANSWER_AT_ONCE_S = 1.0
 PREVIEW_TIMEOUT_S = 0.5
+SCORE_TIMEOUT_S = 2.0
 ABSENCE_TIMEOUT_S = 2.0
 ABSENCE_POLL_S = 0.02
 # Clients' control operations at once; those of one model wait for each other anyway.
@@ -108,6 +112,7 @@ class WorkerPoolHost(ModelHost):
         super().__init__(
             repository, config.models or None, config.undo_depth, clock, len(worker_pool), tables, config.budgets(),
             config.policies(), config.delta_guard, config.max_staleness_s, config.ready_when_empty,
+            config.scratch,
         )  # fmt: skip
         self._worker_pool = worker_pool
         self._registry = threading.Lock()
@@ -522,6 +527,33 @@ class WorkerReplicas:
             if reply is not None:
                 rows, seconds, figures = reply
                 return PreviewResult(rows, seconds, [Figure(*figure) for figure in figures])
+        return None
+
+    def kept(self) -> bytes:
+        """Return the kept requests of the worker that has most."""
+        kept = b""
+        for worker in list(self._held):
+            with contextlib.suppress(ChannelClosed, TimeoutError):
+                answer = worker.ask("kept", {"version": self.key})
+                kept = max(kept, b64decode(answer.result(PREVIEW_TIMEOUT_S)["kept"]), key=len)
+        return kept
+
+    def remember(self, requests: bytes) -> None:
+        """Have every worker keep the requests."""
+        self._tell("remember", {"requests": b64encode(requests).decode()})
+
+    def score(self, requests: bytes, max_s: float) -> RequestScores | None:
+        """Return the scores of the first worker that answers.
+
+        Args:
+            requests: The kept requests.
+            max_s: Seconds that a worker spends at most.
+        """
+        asked = {"version": self.key, "requests": b64encode(requests).decode(), "seconds": max_s}
+        for worker in list(self._held):
+            with contextlib.suppress(ChannelClosed, TimeoutError):
+                scores = worker.ask("score", asked).result(SCORE_TIMEOUT_S + max_s)["scores"]
+                return None if scores is None else parse_scores(b64decode(scores))
         return None
 
     def example(self) -> Mapping[str, Column | str] | None:

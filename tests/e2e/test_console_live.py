@@ -79,6 +79,51 @@ def test_overview_shows_rates_models_and_workers(page):
     assert page.title() == "ctr · Timeline · Freshet"
 
 
+GATE = {
+    "held": {"8": f"held by gate: the mean score of 'score' would change by a factor of 2810, limit 2 {HOSTILE}"},
+    "verdicts": {
+        "8": {
+            "outcome": "out of line",
+            "reason": "",
+            "rows": 256,
+            "unreadable": 0,
+            "figures": [
+                {"kind": "mean", "what": "score", "value": 7.94},
+                {"kind": "unreadable", "what": "", "value": 0.0},
+                {"kind": "disorder", "what": "score", "value": 0.0312},
+            ],
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_held_version_is_shown_beside_the_served_one_with_two_ways_out(opened, stage, size, scheme):
+    def hold(route):
+        reply = route.fetch()
+        info = reply.json()
+        info["models"][MODEL]["gate"] = GATE
+        route.fulfill(response=reply, json=info)
+
+    with page_of(opened, stage.address, size, scheme) as page:
+        page.route("**/admin/models", hold)
+        show(page, "timeline")
+        notice = page.locator(".notice", has_text="Version 8")
+        notice.wait_for()
+        text = notice.inner_text()
+        assert "held by gate: the mean score of 'score' would change by a factor of 2810" in text
+        assert re.search(r"\d\.\d+ goes on\.", text)
+        assert "2810 times" in text
+        assert "256" in text
+        assert not overflowing(page)
+        notice.get_by_role("button", name="Reject…").click()
+        dialog = page.locator("dialog[open]")
+        dialog.wait_for()
+        assert f"freshet version reject {MODEL} 8" in " ".join(dialog.locator("pre").all_text_contents())
+        assert page.troubles == []
+
+
 def test_delta_is_dropped_served_and_rolled_back(page, stage):
     before, path = stage.generation(), stage.delta()
     show(page, "timeline")

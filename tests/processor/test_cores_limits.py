@@ -1,6 +1,6 @@
 import pytest
 
-from freshet_serving.processor.cores import ResourceLimits, available
+from freshet_serving.processor.cores import ResourceLimits, available, free_memory
 
 PERIOD = "100000\n"
 
@@ -109,3 +109,44 @@ def test_current_machine_has_resource_limits():
     assert here.affinity == len(available())
     assert 1 <= here.cores <= here.affinity
     assert here.memory_nbytes is None or here.memory_nbytes > 1 << 20
+
+
+MEMINFO = "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 600 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "share"),
+    [
+        ({}, 1.0),
+        ({"proc/meminfo": MEMINFO}, 0.6),
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/pod\n",
+                "sys/fs/cgroup/pod/memory.max": "1000\n",
+                "sys/fs/cgroup/pod/memory.current": "900\n",
+                "sys/fs/cgroup/pod/memory.stat": "anon 700\ninactive_file 200\n",
+            },
+            0.3,
+        ),
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "4:memory:/\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{(1 << 63) - 4096}\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "900\n",
+            },
+            0.6,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/\n",
+                "sys/fs/cgroup/memory.max": "100\n",
+                "sys/fs/cgroup/memory.current": "150\n",
+            },
+            0.0,
+        ),
+    ],
+)
+def test_free_memory_is_that_of_the_smallest_group(tmp_path, files, share):
+    assert free_memory(system(tmp_path, files)) == pytest.approx(share)

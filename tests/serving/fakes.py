@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import ApplyResult, PredictReply, PredictRequest, VersionStatus
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
@@ -22,9 +23,11 @@ from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Input, Output
 from freshet_serving.processor.sessions.request import Done
 from freshet_serving.processor.versions.change_results import RollbackResult
+from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.pre_deploy_check import GuardStats
 from freshet_serving.processor.versions.traffic import Traffic
 from freshet_serving.processor.versions.trainer_watch import TrainerStanding
+from freshet_serving.processor.versions.version_gate import VersionGate
 from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
 from freshet_serving.processor.watching.stats import ChainStatus, GroupStats, Histogram, SessionStats
@@ -273,10 +276,14 @@ class FakeProcessor:
         guard_stats = GuardStats()
         guard_stats.held["bias"], guard_stats.auto_rollbacks["shift"] = 2, 1
         guard_stats.preview_s.observe(0.004)
+        held = {5: "held by gate: the order"}
+        gate = VersionGate("ctr", ModelPolicy, FakeClock())
+        gate.outcomes["out of line"], gate.input_drift = 1, {"age": 0.3}
         model = SimpleNamespace(
             ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
             status=lambda: states,
             damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), guard_stats=guard_stats,
+            gate=gate, decisions=SimpleNamespace(barred=held, held=held),
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 

@@ -65,6 +65,7 @@ export function troubles(models) {
   const found = [];
   for (const [name, model] of Object.entries(models)) {
     if (!Object.keys(model.served).length) found.push({ name, state: "not served", why: (model.versions.find(v => v.error) || {}).error || "no version is loaded" });
+    for (const [version, why] of Object.entries(model.gate.held)) found.push({ name, state: "HELD", why: `version ${version} is ${why}` });
     for (const [version, served] of Object.entries(model.served)) {
       const chain = served.chain;
       if (chain && chain.state !== "CURRENT") found.push({ name, state: chain.state, why: `${Object.keys(model.served).length > 1 ? `version ${version}: ` : ""}${chain.reason}${chain.behind ? ` (${number(chain.behind)} ${chain.behind === 1 ? "delta waits" : "deltas wait"})` : ""}`, published: served.published_at });

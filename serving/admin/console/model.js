@@ -4,6 +4,7 @@ import { model as path } from "./api.js";
 import { ask } from "./actions.js";
 import { freshet } from "./commands.js";
 import { badge, button, h, replace } from "./dom.js";
+import { heldDeltas, heldVersion } from "./held.js";
 import { bytes, clock, kindOf, number, seconds, trainerKind, trainerLine } from "./formats.js";
 import { explainView } from "./explain.js";
 import { tablesView } from "./tables.js";
@@ -31,7 +32,12 @@ export function modelPage(name, tab, context) {
       method: "POST", path: path(name, "/deltas"), file: chosen, verb: "Apply", cli: () => freshet("delta", "apply", name, chosen.name),
       done: r => `${r.generation} is served: ${number(r.rows)} rows in ${Number(r.apply_ms).toFixed(1)} ms`,
     });
-    if (reply) { await context.refresh(); if (view.look) view.look(); }
+    if (reply) await decided();
+  }
+
+  async function decided() {
+    await context.refresh();
+    if (view.look) view.look();
   }
 
   const over = event => { if ([...event.dataTransfer.types].includes("Files")) { event.preventDefault(); veil.hidden = false; } };
@@ -55,7 +61,7 @@ export function modelPage(name, tab, context) {
       ["applied in", served && served.delta_count ? seconds(served.last_apply_ms / 1000) : "–"],
       ["requests/s", live ? number(live.requests, live.requests < 10 ? 1 : 0) : "–"], ["digest", served ? served.digest.slice(0, 8) : "–"],
     ];
-    const text = JSON.stringify([facts, chain, model.trainer]);
+    const gate = model.gate, text = JSON.stringify([facts, chain, gate, model.trainer]);
     if (text !== shown) {
       shown = text;
       replace(head,
@@ -63,7 +69,8 @@ export function modelPage(name, tab, context) {
           h("h1", {}, name, " ", chain ? badge(chain.state, kindOf(chain.state)) : badge("not served", "bad")), h("div", { class: "row" }, picker, file)),
         h("dl", { class: "facts" }, facts.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
         model.trainer ? training(model.trainer) : null,
-        chain && chain.state !== "CURRENT" ? held(chain, version) : null);
+        chain && chain.state !== "CURRENT" ? heldDeltas(name, chain, version, decided) : null,
+        Object.entries(gate.held).map(([held, why]) => heldVersion(name, held, why, gate.verdicts[held], model.generation, decided)));
     }
     if (view.update) view.update(model, state);
   }
@@ -76,21 +83,6 @@ export function modelPage(name, tab, context) {
       ["gate", trainer.gate], ["problem", trainer.silent ? "" : trainer.problem],
     ];
     return h("dl", { class: "facts", "aria-label": "Trainer" }, said.filter(([, value]) => value).map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))));
-  }
-
-  function held(chain, version) {
-    const decide = (what, danger) => async () => {
-      const reply = await ask({
-        title: what === "release" ? "Release held deltas" : "Reject held deltas",
-        what: what === "release" ? `Every server of the repository serves the held deltas of ${name}. They are not checked again.` : `The held deltas of ${name} are undone on every server of the repository. The served generation stays.`,
-        method: "POST", path: path(name, `/${what}`), body: { version: Number(version), reason: "" }, reason: true, danger, verb: what === "release" ? "Release" : "Reject",
-        cli: reason => freshet("delta", what, name, "--version", version, ...(reason ? ["--reason", reason] : [])), done: r => `${name} serves ${r.generation}`,
-      });
-      if (reply) { await context.refresh(); if (view.look) view.look(); }
-    };
-    return h("div", { class: `notice ${kindOf(chain.state)}`, role: "status" },
-      h("p", {}, h("b", {}, chain.state), `: ${chain.reason}`, chain.behind ? ` (${number(chain.behind)} behind)` : ""),
-      chain.state === "HELD" ? h("div", { class: "row" }, button("Release…", decide("release", false)), button("Reject…", decide("reject", true), { class: "danger" })) : null);
   }
 
   return {

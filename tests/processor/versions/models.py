@@ -7,19 +7,25 @@ from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.keyring import NO_KEYS
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.support.packages import connect, make_delta, make_weights, row_of
 
 USERS = range(6)
 
 
-def open_model(root, undo_depth=4, keyring=NO_KEYS, policy=None):
+AT_ONCE = ModelPolicy.parse({"bake_s": 0}, "model.small")
+"""A replaced version is unloaded with the switch."""
+
+
+def open_model(root, undo_depth=4, keyring=NO_KEYS, policy=AT_ONCE, clock=None):
     """The model as a server opens it: loaded, with its deltas replayed."""
 
     def load(reader):
         return ServedVersion(reader, undo_depth, SystemClock())
 
-    served = ServedModel("small", Repository(root).with_keys(keyring), load, connect, SystemClock(), policy=policy)
+    repository = Repository(root).with_keys(keyring)
+    served = ServedModel("small", repository, load, connect, clock or SystemClock(), policy=policy)
     served.poll()
     return served
 

@@ -35,6 +35,7 @@ from tests.processor.engines import (
 )
 from tests.processor.repository.mirror import sides
 from tests.processor.repository.mirror.bucket import Bucket
+from tests.processor.versions.models import AT_ONCE
 from tests.support.leases import unleased
 from tests.support.packages import make_delta, tag_id, write_package
 from tests.support.waiting import until
@@ -131,7 +132,7 @@ def test_rollback_is_served_at_once_and_after_a_restart(root, open_processor, un
 
 
 def test_requests_queued_for_a_replaced_version_are_still_answered(root, open_processor):
-    processor, replies = open_processor(sessions=1), Replies()
+    processor, replies = open_processor(sessions=1, policies={"small": AT_ONCE}), Replies()
     replies.hold(processor)
     processor.predictor.submit(request([1]), replies.done("old"))
     write_package(root, 2, users=USERS, seed=2)
@@ -144,7 +145,7 @@ def test_requests_queued_for_a_replaced_version_are_still_answered(root, open_pr
 
 
 def test_unserved_version_is_freed_after_its_last_batch(root, open_processor):
-    processor, gone = open_processor(), threading.Event()
+    processor, gone = open_processor(policies={"small": AT_ONCE}), threading.Event()
     processor.batch_process([request([n]) for n in range(20)])
     weakref.finalize(processor.host.catalogue["small"].pick(), gone.set)
     write_package(root, 2, users=USERS)
@@ -301,7 +302,7 @@ def test_examine_error_of_one_model_does_not_stop_the_others(root, open_processo
 
 def test_loading_model_does_not_delay_deltas_of_others(root, open_processor, monkeypatch):
     write_package(root, users=USERS, model="other")
-    processor = open_processor()
+    processor = open_processor(policies={"other": AT_ONCE})
     other = processor.host.catalogue["other"]
     loading, gate, load = threading.Event(), threading.Event(), other._load
 
@@ -383,3 +384,17 @@ def test_start_without_its_store_waits_for_the_store(tmp_path, monkeypatch):
         until(lambda: processor.host.ready, processor.poll)
         assert processor.host.pending_models == []
         assert processor.process(request([0])).generation == Generation(1, 0)
+
+
+def test_kept_requests_survive_a_restart_in_the_scratch_folder(root, open_processor, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    first = open_processor(scratch=str(scratch))
+    first.process(request([1, 2, 3]))
+    kept = first.host.model("small").pick().replicas.kept()
+    for _ in range(2):
+        first.host._keep()
+    first.close()
+    again = open_processor(scratch=str(scratch))
+    assert again.host.model("small").pick().replicas.kept() == kept
+    assert open_processor().host.model("small").pick().replicas.kept() == b""

@@ -18,6 +18,7 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.processor.versions.models import (
+    AT_ONCE,
     USERS,
     assert_serves,
     delta_bytes,
@@ -274,7 +275,7 @@ def test_version_without_a_worker_is_retried_and_not_refused(root, monkeypatch):
         return ServedVersion(reader, 4, SystemClock())
 
     told, clock = [], FakeClock()
-    model = ServedModel("small", Repository(root), load, attach, clock, lambda: told.append(model.routes))
+    model = ServedModel("small", Repository(root), load, attach, clock, lambda: told.append(model.routes), AT_ONCE)
     model.poll()
     assert told[-1].pick().generation == Generation(1, 0)
     monkeypatch.setattr(Absent, "there", False)
@@ -313,7 +314,7 @@ def open_with(root, **policy):
     def load(reader):
         return ServedVersion(reader, 4, SystemClock())
 
-    parsed = ModelPolicy.parse(policy, "model.small")
+    parsed = ModelPolicy.parse({"bake_s": 0, **policy}, "model.small")
     served = ServedModel("small", Repository(root), load, connect, SystemClock(), policy=parsed)
     served.poll()
     return served
@@ -393,7 +394,7 @@ def test_invalid_policy_changes_nothing(three):
     for changes in ({"split": {"a": -1}}, {"nonsense": 1}, {"labels": {"a": 1}}, []):
         with pytest.raises(BadInput):
             model.set_policy(changes)
-    assert model.policy.to_json() == {}
+    assert model.policy.to_json() == {"bake_s": 0.0}
 
 
 def test_ejected_version_stays_out_until_readmitted(three):

@@ -37,7 +37,8 @@ def version(tmp_path):
 def sampled(version, requests=10, rows=8):
     replica = version.replicas
     for seed in range(requests):
-        replica.sample.take(replica.plan.bind_inputs(as_inputs(rows, seed)))
+        inputs = as_inputs(rows, seed)
+        replica.sample.take(replica.plan.bind_inputs(inputs), inputs)
     return replica
 
 

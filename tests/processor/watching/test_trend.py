@@ -56,3 +56,14 @@ def test_counter_reset_restarts_the_trend():
     trend.look(1, Generation(1, 0), Sketch.empty(1))
     trend.look(2, Generation(1, 0), serve(block, [0.5] * 4))
     assert trend.scores[0].count == 4
+
+
+def test_drift_goes_on_across_a_change_of_version():
+    block, trend = StatsBlock(1), Trend()
+    trend.look(0, Generation(1, 0), serve(block, []))
+    trend.look(1, Generation(1, 0), serve(block, RANDOM.beta(2, 20, MIN_SCORES)))
+    other, successor = StatsBlock(1), Trend.following(trend)
+    successor.look(2, Generation(2, 0), serve(other, []))
+    successor.look(3, Generation(2, 0), serve(other, RANDOM.beta(9, 20, MIN_SCORES)))
+    assert successor.drift[0] > 0.5
+    assert Trend.following(Trend()).drift is None

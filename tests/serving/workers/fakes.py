@@ -13,12 +13,13 @@ from freshet_serving.serving.workers.channel import ChannelClosed
 
 class FakeWorker:
     """fleet.WorkerProcess. refuse: an error for every frame, refuse_size: for every resize. dies_at: the op at which it
-    dies. control: by version."""
+    dies. answers: by op. control: by version."""
 
     def __init__(self, slot=0):
         self.slot, self.pid, self.handed, self.signal = slot, 1000 + slot, 0, ""
         self.gone, self.killed = threading.Event(), False
         self.said, self.control = [], {}
+        self.answers = {"kept": {"kept": ""}}
         self.refuse, self.refuse_size, self.dies_at, self.full = None, None, None, False
 
     def tell(self, op, message=None, fds=()):
@@ -39,7 +40,7 @@ class FakeWorker:
         else:
             if op == "open":
                 self.control[message["version"]] = self._map(message["control"], fds)
-            answer.set_result({})
+            answer.set_result(self.answers.get(op, {}))
         return answer
 
     def hand_off(self, connection):

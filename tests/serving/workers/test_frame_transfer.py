@@ -2,6 +2,7 @@
 
 import errno
 import os
+from base64 import b64decode
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from freshet_serving.processor.repository.version import VersionReader, table_fi
 from freshet_serving.processor.sessions.group import GroupOptions
 from freshet_serving.processor.tables.table import ServedTable
 from freshet_serving.processor.versions.control import PINS, WORDS, ControlEntry
+from freshet_serving.processor.versions.request_scoring import parse_scores
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel
@@ -241,3 +243,16 @@ def test_descriptors_do_not_accumulate(package):
         version.apply(make_delta(step, [1], dense_seed=step))
     # What a message brought is part of a cycle; the undo log keeps the tensors of three deltas.
     assert settled_fds() <= before + 8
+
+
+def test_kept_requests_are_scored_in_another_process(package):
+    _, far = open_far(package, 2)
+    first, second = far.receivers
+    inputs = make_inputs([1, 2, 3])
+    first.replica.sample.take(first.replica.plan.bind_inputs(inputs), inputs)
+    kept = first.kept()
+    second.remember({"requests": kept})
+    assert second.kept() == kept
+    scores = parse_scores(b64decode(second.score({"requests": kept, "seconds": 60.0})))
+    assert scores.scored.all()
+    assert scores.outputs["score"].shape == (3, 1)

@@ -5,7 +5,9 @@ import gc
 import os
 import threading
 import weakref
+from base64 import b64encode
 
+import numpy as np
 import pytest
 
 from freshet_serving.processor.errors import BadInput, NotFound, NotReady
@@ -14,7 +16,9 @@ from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.versions.control import IDLE, PINS
+from freshet_serving.processor.versions.request_scoring import dump_scores
 from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.watching import RequestScores
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers import worker_pool_host as host_module
@@ -43,7 +47,7 @@ def hosts(root, monkeypatch):
 
     def make(count=2):
         worker_pool = FakeFleet(max(count, 2))
-        host = WorkerPoolHost(ServeConfig(str(root)), worker_pool, lambda: b"metrics")
+        host = WorkerPoolHost(ServeConfig(str(root), model={"small": {"bake_s": 0}}), worker_pool, lambda: b"metrics")
         opened.append(host)
         workers = [FakeWorker(n) for n in range(count)]
         for worker in workers:
@@ -234,6 +238,30 @@ def test_version_is_closed_in_workers_after_it_is_unrouted(hosts, root):
     late = FakeWorker(1)
     host.initialize_worker(late)
     assert late.ops("open") == [("open", second, None)]
+
+
+def test_kept_requests_are_those_of_the_worker_that_has_most(hosts):
+    host, (first, second) = hosts()
+    host.load_all()
+    replicas = version_of(host).replicas
+    first.answers["kept"], second.answers["kept"] = {"kept": ""}, {"kept": b64encode(b"requests").decode()}
+    assert replicas.kept() == b"requests"
+    replicas.remember(b"requests")
+    assert [message["requests"] for op, message in first.said if op == "remember"] == [b64encode(b"requests").decode()]
+
+
+def test_first_worker_that_is_up_scores_kept_requests(hosts):
+    host, (first, second) = hosts()
+    host.load_all()
+    replicas = version_of(host).replicas
+    scores = RequestScores(np.ones(2, bool), np.zeros(2, bool), {"score": np.ones((2, 1), np.float32)}, (4, 1))
+    first.dies_at = "score"
+    second.answers["score"] = {"scores": b64encode(dump_scores(scores)).decode()}
+    assert replicas.score(b"requests", 1.0).lookups == (4, 1)
+    second.answers["score"] = {"scores": None}
+    assert replicas.score(b"requests", 1.0) is None
+    second.dies_at = "score"
+    assert replicas.score(b"requests", 1.0) is None
 
 
 def test_unserved_version_is_freed_without_garbage_collection(hosts, root):
