@@ -4,6 +4,7 @@ log               the change log of a version: numbered records in its folder, r
 mirror            repositories in object stores, and the local folders that mirror them
 version           a version's folder, written aside and committed by one rename
 storage           access to the files of a version, in a folder or through a mirror
+candidates        full versions that a gate has refused, beside the others
 model_repository  list and open models, versions and deltas, and find their folders
 mapped_file       a file that is served by memory mapping, and detection of its damage
 warmup            recorded requests that a version is warmed up with
@@ -87,6 +88,7 @@ from freshet_serving.processor.repository.model_repository import (
 )
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import (
+    CANDIDATES,
     DELTAS,
     DENSE,
     GRAPH,
@@ -116,6 +118,7 @@ from freshet_serving.processor.repository.warmup import (
 
 __all__ = [
     "BYTES",
+    "CANDIDATES",
     "CHAIN",
     "CHANGES",
     "DELTA",
