@@ -47,8 +47,8 @@ def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
         for left in unfinished(Path(folder), time.time(), LEFT_S):
             freed += left.nbytes
             left.remove()
-    folders = (*root.glob("*/*"), *root.glob(f"*/{CANDIDATES}/*"))
-    versions = (f for f in folders if VERSION.fullmatch(f.name) and not f.is_symlink())
+    places: tuple[Path, ...] = (*root.glob("*/*"), *root.glob(f"*/{CANDIDATES}/*"))
+    versions = (f for f in places if VERSION.fullmatch(f.name) and not f.is_symlink())
     for version in sorted(versions, key=_used_s):
         if freed >= nbytes:
             return freed
