@@ -26,6 +26,21 @@ from freshet_serving.processor.repository import (
 )
 
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a gate says of a version that is written but not committed.
+
+    Attributes:
+        notes: Notes to add to its manifest.
+        refused: True to commit it as a candidate.
+    """
+
+    notes: Mapping[str, Any]
+    refused: bool
+
+
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -54,6 +69,7 @@ def publish(
     progress: Progress | None = None,
     stage: bytes = b"",
     lower: LowPrecisionOptions | None = None,
+    review: Callable[[VersionReader], Review] | None = None,
 ) -> VersionReader:
     """Compile the dense graph, write all files of the version and commit it.
 
@@ -69,9 +85,10 @@ def publish(
         stage: Content of draft.stage.file.
         lower: Settings for a lower precision; None for float32 alone. If that precision is refused, the notes give the
             reason.
+        review: Judges the version as it will be served, before it is committed; None to commit it as it is.
 
     Returns:
-        The committed version.
+        The committed version, or the candidate if the review has refused it.
 
     Raises:
         BadInput: The graph cannot be compiled.
@@ -102,7 +119,13 @@ def publish(
         notes={**draft.notes, "passes": compiled.lines(), **notes},
     )
     manifest = compiled.described(manifest, executables)
-    return VersionReader(writer.commit(manifest), storage=writer.storage, keyring=writer.keyring)
+    storage, candidate = writer.storage, None
+    if review is not None:
+        reviewed = review(writer.preview(manifest))
+        manifest = replace(manifest, notes={**manifest.notes, **reviewed.notes})
+        if reviewed.refused:
+            storage = candidate = repository.candidate_storage(writer.model, writer.version)
+    return VersionReader(writer.commit(manifest, candidate), storage=storage, keyring=writer.keyring)
 
 
 def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Output]:

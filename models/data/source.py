@@ -154,6 +154,11 @@ class Batch:
         weight = None if self.weight is None else self.weight[first:last]
         return Batch(columns, self.label[first:last], time, self.start + first, weight)
 
+    def pieces(self, rows: int) -> Iterator[Batch]:
+        """Yield this batch's rows in order, `rows` at a time."""
+        for first in range(0, len(self), rows):
+            yield self.slice(first, min(first + rows, len(self)))
+
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """Return these rows of the batch in this order, as copies; its position stays."""
         columns = {name: take_rows(c, rows) for name, c in self.columns.items()}

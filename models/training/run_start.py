@@ -19,7 +19,7 @@ from freshet_serving.models.training.defaults import kept
 from freshet_serving.models.training.fingerprint import fingerprint, settings
 from freshet_serving.models.training.resolved_config import hash_seeds_of, resume_config, scaling_of, start_config
 from freshet_serving.models.training.spec import HashSeeds, Scaling
-from freshet_serving.processor.repository import VersionContents, is_address
+from freshet_serving.processor.repository import CANDIDATES, VersionContents, is_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ def find_start(
     source: Source,
     beginning: StartOptions,
     checkpoints: Checkpoints,
+    refused: bool,
     newest: Callable[[], VersionContents | None],
     rows: int | None,
     note: Callable[[str], None],
@@ -90,6 +91,7 @@ def find_start(
         source: The rows; some are read if a setting is chosen by them.
         beginning: Options of the command.
         checkpoints: The run's checkpoints.
+        refused: True if the gate has refused their version, so that none is continued.
         newest: Returns the contents of the repository's newest version; None if there is none.
         rows: Rows of the full version; None if they have no end.
         note: Receives lines about what was chosen by the rows.
@@ -102,7 +104,7 @@ def find_start(
     """
     old = None
     if not beginning.from_scratch:
-        if (saved := checkpoints.newest()) is not None:
+        if not refused and (saved := checkpoints.newest()) is not None:
             whole = resume_config(config, saved, rows, _shown(checkpoints.folder, config))
             return ResumedStart(whole, saved.scaling, saved.hash_seeds)
         old = newest() if beginning.new_version else None
@@ -120,8 +122,9 @@ def make_folders(config: TrainConfig) -> Path:
     own.mkdir(parents=True, exist_ok=True)
     if not is_address(repository := config.publish.repository):
         Path(repository).mkdir(parents=True, exist_ok=True)
-        for unfinished in Path(repository, config.model.name).glob(".*.tmp"):
-            shutil.rmtree(unfinished)
+        for folder in (Path(repository, config.model.name), Path(repository, config.model.name, CANDIDATES)):
+            for unfinished in folder.glob(".*.tmp"):
+                shutil.rmtree(unfinished)
     return own
 
 
