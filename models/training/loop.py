@@ -129,8 +129,7 @@ class TrainingRun:
         self._endless = self._followed is not None and self._followed.endless
         self._report = reporter = reporter or SilentReporter()
         self._unix_s, self._stopped, self._told_s = unix_s, threading.Event(), 0.0
-        # Time of the last wait for the repository.
-        self._waited_s = 0.0
+        self._waited_s = 0.0  # time of the last wait for the repository
         self._checkpoints = Checkpoints(folder)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)

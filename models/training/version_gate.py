@@ -29,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.config.gate_section import GateConfig
-from freshet_serving.models.training.window_guard import row_losses
+from freshet_serving.models.training.window_guard import auc_error, row_losses
 
+AUC = "held-out AUC"
 LEAST_ROWS = 100
 """Fewer newest rows than this are not judged by their labels and scores."""
 ONE_CLASS_ROWS = 1000
@@ -288,6 +289,7 @@ class _Judgement:
             return
         old, drop, noise = auc_drop(labels, served.scores, scores)
         self._check("auc", "AUC", old, old - drop, drop, self._bounds.auc_drop, noise, same_rows=True)
+        self._judge_old_auc(old)
         losses = row_losses(labels, served.scores)
         rises = row_losses(labels, scores) - losses
         usual = max(float(losses.mean()), 1e-12)
@@ -302,6 +304,20 @@ class _Judgement:
             self._verdict.refused.append(
                 f"it orders the rows against {self._name} (rank correlation {order:.2f}, expected at least"
                 f" {min(OPPOSITE, -self._bounds.sigmas * noise):.2f}): labels may be inverted"
+            )
+
+    def _judge_old_auc(self, old: float) -> None:
+        """Refuse labels that fit neither version; a served version that is merely old fits badly alone."""
+        before, now = self._before.held_out if self._before is not None else HeldOut(), self._figures.held_out
+        if before.figure != AUC or now.figure != AUC:
+            return
+        positive = float((self._labels > 0.5).sum())
+        noise = math.hypot(before.error, auc_error(old, positive, len(self._labels) - positive))
+        bound = max(self._bounds.held_out_drop, self._bounds.sigmas * noise)
+        if before.value - old > bound and before.value - now.value > self._bounds.held_out_drop:
+            self._verdict.refused.append(
+                f"the labels fit neither {self._name} (AUC {old:.4f}, expected at least {before.value - bound:.4f}) nor"
+                f" the held-out scores of the new version (AUC {now.value:.4f}): labels may be of other rows"
             )
 
     def _judge_held_out(self) -> None:

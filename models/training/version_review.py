@@ -25,6 +25,7 @@ from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.evaluation.row_layers import RowLayers
 from freshet_serving.models.publishing.key_ids import as_ids
 from freshet_serving.models.training.version_gate import (
+    AUC,
     LEAST_ROWS,
     HeldOut,
     ServedVersion,
@@ -190,7 +191,7 @@ def held_out_auc(scored: ScoredRows) -> HeldOut:
     counts = scored.tally.counts()
     positive, weight = float(counts.positive.sum()), float(counts.weight.sum())
     auc = scored.auc()
-    return HeldOut("held-out AUC", auc, auc_error(auc, positive, weight - positive))
+    return HeldOut(AUC, auc, auc_error(auc, positive, weight - positive))
 
 
 def _readable(manifest: Manifest, rows: Sequence[Batch]) -> bool:
