@@ -19,7 +19,7 @@ from tests.models.training.test_lineage import Heard
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
-ROWS, FULL_ROWS = 1400, 1200
+ROWS, FULL_ROWS = 3200, 3000
 ANEW, ON = StartOptions(new_version=True, from_scratch=True), StartOptions(new_version=True)
 
 
@@ -45,7 +45,7 @@ def other_users(columns, label):
 
 
 FAULTS = {
-    "labels 0": (lambda columns, label: (columns, 0 * label), "all labels of the 1,200 newest rows are 0"),
+    "labels 0": (lambda columns, label: (columns, 0 * label), "all labels of the 3,000 newest rows are 0"),
     "inverted": (lambda columns, label: (columns, 1 - label), "orders the rows against version 1"),
     "shuffled": (shuffled, "the labels fit neither version 1"),
     "units": (lambda columns, label: (columns | {"price": 1000 * columns["price"]}, label), "'price' has other units"),
