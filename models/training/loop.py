@@ -136,7 +136,7 @@ class TrainingRun:
         versions, known = FullVersions(config, self.source, reporter, self._wait), self._known_rows()
         refused = versions.was_refused(self._checkpoints.newest(), self._begun.new_version)
         newest, note = versions.newest, reporter.note
-        start = find_start(config, self.source, self._begun, self._checkpoints, refused, newest, known, note)
+        start = find_start(config, self.source, self._begun, self._checkpoints, newest, known, note, refused)
         self.config = config = start.config
         self.state = start.state()
         self._versions = FullVersions(config, self.source, self._report, self._wait)

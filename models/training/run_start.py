@@ -79,10 +79,10 @@ def find_start(
     source: Source,
     beginning: StartOptions,
     checkpoints: Checkpoints,
-    refused: bool,
     newest: Callable[[], VersionContents | None],
     rows: int | None,
     note: Callable[[str], None],
+    refused: bool = False,
 ) -> RunStart:
     """Find the state that a run starts from.
 
@@ -91,10 +91,10 @@ def find_start(
         source: The rows; some are read if a setting is chosen by them.
         beginning: Options of the command.
         checkpoints: The run's checkpoints.
-        refused: True if the gate has refused their version, so that none is continued.
         newest: Returns the contents of the repository's newest version; None if there is none.
         rows: Rows of the full version; None if they have no end.
         note: Receives lines about what was chosen by the rows.
+        refused: True if the gate has refused the version of the checkpoints, so that none is continued.
 
     Returns:
         A FreshStart, a ResumedStart or a ContinuedStart.
