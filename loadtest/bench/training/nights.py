@@ -1,7 +1,7 @@
 """`make -C loadtest nights`: what the gate refuses of good and of bad nights; loadtest/results/nights.md.
 
-Each night a model is trained anew on the newest window of rows of a shop, MovieLens-1M or Criteo, and published over the
-version of the night before. A good night that is refused is a false alarm, and is released. Then, on the same rows,
+Each night a model is trained anew on the newest window of rows of a shop, MovieLens-1M or Criteo, and published over
+the version of the night before. A good night that is refused is a false alarm, and is released. Then, on the same rows,
 each fault is tried once: the night counts as caught if the version became a candidate, which is then rejected. Bounds
 are the defaults; `--set` changes one, so that they can be fixed on two of the streams and judged on the third.
 """
