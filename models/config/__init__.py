@@ -23,6 +23,7 @@ __all__ = [
     "entity_sections",
     "evaluate_section",
     "feature_sections",
+    "gate_section",
     "guard_section",
     "model_section",
     "publish_section",
