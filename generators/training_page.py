@@ -33,9 +33,10 @@ def page() -> str:
     return "\n".join([INTRODUCTION, *(_section(each, hints[each.name]) for each in dataclasses.fields(TrainConfig))])
 
 
-def _section(field: dataclasses.Field[Any], hint: Any) -> str:
+def _section(field: dataclasses.Field[Any], hint: Any, within: str = "") -> str:
+    """Return a section of the page, with the sections in it."""
     section = field.metadata["section"]
-    title = f"{field.name}.{section.named}" if section.named else field.name
+    title = f"{within}{field.name}.{section.named}" if section.named else f"{within}{field.name}"
     text = f"## [{title}]\n\n{section.text}\n"
     kind: type[Any] = typing.get_args(hint)[-1] if typing.get_args(hint) else hint
     if not dataclasses.is_dataclass(kind) or not list(options_of(kind)):
@@ -49,7 +50,9 @@ def _section(field: dataclasses.Field[Any], hint: Any) -> str:
         f"| `{key.name.rstrip('_')}` | {_type(hints[key.name])} | {_default(key, option)} | {option.help} |\n"
         for key, option in options
     )
-    return f"{text}\n{HEAD}{''.join(rows)}"
+    inner = [each for each in dataclasses.fields(kind) if "section" in each.metadata]
+    parts = [f"{text}\n{HEAD}{''.join(rows)}", *(_section(each, hints[each.name], f"{title}.") for each in inner)]
+    return "\n".join(parts)
 
 
 def _type(hint: Any) -> str:

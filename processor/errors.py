@@ -7,6 +7,7 @@ FreshetError                  500 INTERNAL
 │   ├── UnknownModel          404 NOT_FOUND           no such model; carries the names of the known ones
 │   └── UnknownVersion        404 NOT_FOUND           no such version or label; carries the known ones
 ├── Conflict                  409 ABORTED             a delta that does not continue the change log
+│   ├── Refused               409 ABORTED             a gate refused a full version; exit code 3 of a command
 │   ├── Diverged              409 ABORTED             the files on disk differ from what is served under their name
 │   ├── SigningKeyRequired    409 ABORTED             what is to be written must be signed, and there is no key
 │   └── ParentRolledBack      409 ABORTED             the generation that the publisher builds on is no longer served
@@ -39,6 +40,7 @@ class FreshetError(Exception):
 
     http_status = 500
     grpc_code = "INTERNAL"
+    exit_code = 2
 
 
 class BadInput(FreshetError):
@@ -88,6 +90,12 @@ class Conflict(FreshetError):
 
     http_status = 409
     grpc_code = "ABORTED"
+
+
+class Refused(Conflict):
+    """A full version that a gate has refused."""
+
+    exit_code = 3
 
 
 class Diverged(Conflict):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.building.calibrate import LabelledRows, Tolerance
@@ -14,6 +15,7 @@ from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, va
 from freshet_serving.compiler.building.parts import GraphParts, parts
 from freshet_serving.compiler.building.subgraph_compiler import SubgraphCompiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import WHOLE, ExecutableEntry, Manifest, Output
 from freshet_serving.processor.repository import (
     DENSE,
@@ -26,7 +28,23 @@ from freshet_serving.processor.repository import (
 )
 
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a gate says of a version that is written but not committed.
+
+    Attributes:
+        notes: Notes to add to its manifest.
+        refused: True to commit it as a candidate.
+    """
+
+    notes: Mapping[str, Any]
+    refused: bool
+
+
 Arrays = Mapping[str, NDArray[Any]]
+CHECKED_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +72,7 @@ def publish(
     progress: Progress | None = None,
     stage: bytes = b"",
     lower: LowPrecisionOptions | None = None,
+    review: Callable[[VersionReader], Review] | None = None,
 ) -> VersionReader:
     """Compile the dense graph, write all files of the version and commit it.
 
@@ -69,12 +88,13 @@ def publish(
         stage: Content of draft.stage.file.
         lower: Settings for a lower precision; None for float32 alone. If that precision is refused, the notes give the
             reason.
+        review: Judges the version as it will be served, before it is committed; None to commit it as it is.
 
     Returns:
-        The committed version.
+        The committed version, or the candidate if the review has refused it.
 
     Raises:
-        BadInput: The graph cannot be compiled.
+        BadInput: The graph cannot be compiled, or a weight is not a number.
         Conflict: The version has been created meanwhile.
     """
     compiled = parts(graph, draft.features, buckets, draft.sequences)
@@ -84,8 +104,11 @@ def publish(
         executables, notes = _measured(writer.folder, compiled, draft, lower)
     rows: dict[str, int] = {}
     for name, arrays in tables:
+        _check_rows(name, arrays["rows"])
         writer.tensors(table_file(name), arrays)
         rows[name] = len(arrays["keys"])
+    if lost := [name for name, weight in graph.weights.items() if np.isnan(weight).any()]:
+        raise BadInput(f"dense weight {lost[0][:64]!r}: expected numbers, got NaN")
     if graph.weights:
         writer.tensors(DENSE, graph.weights)
     if draft.stage is not None:
@@ -102,7 +125,20 @@ def publish(
         notes={**draft.notes, "passes": compiled.lines(), **notes},
     )
     manifest = compiled.described(manifest, executables)
-    return VersionReader(writer.commit(manifest), storage=writer.storage, keyring=writer.keyring)
+    storage, candidate = writer.storage, None
+    if review is not None:
+        reviewed = review(writer.preview(manifest))
+        manifest = replace(manifest, notes={**manifest.notes, **reviewed.notes})
+        if reviewed.refused:
+            storage = candidate = repository.candidate_storage(writer.model, writer.version)
+    return VersionReader(writer.commit(manifest, candidate), storage=storage, keyring=writer.keyring)
+
+
+def _check_rows(name: str, rows: NDArray[Any]) -> None:
+    """Raise BadInput for rows of a table that are not finite; a piece of them is in memory at a time."""
+    for first in range(0, len(rows) if rows.dtype.kind == "f" else 0, CHECKED_ROWS):
+        if not np.isfinite(rows[first : first + CHECKED_ROWS]).all():
+            raise BadInput(f"table {name!r}: expected finite rows, got NaN or infinity")
 
 
 def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Output]:

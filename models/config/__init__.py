@@ -13,6 +13,7 @@ entity_sections   [entities.*]
 online_sections   [online_features.*]
 publish_section   [publish]
 evaluate_section  [evaluate]
+gate_section      [publish.gate]
 guard_section     [guard]
 toml_sections     parses a section into its dataclass; checks that all sections share
 """
@@ -22,6 +23,7 @@ __all__ = [
     "entity_sections",
     "evaluate_section",
     "feature_sections",
+    "gate_section",
     "guard_section",
     "model_section",
     "publish_section",

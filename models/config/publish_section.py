@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
+from freshet_serving.models.config.gate_section import GateConfig, read_gate
+from freshet_serving.models.config.toml_sections import about, parse_section, require, require_between, require_one_of
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option
 from freshet_serving.processor.package import ROW_TYPES
@@ -96,6 +97,14 @@ class PublishConfig:
             "`FRESHET_KEY`; without either, versions are not signed"
         ),
     )
+    gate: GateConfig = field(
+        default_factory=GateConfig,
+        metadata=about(
+            "When a full version is refused before it is served "
+            "([continuous-training.md](../how-to/continuous-training.md#the-gate)). "
+            '`gate = "warn"` in [publish] sets `mode` alone.'
+        ),
+    )
 
 
 def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
@@ -109,7 +118,8 @@ def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
     Raises:
         BadInput: The section is invalid.
     """
-    publish = parse_section(PublishConfig, raw, "publish")
+    keys = {key: value for key, value in raw.items() if key != "gate"}
+    publish = parse_section(PublishConfig, keys, "publish", gate=read_gate(raw.get("gate", {})))
     require(publish.repository != "", "publish.repository", "a folder", "")
     if is_address(publish.repository):
         address_parts(publish.repository, "publish.repository")

@@ -35,11 +35,11 @@ MOST = 1 << 31
 class GenerationScorer(Predictor):
     """A generation that answers requests. Thread-safe, as a Processor is."""
 
-    def __init__(self, repository: str, model: str, generation: Generation | None = None) -> None:
+    def __init__(self, repository: str | VersionReader, model: str, generation: Generation | None = None) -> None:
         """Load a generation.
 
         Args:
-            repository: The model repository.
+            repository: The model repository, or a version that is open already, such as one that is not committed yet.
             model: The model's name.
             generation: The generation; None for the one that the newest version serves.
 
@@ -48,8 +48,10 @@ class GenerationScorer(Predictor):
             FreshetError: It cannot be opened.
         """
         clock = SystemClock()
-        number = generation.version if generation is not None else None
-        self._version = _opened(open_repository(repository).version(model, number), generation)
+        if isinstance(repository, str):
+            number = generation.version if generation is not None else None
+            repository = open_repository(repository).version(model, number)
+        self._version = _opened(repository, generation)
         super().__init__(Groups(SessionConfig(max_queue_rows=MOST, max_queue_ids=MOST), clock), clock, _limits())
         options = self.groups.of(model).options
         files, control = self._version.files, self._version.control

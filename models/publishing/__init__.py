@@ -10,4 +10,4 @@ rollback_patch  rows and weights to restore in a trainer after a rollback
 key_ids         keys as ids: strings hashed as serving does
 """
 
-__all__ = ["publisher"]
+__all__ = ["key_ids", "publisher"]

@@ -32,6 +32,8 @@ table_export     export of a trainer's tables as Parquet at the end of a run
 entities         entities of a version: their entries in the manifest, their records
 publication      publication of a trainer's state as a full version
 full_versions    the full versions of a run
+version_gate     verdict about a full version before it is served
+version_review   figures of a full version and of the one before, for its gate
 version_retention  removal of old versions
 delta_rules      rules for when a delta is due
 stream_guard     collection of a window's scores, and holds of deltas

@@ -71,6 +71,7 @@ class RunState:
         version_row: Position when the version was made.
         guard: Usual figures of windows (models.training.window_guard).
         hash_seeds: Seeds of tables of strings, drawn once; 0 for a table without one.
+        refused: True if the gate has refused the version: no run continues from it unless it was released.
     """
 
     fingerprint: str
@@ -91,6 +92,22 @@ class RunState:
     version_row: int = 0
     guard: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     hash_seeds: dict[str, int] = dataclasses.field(default_factory=dict)
+    refused: bool = False
+
+    def begin_version(self, number: int, finished_at: float) -> None:
+        """Make this the state of a new version.
+
+        Args:
+            number: Its number.
+            finished_at: Unix time.
+        """
+        self.version, self.step, self.digest, self.parent = number, 0, "", ""
+        self.finished_at, self.event_time, self.events = finished_at, None, 0
+
+    def go_back(self, before: RunState) -> None:
+        """Take over the version and step of an earlier state, and go on from this position."""
+        self.version, self.step, self.refused = before.version, before.step, False
+        self.digest, self.parent, self.finished_at = before.digest, before.parent, before.finished_at
 
     def resumed(self, rows: int | None) -> str:
         """Return one line about a run that continues from this state.

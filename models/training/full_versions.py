@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from itertools import takewhile
 
 import numpy as np
 
@@ -16,13 +15,23 @@ from freshet_serving.compiler.building.calibrate import LabelledRows, Tolerance
 from freshet_serving.compiler.building.packaging import LowPrecisionOptions
 from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.config.train_config import TrainConfig
-from freshet_serving.models.data.source import Source
+from freshet_serving.models.data.source import Batch, Source
 from freshet_serving.models.training.checkpoint import RunState
 from freshet_serving.models.training.entities import with_entities
 from freshet_serving.models.training.lineage import Wait, no_retry, retry_until_ready
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.models.training.version_retention import NOTE, removable, remove_version
+from freshet_serving.models.training.version_review import (
+    NEWEST_ROWS,
+    NOTE_OF_GATE,
+    REFUSED,
+    VersionReview,
+    newest_rows,
+    refusal,
+)
+from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import ChangeLog, Keyring, VersionContents, VersionReader, open_repository
@@ -52,7 +61,11 @@ class FullVersions:
         return retry_until_ready(lambda: self._repository.versions(self._config.model.name), self._wait)
 
     def next_number(self) -> int:
-        return max(self.numbers(), default=0) + 1
+        """Return the next number that neither a version nor a candidate has."""
+        return max([*self.numbers(), *self.candidates()], default=0) + 1
+
+    def candidates(self) -> list[int]:
+        return retry_until_ready(lambda: self._repository.candidates(self._config.model.name), self._wait)
 
     def published(self, number: int | None) -> VersionReader:
         return retry_until_ready(lambda: self._repository.version(self._config.model.name, number), self._wait)
@@ -84,14 +97,38 @@ class FullVersions:
         change_log = ChangeLog.of(version)
         return VersionContents(version, change_log, change_log.history.head)
 
-    def publish(self, trainer: Trainer, state: RunState) -> Generation:
+    def was_refused(self, saved: RunState | None, anew: bool) -> bool:
+        """Return True if the version of a checkpoint was refused and not released, so that no run continues from it.
+
+        Args:
+            saved: State of the newest checkpoint.
+            anew: True if the run makes a new version.
+
+        Raises:
+            Refused: The version is a candidate, and the run would go on with it.
+        """
+        if saved is None or not saved.refused or saved.version in self.numbers():
+            return False
+        if not anew and saved.version in self.candidates():
+            raise refusal(self._repository.candidate(self._config.model.name, saved.version))
+        return True
+
+    def publish(self, trainer: Trainer, state: RunState, held_out: HeldOut, again: bool = False) -> Generation:
         """Publish the trainer's weights as version state.version.
 
         Args:
             trainer: The trainer.
             state: The run's state, with the version's number.
+            held_out: Quality of held-out rows.
+            again: True if an earlier attempt may have succeeded although its reply was lost.
+
+        Raises:
+            Refused: The gate has refused the version, which is a candidate now.
+            Conflict: Another writer has published a version of this number.
         """
         generation = Generation(state.version, 0)
+        if self._is_published(state, again):
+            return generation
         exports = {name: table.export() for name, table in trainer.tables.items()}
         draft = replace(
             trainer.manifest,
@@ -110,11 +147,45 @@ class FullVersions:
             progress=lambda done, total: self._report.advance(1),
             counts={name: e.counts for name, e in exports.items()},
             lower=self._lower(trainer, state.position),
+            review=self._review(state, held_out),
         )
         for line in made.manifest.notes.get("compile", {}).get("refused", ()):
             self._report.note(line)
+        verdict = made.manifest.notes.get(NOTE_OF_GATE, {})
+        if verdict.get("verdict") == REFUSED:
+            raise refusal(made)
+        for line in (*verdict.get("reasons", ()), *verdict.get("reported", ())):
+            self._report.note(f"gate: {line}")
         self._report.note(f"published {self._config.model.name} {generation}")
         return generation
+
+    def _is_published(self, state: RunState, again: bool) -> bool:
+        """Return True if an earlier attempt published this version; raise Refused if it was refused then."""
+        model, number = self._config.model.name, state.version
+        refused = number in self.candidates()
+        if not refused and not (again and number in self.numbers()):
+            return False
+        version = self._repository.candidate(model, number) if refused else self.published(number)
+        if version.root_manifest.created_at != state.finished_at:
+            raise Conflict(f"version {number} was published by another writer in the meantime")
+        if refused:
+            raise refusal(version)
+        return True
+
+    def _review(self, state: RunState, held_out: HeldOut) -> VersionReview | None:
+        """Return the version's gate; None if it is off."""
+        config, bounds = self._config, self._config.publish.gate
+        if bounds.mode == "off":
+            return None
+        rows: list[Batch] = []
+        if config.model.arch not in NEXT_ITEM:
+            try:
+                rows = newest_rows(self._source, state.position, NEWEST_ROWS, config.train.batch_rows)
+            except BadInput as error:
+                self._report.note(f"gate: the newest rows cannot be read again, so scores are not compared: {error}")
+        numbers = self.numbers()
+        before = self.published(numbers[-1]) if numbers else None
+        return VersionReview(bounds, config.model.name, rows, state.position, held_out, before)
 
     def remove_old(self, current: int) -> None:
         """Remove the versions beyond publish.keep_versions; `current` is the version being trained on."""
@@ -138,10 +209,8 @@ class FullVersions:
         if publish.precision == "float32":
             return None
         wanted = min(PRACTICE_ROWS, max(1, PRACTICE_NBYTES // (4 * trainer.manifest.width)))
-        first, rows = max(0, stop - wanted), self._config.train.batch_rows
         try:
-            given = takewhile(lambda batch: batch.start < stop, self._source.batches(rows, first))
-            batches = [batch.slice(0, min(len(batch), stop - batch.start)) for batch in given]
+            batches = newest_rows(self._source, stop, wanted, self._config.train.batch_rows)
         except BadInput as error:
             self._report.note(f"publishing float32 only: rows to check a lower precision cannot be read: {error}")
             return None

@@ -55,8 +55,10 @@ from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.stream_quality import StreamQuality, metrics_line
 from freshet_serving.models.training.table_export import write_analysis
 from freshet_serving.models.training.trainer import BoundBatch, Trainer
+from freshet_serving.models.training.version_gate import HeldOut
+from freshet_serving.models.training.version_review import held_out_auc
 from freshet_serving.processor.cores import available
-from freshet_serving.processor.errors import BadInput, Conflict, NotReady
+from freshet_serving.processor.errors import BadInput, NotReady, Refused
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import VersionContents, is_address
 
@@ -125,17 +127,16 @@ class TrainingRun:
         self.source = source or open_rows(config, folder, self._begun.from_scratch)
         self._followed = self.source if isinstance(self.source, FollowedSource) else None
         self._endless = self._followed is not None and self._followed.endless
-        self._report = reporter or SilentReporter()
+        self._report = reporter = reporter or SilentReporter()
         self._unix_s, self._stopped, self._told_s = unix_s, threading.Event(), 0.0
-        # Time of the last wait for the repository.
-        self._waited_s = 0.0
+        self._waited_s = 0.0  # time of the last wait for the repository
         self._checkpoints = Checkpoints(folder)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)
-        versions = FullVersions(config, self.source, self._report, self._wait)
-        start = find_start(
-            config, self.source, self._begun, self._checkpoints, versions, self._known_rows(), self._report.note
-        )
+        versions, known = FullVersions(config, self.source, self._report, self._wait), self._known_rows()
+        refused = versions.was_refused(self._checkpoints.newest(), self._begun.new_version)
+        note = self._report.note
+        start = find_start(config, self.source, self._begun, self._checkpoints, versions, known, note, refused)
         self.config = config = start.config
         self.state = start.state()
         self._versions = FullVersions(config, self.source, self._report, self._wait)
@@ -199,7 +200,7 @@ class TrainingRun:
             self._begin_with(start.old)
         else:
             self.trainer.dense.set_initial_bias(measure_log_odds(self.source))
-            if self._begun.from_scratch:
+            if self._begun.from_scratch or self._checkpoints.newest():
                 self._checkpoints.save_full(self.trainer, self.state)
 
     def _resume(self) -> None:
@@ -233,12 +234,16 @@ class TrainingRun:
         self._begin_version()
 
     def _begin_version(self) -> None:
-        """Publish the current weights as the next version."""
-        state = self.state
-        state.version, state.step, state.digest, state.parent = self._versions.next_number(), 0, "", ""
-        state.finished_at = self._unix_s()
-        state.event_time, state.events = None, 0
-        self._save_version()
+        """Publish the current weights as the next version; if it is refused, stay with the one before it."""
+        state, before = self.state, replace(self.state)
+        state.begin_version(self._versions.next_number(), self._unix_s())
+        try:
+            self._save_version()
+        except Refused:
+            if before.version:
+                state.go_back(before)
+                self._checkpoints.save_full(self.trainer, state)
+            raise
 
     def full(self) -> Generation:
         """Run phase one: train on the full rows and publish the version; does nothing if that is done."""
@@ -287,7 +292,7 @@ class TrainingRun:
 
     def _save_version(self) -> None:
         """Save the weights as those of version state.version, and publish it."""
-        self.state.version_row = self.state.position
+        self.state.version_row, self.state.refused = self.state.position, False
         self._checkpoints.save_full(self.trainer, self.state)
         clear_changed(self.trainer)
         self._publish_version()
@@ -349,8 +354,7 @@ class TrainingRun:
                         return False
                     yield generation
                     rules.published()
-                    if self._version_due():
-                        self._begin_version()
+                    if self._version_due() and self._began_version():
                         yield Generation(self.state.version, 0)
                         return False
                 if self._stopped.is_set():
@@ -378,9 +382,19 @@ class TrainingRun:
         publish, state, lineage = self.config.publish, self.state, self._open_chain()
         if lineage.history.gate is not None:
             return False
-        if publish.version_rows and state.position - state.version_row >= publish.version_rows:
-            return True
-        return bool(publish.version_seconds) and self._unix_s() - lineage.made_at >= publish.version_seconds
+        enough = 0 < publish.version_rows <= state.position - state.version_row
+        late = 0 < publish.version_seconds <= self._unix_s() - lineage.made_at
+        # While a person decides about a refused version, no further one is made.
+        return (enough or late) and max(self._versions.candidates(), default=0) < state.version
+
+    def _began_version(self) -> bool:
+        """Publish the current weights as the next version; return False, with a note, if it is refused."""
+        try:
+            self._begin_version()
+        except Refused as error:
+            self._report.note(str(error))
+            return False
+        return True
 
     def run(self) -> Summary:
         """Run both phases."""
@@ -401,9 +415,6 @@ class TrainingRun:
         stage_times, cores = self.trainer.profile.measured(), len(available())
         if stage_times["step"].times:
             self.journal.measured(stage_lines(stage_times, cores, overlap(stage_times, cores)))
-        for name, tiers in self.trainer.tiers.items():
-            log = f"{len(tiers.cold):,} on disk in {tiers.cold.log_nbytes >> 20:,} MiB"
-            self._report.note(f"table {name!r}: {tiers.hot:,} rows in memory, {log}")
         write_analysis(self._checkpoints.folder, self.trainer, self._report)
         return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report(), stage_times)
 
@@ -463,16 +474,7 @@ class TrainingRun:
         return None if batch is None else self.trainer.transform(batch)
 
     def _progress_line(self) -> dict[str, Any]:
-        """Return a progress line for the RunJournal."""
-        trainer, factor = self.trainer, self.trainer.rate_factor
-        return {
-            "step": trainer.steps,
-            "epoch": self.state.epoch,
-            "position": self.state.position,
-            "dense_learning_rate": self.config.train.dense_learning_rate * factor,
-            "learning_rates": {name: rate * factor for name, rate in trainer.rates.items()},
-            "table_rows": {name: len(table) for name, table in trainer.tables.items()},
-        }
+        return {"epoch": self.state.epoch, "position": self.state.position, **self.trainer.progress()}
 
     def _learn_batch(self, work: BoundBatch) -> None:
         batch, state, loss = work.batch, self.state, self.trainer.learn(work)
@@ -529,21 +531,24 @@ class TrainingRun:
     def _publish_version(self) -> None:
         state = self.state
         before_s = self._waited_s
-        generation = retry_until_ready(lambda: self._made_version(again=self._waited_s != before_s), self._wait)
+        held_out = HeldOut() if self._lineage is not None else self._held_out_quality()
+        args = self.trainer, state, held_out
+        try:
+            generation = retry_until_ready(
+                lambda: self._versions.publish(*args, again=self._waited_s != before_s), self._wait
+            )
+        except Refused:
+            state.refused = True
+            self._checkpoints.save_full(self.trainer, state)
+            raise
         self._versions.remove_old(state.version)
         state.event_time, state.events = None, 0
         self._lineage = None
         self._counted = replace(self._counted, published_at=self.state.finished_at, versions=self._counted.versions + 1)
         self.journal.published(str(generation))
 
-    def _made_version(self, again: bool) -> Generation:
-        # An earlier attempt may have succeeded although its reply was lost.
-        number = self.state.version
-        if again and number in self._versions.numbers():
-            if self._versions.published(number).root_manifest.created_at != self.state.finished_at:
-                raise Conflict(f"version {number} was published by another writer in the meantime")
-            return Generation(number, 0)
-        return self._versions.publish(self.trainer, self.state)
+    def _held_out_quality(self) -> HeldOut:
+        return held_out_auc(self.held_out)
 
     def _wait(self, error: NotReady) -> None:
         """Wait for an unreachable repository if the run is endless, until it is stopped; else raise the error."""

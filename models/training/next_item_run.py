@@ -7,6 +7,7 @@ The held-out tail is measured by hit rate and NDCG over the whole catalogue, bef
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from freshet_serving.models.training.loop import Summary, TrainingRun
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.trainer import BoundBatch
+from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.processor.errors import BadInput
 
 
@@ -49,6 +51,10 @@ class NextItemRun(TrainingRun):
         self._passed: NextItemRows | None = None
         self._passed_until = self._tail = self._catalogue = 0
         self.ranked, self.streamed_ranks = (CatalogueRanking(self.config.evaluate.top) for _ in range(2))
+
+    def _held_out_quality(self) -> HeldOut:
+        ndcg, targets = self.ranked.result().ndcg, self.ranked.targets
+        return HeldOut("held-out NDCG", ndcg, math.sqrt(ndcg * (1 - ndcg) / targets)) if targets else HeldOut()
 
     def run(self) -> Summary:
         """Run both phases."""

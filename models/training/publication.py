@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.building.compile import BUCKETS
-from freshet_serving.compiler.building.packaging import Arrays, LowPrecisionOptions, Progress, publish
+from freshet_serving.compiler.building.packaging import Arrays, LowPrecisionOptions, Progress, Review, publish
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest
@@ -32,6 +32,7 @@ def publish_version(
     progress: Progress | None = None,
     counts: Counts | None = None,
     lower: LowPrecisionOptions | None = None,
+    review: Callable[[VersionReader], Review] | None = None,
 ) -> VersionReader:
     """Commit the draft's version of its model (compiler.building.packaging).
 
@@ -45,6 +46,7 @@ def publish_version(
         counts: By name, how often training met each key, int64 [n]; a server with a memory budget starts with the most
             frequent rows.
         lower: Lower precision to try.
+        review: The version's gate; None for none.
 
     Raises:
         Conflict: The version exists.
@@ -52,7 +54,15 @@ def publish_version(
     opened = Repository(repository) if isinstance(repository, Path) else repository
     with opened.writer(draft.model, draft.version) as writer:
         return publish(
-            opened, writer, draft, _packed(draft, tables, counts or {}), graph, buckets, progress, lower=lower
+            opened,
+            writer,
+            draft,
+            _packed(draft, tables, counts or {}),
+            graph,
+            buckets,
+            progress,
+            lower=lower,
+            review=review,
         )
 
 

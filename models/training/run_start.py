@@ -20,7 +20,7 @@ from freshet_serving.models.training.defaults import kept
 from freshet_serving.models.training.fingerprint import fingerprint, settings
 from freshet_serving.models.training.resolved_config import hash_seeds_of, resume_config, scaling_of, start_config
 from freshet_serving.models.training.spec import HashSeeds, Scaling
-from freshet_serving.processor.repository import VersionContents, is_address
+from freshet_serving.processor.repository import CANDIDATES, VersionContents, is_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,7 @@ def find_start(
     versions: StartVersions,
     rows: int | None,
     note: Callable[[str], None],
+    refused: bool = False,
 ) -> RunStart:
     """Find the state that a run starts from.
 
@@ -111,6 +112,7 @@ def find_start(
         versions: The full versions of the repository.
         rows: Rows of the full version; None if they have no end.
         note: Receives lines about what was chosen by the rows.
+        refused: True if the gate has refused the version of the checkpoints, so that none is continued.
 
     Returns:
         A FreshStart, a ResumedStart or a ContinuedStart.
@@ -120,7 +122,7 @@ def find_start(
     """
     old, position = None, 0
     if not beginning.from_scratch:
-        saved = checkpoints.newest()
+        saved = None if refused else checkpoints.newest()
         why = versions.barred(saved.version) if saved is not None and saved.version else ""
         if saved is not None and not why:
             whole = resume_config(config, saved, rows, _shown(checkpoints.folder, config))
@@ -144,8 +146,9 @@ def make_folders(config: TrainConfig) -> Path:
     own.mkdir(parents=True, exist_ok=True)
     if not is_address(repository := config.publish.repository):
         Path(repository).mkdir(parents=True, exist_ok=True)
-        for unfinished in Path(repository, config.model.name).glob(".*.tmp"):
-            shutil.rmtree(unfinished)
+        for folder in (Path(repository, config.model.name), Path(repository, config.model.name, CANDIDATES)):
+            for unfinished in folder.glob(".*.tmp"):
+                shutil.rmtree(unfinished)
     return own
 
 

@@ -25,6 +25,9 @@ def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
         trainer: The trainer.
         report: Receives progress.
     """
+    for name, tiers in trainer.tiers.items():
+        log = f"{len(tiers.cold):,} on disk in {tiers.cold.log_nbytes >> 20:,} MiB"
+        report.note(f"table {name!r}: {tiers.hot:,} rows in memory, {log}")
     report.begin("analysing tables", sum(len(table) for table in trainer.tables.values()))
     summaries, hashes = [], of_version(trainer.manifest)
     with RowsFile(folder / ROWS) as rows:

@@ -260,6 +260,15 @@ class Trainer:
         self.rate_factor = rate_factor(self.settings, step)
         self.dense.scale_rate(self.rate_factor)
 
+    def progress(self) -> dict[str, Any]:
+        """Return step, rates and rows of tables for a progress line."""
+        return {
+            "step": self.steps,
+            "dense_learning_rate": self.settings.dense_learning_rate * self.rate_factor,
+            "learning_rates": {name: rate * self.rate_factor for name, rate in self.rates.items()},
+            "table_rows": {name: len(table) for name, table in self.tables.items()},
+        }
+
     def _values(self, name: str, bound: BoundRequest) -> Iterator[tuple[int, Int64s]]:
         """Yield each feature of a table, as its row of the plan, and its ids in a batch."""
         for row, f in self._readers[name]:

@@ -5,6 +5,7 @@ mirror            repositories in object stores, and the local folders that mirr
 version_records   decisions about full versions: held, withdrawn, released
 version           a version's folder, written aside and committed by one rename
 storage           access to the files of a version, in a folder or through a mirror
+candidates        full versions that a gate has refused, beside the others
 model_repository  list and open models, versions and deltas, and find their folders
 folder_watch      detection of changes to a folder
 mapped_file       a file that is served by memory mapping, and detection of its damage
@@ -97,6 +98,7 @@ from freshet_serving.processor.repository.trainer_report import (
     without_values,
 )
 from freshet_serving.processor.repository.version import (
+    CANDIDATES,
     DELTAS,
     DENSE,
     GRAPH,
@@ -130,6 +132,7 @@ from freshet_serving.processor.repository.warmup import (
 
 __all__ = [
     "BYTES",
+    "CANDIDATES",
     "CHAIN",
     "CHANGES",
     "DELTA",

@@ -40,12 +40,20 @@ from freshet_serving.processor.package import (
     atomic_file,
     read_file,
 )
+from freshet_serving.processor.repository.candidates import release
 from freshet_serving.processor.repository.envelope import opened, wrap_envelope
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.repository.log.chain_record import root_hash
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
 from freshet_serving.processor.repository.trainer_report import TRAINER
-from freshet_serving.processor.repository.version import MANIFEST, VersionReader, VersionWriter, followed, inside
+from freshet_serving.processor.repository.version import (
+    CANDIDATES,
+    MANIFEST,
+    VersionReader,
+    VersionWriter,
+    followed,
+    inside,
+)
 from freshet_serving.processor.repository.version_records import (
     WITHDRAWN,
     VersionRecord,
@@ -100,7 +108,7 @@ class Repository:
         folders = [e for e in _entries(self.root) if e.is_dir()]
         if any(_is_version(Path(e.path)) for e in folders):
             return ONE_MODEL
-        within = (Path(model.path) for e in folders for model in _entries(Path(e.path)) if model.is_dir())
+        within = (Path(model.path) for e in folders for model in _entries(Path(e.path)) if _may_be_model(model))
         if any(_is_version(Path(version.path)) for model in within for version in _entries(model)):
             return "the repository has no model, but a folder in it holds models: expected that folder"
         return ""
@@ -114,6 +122,13 @@ class Repository:
 
     def versions(self, model: str) -> list[int]:
         """Return the committed versions, ascending: folders named by a number (VersionFolders) with a manifest."""
+        return self._committed(model)
+
+    def candidates(self, model: str) -> list[int]:
+        """Return the numbers of versions that a gate has refused, ascending (processor.repository.candidates)."""
+        return self._committed(f"{check_name(model, 'model')}/{CANDIDATES}")
+
+    def _committed(self, model: str) -> list[int]:
         return sorted(number for number, folder in self._numbered(model) if os.path.isfile(folder / MANIFEST))
 
     def uncommitted(self, model: str) -> dict[int, Path]:
@@ -174,6 +189,50 @@ class Repository:
             number: The version.
         """
         return VersionReader(self.folder(model, number), storage=self.storage(model, number), keyring=self.keyring)
+
+    def candidate(self, model: str, number: int) -> VersionReader:
+        """Open a candidate; raise NotFound if there is none, Corrupt if it is damaged.
+
+        Args:
+            model: Name of the model.
+            number: Its number.
+        """
+        return self.reader(self._with_candidate(model, number), number)
+
+    def release_candidate(self, model: str, number: int) -> None:
+        """Make a candidate the version of its number; raise NotFound, or Conflict if another version has it by now.
+
+        Args:
+            model: Name of the model.
+            number: Its number.
+        """
+        release(self.candidate(model, number), self.storage(model, number))
+
+    def reject_candidate(self, model: str, number: int) -> None:
+        """Remove a candidate, damaged or not; raise NotFound if there is none.
+
+        Args:
+            model: Name of the model.
+            number: Its number.
+        """
+        self.storage(self._with_candidate(model, number), number).end()
+
+    def candidate_storage(self, model: str, number: int) -> VersionStorage:
+        """Return the storage in which a candidate lives, or will live.
+
+        Args:
+            model: Name of the model.
+            number: Its number.
+        """
+        (self.root / model / CANDIDATES).mkdir(parents=True, exist_ok=True)
+        return self.storage(f"{model}/{CANDIDATES}", number)
+
+    def _with_candidate(self, model: str, number: int) -> str:
+        """Return the folder of a model's candidates; raise NotFound unless it holds this one."""
+        if number not in (numbers := self.candidates(model)):
+            others = listed(map(str, reversed(numbers)))
+            raise NotFound(f"model {model[:64]!r} has no candidate {number}; its candidates are {others}")
+        return f"{model}/{CANDIDATES}"
 
     def writer(self, model: str, number: int, beside: bool = False) -> VersionWriter:
         """Begin a version (VersionWriter); raise Conflict if it exists.
@@ -456,6 +515,10 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         if (short := shortage(error)) is not None:
             raise short from None
         return []
+
+
+def _may_be_model(entry: os.DirEntry[str]) -> bool:
+    return entry.name != CANDIDATES and entry.is_dir()
 
 
 VERSION = re.compile(r"[1-9][0-9]{0,17}")

@@ -46,6 +46,8 @@ from freshet_serving.processor.repository.mapped_file import MappedFile, Stat, h
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
 
 MANIFEST = "model.json"
+CANDIDATES = "candidates"
+"""Folder of a model that holds its candidates (processor.repository.candidates)."""
 DENSE = "dense.safetensors"
 WARMUP = "warmup.safetensors"
 DELTAS = "deltas"
@@ -179,6 +181,7 @@ class VersionWriter:
         self.model, self.version = model, version
         self.storage = storage or FolderStorage(repository / model / str(version))
         self._target, self._beside = self.storage.folder, beside
+        self._files: dict[str, File] = {}
         if (self._target / MANIFEST if beside else self._target).exists():
             raise Conflict(f"version {version} of {model!r} already exists")
         self.folder = hidden_beside(self._target)
@@ -220,20 +223,43 @@ class VersionWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def commit(self, manifest: Manifest) -> Path:
-        """Fill in the manifest's list of files, write it last and rename the folder into place; return the folder."""
-        files = {}
-        for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
-            files[path.relative_to(self.folder).as_posix()] = _file_of(path)
-        text = sealed(replace(manifest, files=files), self.folder, self.keyring).to_json()
-        (self.folder / DELTAS).mkdir(exist_ok=True)
-        with atomic_file(self.folder / MANIFEST) as file:
-            file.write(text)
+    def commit(self, manifest: Manifest, candidate: VersionStorage | None = None) -> Path:
+        """Fill in the manifest's list of files, write it last and rename the folder into place; return the folder.
+
+        Args:
+            manifest: The manifest, without its files.
+            candidate: Where to put the version instead, as a candidate; None to make it a version.
+        """
+        self._seal(manifest)
+        if candidate is not None:
+            candidate.install(self.folder)
+            return candidate.folder
         if self._beside:
             self._move_in()
         else:
             self.storage.install(self.folder)
         return self._target
+
+    def preview(self, manifest: Manifest) -> VersionReader:
+        """Open the version as commit() would leave it, from the folder where it is being written.
+
+        No file may be written afterwards; close what reads it before commit().
+
+        Args:
+            manifest: The manifest, without its files.
+        """
+        self._seal(manifest)
+        return VersionReader(self.folder, storage=FolderStorage(self._target), keyring=self.keyring)
+
+    def _seal(self, manifest: Manifest) -> None:
+        """Write the manifest, with the files as they were when it was first written."""
+        if not self._files:
+            paths = sorted(p for p in self.folder.rglob("*") if p.is_file())
+            self._files = {path.relative_to(self.folder).as_posix(): _file_of(path) for path in paths}
+        text = sealed(replace(manifest, files=self._files), self.folder, self.keyring).to_json()
+        (self.folder / DELTAS).mkdir(exist_ok=True)
+        with atomic_file(self.folder / MANIFEST) as file:
+            file.write(text)
 
     def _move_in(self) -> None:
         """Move everything into the existing folder, the manifest last; leftovers of an earlier try are replaced."""
@@ -336,7 +362,8 @@ class VersionReader:
         self.manifest = Manifest.from_json(data)
         # The names of the repository, not those of the target of a link.
         named = self.storage.folder
-        if str(self.manifest.version) != named.name.lstrip("0") or self.manifest.model != named.parent.name:
+        owners = {named.parent.name, named.parent.parent.name if named.parent.name == CANDIDATES else ""}
+        if str(self.manifest.version) != named.name.lstrip("0") or self.manifest.model not in owners:
             raise Corrupt(
                 f"manifest: is for {self.manifest.model!r} version {self.manifest.version}, not for its folder"
             )

@@ -85,12 +85,12 @@ def main() -> None:
     """Run the `freshet` command.
 
     A FreshetError, a usage error, what the system refuses, or an extra that is not installed becomes one line on stderr
-    and exit code 2.
+    and exit code 2; 3 if a gate refused a version.
     """
     try:
         code = app(prog_name="freshet", standalone_mode=False)
     except FreshetError as error:
-        _refuse(str(error))
+        _refuse(str(error), error.exit_code)
     except ImportError as error:
         if (line := install_hint("this command", error)) is None:
             raise
@@ -109,6 +109,6 @@ def main() -> None:
     sys.exit(code or 0)
 
 
-def _refuse(line: str) -> NoReturn:
+def _refuse(line: str, code: int = 2) -> NoReturn:
     print(f"freshet: {printable(line)}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)

@@ -1,6 +1,7 @@
 import dataclasses
 import typing
 
+from freshet_serving.models.config.gate_section import GateConfig
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.processor.options import options_of
 from freshet_serving.processor.package.feature_groups import FeatureGroup
@@ -25,9 +26,14 @@ def test_training_file_page_is_current():
 def test_every_field_set_by_a_key_has_a_description():
     hints = typing.get_type_hints(TrainConfig)
     kinds = [typing.get_args(hint)[-1] if typing.get_args(hint) else hint for hint in hints.values()]
-    for kind in filter(dataclasses.is_dataclass, kinds):
+    for kind in filter(dataclasses.is_dataclass, [*kinds, GateConfig]):
         told = {field.name for field, _ in options_of(kind)}
+        told |= {field.name for field in dataclasses.fields(kind) if "section" in field.metadata}
         assert {field.name for field in dataclasses.fields(kind)} - told == MADE.get(kind.__name__, set())
+
+
+def test_section_within_a_section_has_its_own_heading():
+    assert "## [publish.gate]\n\nWhen a full version is refused" in page()
 
 
 def test_sections_and_keys_are_described_by_their_fields():

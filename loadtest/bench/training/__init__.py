@@ -13,6 +13,7 @@ freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call
 follow_race   what it is worth to publish all the time; loadtest/results/follow.md
 late_labels   labels that come late, joined and learned; loadtest/results/join.md
+nights        good and bad nights before the gate; loadtest/results/nights.md
 tier_race     tables larger than memory beside the same in memory; loadtest/results/train-tiers.md
 torch_side    PyTorch with sparse EmbeddingBags
 quality_race  AUC beside peers; loadtest/results/train-quality.md

@@ -21,7 +21,7 @@ from freshet_serving.processor.repository.log.chain_record import CHAIN
 from freshet_serving.processor.repository.log.pruning import unfinished
 from freshet_serving.processor.repository.mirror.mirrored_storage import LEASE, MirroredStorage
 from freshet_serving.processor.repository.model_repository import VERSION
-from freshet_serving.processor.repository.version import DELTAS, MANIFEST
+from freshet_serving.processor.repository.version import CANDIDATES, DELTAS, MANIFEST
 
 KEPT_DELTAS = 64
 LEFT_S = 6 * 3600.0
@@ -47,7 +47,8 @@ def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
         for left in unfinished(Path(folder), time.time(), LEFT_S):
             freed += left.nbytes
             left.remove()
-    versions = (f for f in root.glob("*/*") if VERSION.fullmatch(f.name) and not f.is_symlink())
+    places: tuple[Path, ...] = (*root.glob("*/*"), *root.glob(f"*/{CANDIDATES}/*"))
+    versions = (f for f in places if VERSION.fullmatch(f.name) and not f.is_symlink())
     for version in sorted(versions, key=_used_s):
         if freed >= nbytes:
             return freed

@@ -10,7 +10,7 @@ from freshet_serving.processor.repository.mirror.mirror import Mirror
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
 from freshet_serving.processor.repository.model_repository import ONE_MODEL, Repository, check_name
 from freshet_serving.processor.repository.trainer_report import TRAINER
-from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.repository.version import CANDIDATES, VersionReader
 from freshet_serving.processor.repository.version_records import WITHDRAWN, VersionRecords
 
 
@@ -34,6 +34,11 @@ class MirroredRepository(Repository):
         check_name(model, "model")
         self._asked(lambda: self.mirror.listing.versions(model, strict=True))
         return super().versions(model)
+
+    def candidates(self, model: str) -> list[int]:
+        # Asked for by people and trainers, rarely, so the store is listed even while the mirror polls.
+        self.mirror.listing.versions(f"{check_name(model, 'model')}/{CANDIDATES}", strict=True)
+        return super().candidates(model)
 
     def reader(self, model: str, number: int) -> VersionReader:
         storage = self.mirror.storage(model, number)

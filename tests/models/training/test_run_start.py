@@ -23,12 +23,13 @@ def never():
     raise AssertionError("nobody asks for versions where a checkpoint is there, or none is to be gone on from")
 
 
-def found(config, beginning=None, saved=None, newest=never, notes=None, barred=""):
+def found(config, beginning=None, saved=None, newest=never, notes=None, barred="", refused=False):
     """find_start() over a checkpoint's state, if there is one."""
     checkpoints = SimpleNamespace(newest=lambda: saved, folder=make_folders(config) / ".checkpoints" / "mixed")
     note = (notes if notes is not None else []).append
     versions = SimpleNamespace(newest=newest, barred=lambda number: barred)
-    return find_start(config, MixedSource(ROWS), beginning or StartOptions(), checkpoints, versions, ROWS, note)
+    mixed = MixedSource(ROWS)
+    return find_start(config, mixed, beginning or StartOptions(), checkpoints, versions, ROWS, note, refused)
 
 
 def version_of(start, number=3):
@@ -56,6 +57,16 @@ def test_checkpoint_is_resumed_with_its_scaling_and_seeds(tmp_path):
     assert start.state().fingerprint == saved.fingerprint
     assert start.state().position == 0
     assert not notes
+
+
+def test_checkpoint_of_a_refused_version_is_not_resumed(tmp_path):
+    config = make_config(tmp_path)
+    saved = dataclasses.replace(found(config).state(), position=96, version=4, refused=True)
+    assert type(found(config, saved=saved, refused=True)) is FreshStart
+    old = version_of(found(config))
+    start = found(config, ON, saved, newest=lambda: old, refused=True)
+    assert type(start) is ContinuedStart
+    assert start.state().position == 0
 
 
 def test_checkpoint_is_resumed_even_when_a_new_version_is_requested(tmp_path):

@@ -1,0 +1,432 @@
+"""Judge if a full version may be served. Pure: figures in, a verdict out.
+
+The new version and the served one score the same newest rows, from their packages as a server would. Most of the noise
+of an AUC is that of the rows, which is then common to both: the standard error of the difference (DeLong 1988) is
+several times smaller than that of either. The new version was trained on those rows and the served one perhaps not,
+which hides a loss. So its held-out rows, scored before training on them, are compared with those of the version before.
+
+A wrong label hides from all of these if it was wrong throughout, because the new version fits it. Three figures know it
+by the served version: it orders the rows the other way round (inverted labels), most ids have no row in it (ids by
+another seed), or the values of a feature differ by a factor (other units).
+
+A figure is out of bounds if it is worse by more than a floor ([publish.gate]), than a multiple of its sampling error,
+and than a multiple of its usual difference from one version to the next, which each version keeps in its notes
+together with its figures. What cannot be judged is said: too few rows, no version before, no labels.
+
+Rejected: fixed bounds alone (an AUC that moves by 0.03 a night is usual for one model and a catastrophe for another);
+held-out rows of two versions compared without pairing alone (six standard errors of 2,000 rows are an AUC of 0.08);
+a test of significance alone (with a million rows every retrain differs significantly).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.config.gate_section import GateConfig
+from freshet_serving.models.training.window_guard import auc_error, row_losses
+
+AUC = "held-out AUC"
+LEAST_ROWS = 100
+"""Fewer newest rows than this are not judged by their labels and scores."""
+ONE_CLASS_ROWS = 1000
+"""So many rows of one label refuse a first version, of which no share of positive labels is known."""
+CHANCE = 1e-6
+"""One label among the newest rows is refused if it is less likely than this."""
+OTHER_IDS = 0.5
+"""Fall of the share of ids that the served version knows by which ids are those of something else."""
+OPPOSITE = -0.1
+"""Rank correlation of two versions' scores under which one of them has learned the opposite."""
+REPORTED_SIGMAS, REPORTED = 3.0, 0.05
+"""A calibration beyond both is reported, though not refused."""
+KEPT_MOVES, LEARNED_MOVES = 20, 5
+MAX_NAMES = 10_000
+
+Floats = NDArray[np.float32]
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Quality of held-out rows, scored before training on them.
+
+    Attributes:
+        figure: Its name, as messages have it.
+        value: The value, 0 to 1, higher is better; NaN without such rows.
+        error: Its sampling error.
+    """
+
+    figure: str = ""
+    value: float = math.nan
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFigures:
+    """Figures of a version on the newest rows when it was new. JSON-able.
+
+    Attributes:
+        trained_rows: Number of rows trained on.
+        mean_label: Mean label; NaN without rows.
+        held_out: Quality of held-out rows.
+        coverage: Share of the rows' ids that have a row, by feature.
+        values: Median and spread (10 % to 90 %) of numbers, by feature.
+        constant: Features with one value in all rows.
+    """
+
+    trained_rows: int = 0
+    mean_label: float = math.nan
+    held_out: HeldOut = HeldOut()
+    coverage: dict[str, float] = field(default_factory=dict)
+    values: dict[str, tuple[float, float]] = field(default_factory=dict)
+    constant: list[str] = field(default_factory=list)
+
+    def to_notes(self) -> dict[str, Any]:
+        """Return it for a manifest's notes: what is not a number is left out."""
+        notes = asdict(self)
+        if math.isnan(self.mean_label):
+            del notes["mean_label"]
+        if math.isnan(self.held_out.value):
+            del notes["held_out"]
+        return notes
+
+    @classmethod
+    def from_notes(cls, raw: Any) -> VersionFigures | None:
+        """Parse the result of to_notes(); None for anything else."""
+        try:
+            coverage, values, constant = raw.get("coverage", {}), raw.get("values", {}), raw.get("constant", [])
+            if max(len(coverage), len(values), len(constant)) > MAX_NAMES:
+                return None
+            return cls(
+                int(raw.get("trained_rows", 0)),
+                float(raw.get("mean_label", math.nan)),
+                HeldOut(str(held_out["figure"])[:64], float(held_out["value"]), float(held_out["error"]))
+                if (held_out := raw.get("held_out"))
+                else HeldOut(),
+                {str(name): float(share) for name, share in coverage.items()},
+                {str(name): (float(median), float(spread)) for name, (median, spread) in values.items()},
+                [str(name) for name in constant],
+            )
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedVersion:
+    """The version before: what it is compared by.
+
+    Attributes:
+        number: Its number.
+        features: Names of its features.
+        figures: Its figures when it was new; None if they are not known.
+        moves: Differences from one version to the next, newest last, by figure.
+        scores: Its scores of the newest rows [n]; None if it cannot score them.
+        coverage: As in VersionFigures, of the newest rows.
+    """
+
+    number: int
+    features: frozenset[str]
+    figures: VersionFigures | None = None
+    moves: dict[str, list[float]] = field(default_factory=dict)
+    scores: Floats | None = None
+    coverage: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The verdict.
+
+    Attributes:
+        refused: Reasons to refuse the version, the clearest first; none if it may be served.
+        reported: What is worth a line, but no reason.
+        unjudged: What could not be judged, and why.
+        moves: As in ServedVersion, with this version's.
+    """
+
+    refused: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
+    moves: dict[str, list[float]] = field(default_factory=dict)
+
+
+def judge(
+    bounds: GateConfig,
+    labels: Floats,
+    scores: Floats,
+    figures: VersionFigures,
+    features: frozenset[str],
+    served: ServedVersion | None,
+) -> Verdict:
+    """Judge a new version.
+
+    Args:
+        bounds: The bounds.
+        labels: Labels of the newest rows [n]; none if they cannot be read.
+        scores: Scores of the new version's package [n].
+        figures: Its figures.
+        features: Names of its features.
+        served: The version before; None for the first one.
+    """
+    return _Judgement(bounds, labels, scores, figures, features, served).verdict()
+
+
+class _Judgement:
+    """One judgement, figure by figure."""
+
+    def __init__(
+        self,
+        bounds: GateConfig,
+        labels: Floats,
+        scores: Floats,
+        figures: VersionFigures,
+        features: frozenset[str],
+        served: ServedVersion | None,
+    ) -> None:
+        self._bounds, self._labels, self._scores = bounds, labels, scores
+        self._figures, self._features, self._served = figures, features, served
+        self._before = served.figures if served is not None else None
+        self._verdict = Verdict(moves={} if served is None else {name: [*kept] for name, kept in served.moves.items()})
+        self._name = f"version {served.number}" if served is not None else ""
+
+    def verdict(self) -> Verdict:
+        verdict = self._verdict
+        if self._served is None:
+            verdict.unjudged.append("no version to compare with")
+        elif self._before is None:
+            verdict.unjudged.append(f"{self._name} has no figures of its own to compare with")
+        if lost := int((~np.isfinite(self._scores)).sum()):
+            verdict.refused.append(f"{lost:,} of {len(self._scores):,} scores are not numbers")
+        self._judge_data()
+        if len(self._labels) < LEAST_ROWS:
+            verdict.unjudged.append(f"{len(self._labels):,} newest rows, {LEAST_ROWS} are needed to compare scores")
+        elif not lost and not self._is_constant() and not self._has_one_class():
+            self._compare()
+        self._judge_held_out()
+        return verdict
+
+    def _judge_data(self) -> None:
+        """Compare rows, features, ids and units with the version before."""
+        refused, served, before, figures = self._verdict.refused, self._served, self._before, self._figures
+        if served is None:
+            return
+        if missing := sorted(served.features - self._features):
+            refused.append(f"feature {missing[0]!r} is missing, which {self._name} reads")
+        if before is None:
+            return
+        least = self._bounds.rows * before.trained_rows
+        if 0 < figures.trained_rows < least:
+            refused.append(
+                f"trained on {figures.trained_rows:,} rows, expected at least {least:,.0f}"
+                f" ({self._name}: {before.trained_rows:,}): {least - figures.trained_rows:,.0f} too few"
+            )
+        if len(self._labels) < LEAST_ROWS:
+            return
+        for name in figures.constant:
+            if name in served.features and name not in before.constant:
+                refused.append(f"feature {name!r} has one value in all {len(self._labels):,} newest rows")
+        for name, share in figures.coverage.items():
+            self._judge_ids(name, share, before.coverage.get(name, math.nan), served.coverage.get(name, math.nan))
+        for name, (median, spread) in figures.values.items():
+            factor = _factor((median, spread), before.values.get(name, (math.nan, math.nan)))
+            if factor > self._bounds.units or factor < 1 / self._bounds.units:
+                refused.append(
+                    f"feature {name!r} has other units: its values are {factor:.3g} times those of {self._name},"
+                    f" expected less than a factor of {self._bounds.units:g}"
+                )
+
+    def _judge_ids(self, name: str, share: float, usual: float, known: float) -> None:
+        """Compare the share of ids with a row: now, of the version before when it was new, and of it now."""
+        refused = self._verdict.refused
+        least = min(usual, known) - self._bounds.coverage
+        if share < least:
+            refused.append(
+                f"{share:.1%} of the ids of {name!r} have a row, expected at least {least:.1%}:"
+                f" {least - share:.1%} too few"
+            )
+        if known < usual - OTHER_IDS:
+            refused.append(
+                f"{known:.1%} of the ids of {name!r} are ids that {self._name} knows, expected at least"
+                f" {usual - OTHER_IDS:.1%}: ids of another kind or seed"
+            )
+
+    def _is_constant(self) -> bool:
+        if float(self._scores.max()) - float(self._scores.min()) > 1e-9:
+            return False
+        self._verdict.refused.append(f"all {len(self._scores):,} scores are {float(self._scores[0]):.6g}")
+        return True
+
+    def _has_one_class(self) -> bool:
+        """Return True if AUC and log-loss are undefined, and refuse it unless it may be chance."""
+        rows, positive = len(self._labels), int((self._labels > 0.5).sum())
+        if 0 < positive < rows:
+            return False
+        share = self._before.mean_label if self._before is not None else math.nan
+        if math.isnan(share) and self._served is not None and self._served.scores is not None:
+            share = float(np.mean(self._served.scores))
+        other = share if positive == 0 else 1 - share
+        rare = rows >= ONE_CLASS_ROWS if math.isnan(other) else rows * math.log1p(-min(other, 0.999)) < math.log(CHANCE)
+        line = f"all labels of the {rows:,} newest rows are {int(positive > 0)}"
+        if rare:
+            self._verdict.refused.append(f"{line}, expected both 0 and 1")
+        else:
+            self._verdict.unjudged.append(line)
+        return True
+
+    def _compare(self) -> None:
+        """Compare the scores of both versions."""
+        labels, scores, served = self._labels, self._scores, self._served
+        calibration, error = _calibration(labels, scores)
+        if abs(calibration) > max(REPORTED, REPORTED_SIGMAS * error):
+            self._verdict.reported.append(f"the mean score is {math.exp(calibration):.3g} times the mean label")
+        if served is None or served.scores is None or not np.isfinite(served.scores).all():
+            if served is not None:
+                self._verdict.unjudged.append(f"{self._name} cannot score the newest rows")
+            return
+        old, drop, noise = auc_drop(labels, served.scores, scores)
+        self._check("auc", "AUC", old, old - drop, drop, self._bounds.auc_drop, noise, same_rows=True)
+        self._judge_old_auc(old)
+        losses = row_losses(labels, served.scores)
+        rises = row_losses(labels, scores) - losses
+        usual = max(float(losses.mean()), 1e-12)
+        rise, noise = float(rises.mean()) / usual, float(rises.std()) / math.sqrt(len(rises)) / usual
+        self._check("loss", "log-loss", usual, usual * (1 + rise), rise, self._bounds.loss_rise, noise, True, usual)
+        off = _calibration(labels, served.scores)[0]
+        further = abs(calibration) - abs(off)
+        bound, shown = self._bounds.calibration, "log of mean score over mean label"
+        self._check("calibration", shown, off, calibration, further, bound, error, same_rows=True)
+        order, noise = _rank_correlation(served.scores, scores), 1 / math.sqrt(len(scores))
+        if order < min(OPPOSITE, -self._bounds.sigmas * noise):
+            self._verdict.refused.append(
+                f"it orders the rows against {self._name} (rank correlation {order:.2f}, expected at least"
+                f" {min(OPPOSITE, -self._bounds.sigmas * noise):.2f}): labels may be inverted"
+            )
+
+    def _judge_old_auc(self, old: float) -> None:
+        """Refuse labels that fit neither version; a served version that is merely old fits badly alone."""
+        before, now = self._before.held_out if self._before is not None else HeldOut(), self._figures.held_out
+        if before.figure != AUC or now.figure != AUC:
+            return
+        positive = float((self._labels > 0.5).sum())
+        noise = math.hypot(before.error, auc_error(old, positive, len(self._labels) - positive))
+        bound = max(self._bounds.held_out_drop, self._bounds.sigmas * noise)
+        if before.value - old > bound and before.value - now.value > self._bounds.held_out_drop:
+            self._verdict.refused.append(
+                f"the labels fit neither {self._name} (AUC {old:.4f}, expected at least {before.value - bound:.4f}) nor"
+                f" the held-out scores of the new version (AUC {now.value:.4f}): labels may be of other rows"
+            )
+
+    def _judge_held_out(self) -> None:
+        """Compare held-out rows with those of the version before, if both have some of one figure."""
+        old, new = self._before.held_out if self._before is not None else HeldOut(), self._figures.held_out
+        if old.figure == new.figure and new.figure:
+            drop, noise = old.value - new.value, math.hypot(old.error, new.error)
+            self._check("held_out", new.figure, old.value, new.value, drop, self._bounds.held_out_drop, noise)
+
+    def _check(
+        self,
+        figure: str,
+        shown: str,
+        usual: float,
+        value: float,
+        worse: float,
+        floor: float,
+        noise: float,
+        same_rows: bool = False,
+        unit: float = 1.0,
+    ) -> None:
+        """Refuse a figure that is worse by more than its bound, and remember by how much it differs.
+
+        Args:
+            figure: Name of the figure in the notes.
+            shown: Its name in messages.
+            usual: That of the version before.
+            value: That of the new version.
+            worse: By how much it is worse.
+            floor: Least bound.
+            noise: Its sampling error.
+            same_rows: True if both are of the same rows.
+            unit: Multiple of `worse` in the unit of `value`.
+        """
+        if math.isnan(worse):
+            return
+        moves, sigmas = self._verdict.moves.get(figure, []), self._bounds.sigmas
+        learned = math.sqrt(sum(move**2 for move in moves) / len(moves)) if len(moves) >= LEARNED_MOVES else 0.0
+        bound = max(floor, sigmas * noise, sigmas * learned)
+        if worse > bound:
+            where = f" on the same {len(self._labels):,} rows" if same_rows else ""
+            self._verdict.refused.append(
+                f"{shown} {value:.4f}, {self._name} has {usual:.4f}{where}: worse by {worse * unit:.4f}, the bound is"
+                f" {bound * unit:.4f}, exceeded by {(worse - bound) * unit:.4f}"
+            )
+        self._verdict.moves[figure] = [*moves, round(worse, 6)][-KEPT_MOVES:]
+
+
+def moves_from_notes(raw: Any) -> dict[str, list[float]]:
+    """Parse Verdict.moves as notes have them; what is malformed is left out."""
+    if not isinstance(raw, Mapping):
+        return {}
+    return {
+        str(name)[:32]: [float(move) for move in moves[-KEPT_MOVES:] if type(move) is float and math.isfinite(move)]
+        for name, moves in list(raw.items())[:16]
+        if isinstance(moves, list)
+    }
+
+
+def auc_drop(labels: Floats, old: Floats, new: Floats) -> tuple[float, float, float]:
+    """Return the AUC of the old scores, by how much the new ones' is lower, and its standard error (DeLong 1988).
+
+    Args:
+        labels: [n], positive above 0.5; both classes.
+        old: [n].
+        new: [n].
+    """
+    positive = labels > 0.5
+    first, second = _placements(positive, old), _placements(positive, new)
+    drops = [a - b for a, b in zip(first, second)]
+    variance = sum(float(drop.var()) / max(1, len(drop) - 1) for drop in drops)
+    return float(first[0].mean()), float(drops[0].mean()), math.sqrt(variance)
+
+
+def _placements(positive: NDArray[np.bool_], scores: Floats) -> tuple[Float64s, Float64s]:
+    """Return each positive row's share of negative rows below it, and each negative's of positive rows above it."""
+    high, low = np.sort(scores[positive]), np.sort(scores[~positive])
+
+    def below(ordered: Floats, values: Floats) -> Float64s:
+        sides = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+        shares: Float64s = sides / (2.0 * max(1, len(ordered)))
+        return shares
+
+    return below(low, scores[positive]), 1.0 - below(high, scores[~positive])
+
+
+def _calibration(labels: Floats, scores: Floats) -> tuple[float, float]:
+    """Return the logarithm of the mean score over the mean label, and its sampling error."""
+    share = float(np.clip(labels, 0, 1).mean())
+    mean = max(float(scores.mean(dtype=np.float64)), 1e-12)
+    return math.log(mean / share), math.sqrt((1 - share) / (share * len(labels)))
+
+
+def _rank_correlation(one: Floats, other: Floats) -> float:
+    """Return Spearman's rank correlation; ties in any order, which a constant score of the served version makes 0."""
+    if float(one.max()) == float(one.min()):
+        return 0.0
+    first, second = (np.argsort(np.argsort(scores, kind="stable")).astype(np.float64) for scores in (one, other))
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _factor(now: tuple[float, float], before: tuple[float, float]) -> float:
+    """Return by which factor values have grown, by median and spread alike; 1 if these disagree."""
+    spread = now[1] / before[1] if before[1] > 0 and now[1] > 0 else 1.0
+    if not math.isfinite(spread):
+        return 1.0
+    if abs(before[0]) < 0.1 * before[1]:
+        return spread
+    median = now[0] / before[0]
+    if not (math.isfinite(median) and median > 0) or (median > 1) != (spread > 1):
+        return 1.0
+    return min(median, spread) if spread > 1 else max(median, spread)

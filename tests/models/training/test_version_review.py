@@ -1,0 +1,158 @@
+"""A retrain on a bad night becomes a candidate, which nobody serves or continues from, until it is released."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from freshet_serving.models.config.gate_section import GateConfig
+from freshet_serving.models.config.train_config import StartOptions
+from freshet_serving.models.training import full_versions
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.errors import Refused
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.repository.model_repository import Repository
+from tests.models.training.streams import MixedSource, make_config
+from tests.models.training.test_lineage import Heard
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
+
+ROWS, FULL_ROWS = 3200, 3000
+ANEW, ON = StartOptions(new_version=True, from_scratch=True), StartOptions(new_version=True)
+
+
+class NightSource(MixedSource):
+    """The mixed stream with something done to each batch: columns and labels in, columns and labels out."""
+
+    def __init__(self, change, rows=ROWS):
+        super().__init__(rows)
+        self._change = change
+
+    def batches(self, rows, start=0):
+        for batch in super().batches(rows, start):
+            columns, label = self._change(dict(batch.columns), batch.label)
+            yield dataclasses.replace(batch, columns=columns, label=label)
+
+
+def shuffled(columns, label):
+    return columns, np.random.default_rng(len(label)).permutation(label)
+
+
+def other_users(columns, label):
+    return columns | {"user": columns["user"] ^ 0x5DEECE66D}, label
+
+
+FAULTS = {
+    "labels 0": (lambda columns, label: (columns, 0 * label), "all labels of the 3,000 newest rows are 0"),
+    "inverted": (lambda columns, label: (columns, 1 - label), "orders the rows against version 1"),
+    "shuffled": (shuffled, "the labels fit neither version 1"),
+    "units": (lambda columns, label: (columns | {"price": 1000 * columns["price"]}, label), "'price' has other units"),
+    "other ids": (other_users, "of the ids of 'user' are ids that version 1 knows"),
+    "empty column": (lambda columns, label: (columns | {"age": 0 * columns["age"] + 3}, label), "'age' has one value"),
+}
+
+
+def begin(repository, source=None, start_options=None, mode="on", **options):
+    heard = Heard()
+    config = make_config(repository, full_rows=FULL_ROWS, **options)
+    config = dataclasses.replace(
+        config,
+        publish=dataclasses.replace(config.publish, gate=GateConfig(mode)),
+        train=dataclasses.replace(config.train, holdout=0.25),
+    )
+    return TrainingRun(config, source or MixedSource(ROWS), reporter=heard, start_options=start_options), heard.notes
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A repository with version 1, trained on a good night."""
+    begin(tmp_path)[0].full()
+    return tmp_path
+
+
+def refused(repository, source, **options):
+    with pytest.raises(Refused) as error:
+        begin(repository, source, ANEW, **options)[0].full()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_bad_night_becomes_a_candidate(served, fault):
+    change, reason = FAULTS[fault]
+    line = refused(served, NightSource(change))
+    repository = Repository(served)
+    reasons = repository.candidate("mixed", 2).manifest.notes["gate"]["reasons"]
+    assert any(reason in each for each in reasons), reasons
+    assert line.startswith(f"version 2 of 'mixed' was refused by the gate: {reasons[0]}")
+    assert "`freshet version release mixed 2` serves it" in line
+    assert (repository.versions("mixed"), repository.candidates("mixed")) == ([1], [2])
+
+
+def test_good_night_is_published_with_its_figures(served):
+    assert begin(served, start_options=ANEW, seed=8)[0].full() == Generation(2, 0)
+    notes = Repository(served).version("mixed", 2).manifest.notes["gate"]
+    assert (notes["verdict"], notes["reasons"]) == ("passed", [])
+    assert notes["figures"]["trained_rows"] == FULL_ROWS
+    assert notes["figures"]["coverage"]["user"] == 1.0
+    assert set(notes["moves"]) == {"auc", "loss", "calibration", "held_out"}
+
+
+def test_no_run_continues_from_a_refused_version(served):
+    refused(served, NightSource(FAULTS["labels 0"][0]))
+    with pytest.raises(Refused, match="version 2 of 'mixed' was refused"):
+        begin(served)
+    run, notes = begin(served, start_options=ON)
+    assert notes[0].startswith("no checkpoint: starting with the weights of 1.0")
+    assert run.state.version == 3
+    assert Repository(served).versions("mixed") == [1, 3]
+
+
+def test_run_after_rejection_starts_anew(served):
+    refused(served, NightSource(FAULTS["labels 0"][0]))
+    Repository(served).reject_candidate("mixed", 2)
+    run, _ = begin(served)
+    assert run.state.position == 0
+    assert run.full() == Generation(2, 0)
+
+
+def test_run_after_release_goes_on_from_it(served):
+    refused(served, NightSource(FAULTS["labels 0"][0]))
+    Repository(served).release_candidate("mixed", 2)
+    run, notes = begin(served)
+    assert notes[0].startswith(f"resumed at row {FULL_ROWS}, generation 2.0")
+    assert str(next(run.stream())) == "2.1"
+
+
+def test_table_damaged_in_packing_is_refused(served, monkeypatch):
+    packed = full_versions.publish_version
+
+    def zeroed(repository, draft, tables, *args, **options):
+        tables = {name: (keys, 0 * rows if name in ("user", "item") else rows) for name, (keys, rows) in tables.items()}
+        return packed(repository, draft, tables, *args, **options)
+
+    monkeypatch.setattr(full_versions, "publish_version", zeroed)
+    assert "AUC" in refused(served, MixedSource(ROWS))
+
+
+def test_run_killed_before_it_learned_of_the_refusal_learns_of_it(served, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(full_versions, "refusal", lambda candidate: KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            begin(served, NightSource(FAULTS["labels 0"][0]), ANEW)[0].full()
+    with pytest.raises(Refused):
+        begin(served)
+    assert Repository(served).candidates("mixed") == [2]
+
+
+def test_warning_gate_publishes_and_reports(served):
+    run, notes = begin(served, NightSource(FAULTS["inverted"][0]), ANEW, mode="warn")
+    assert run.full() == Generation(2, 0)
+    assert any(line.startswith("gate: it orders the rows against version 1") for line in notes)
+    assert Repository(served).version("mixed", 2).manifest.notes["gate"]["verdict"] == "warned"
+
+
+def test_gate_that_is_off_judges_nothing(served):
+    begin(served, NightSource(FAULTS["labels 0"][0]), ANEW, mode="off")[0].full()
+    assert "gate" not in Repository(served).version("mixed", 2).manifest.notes
