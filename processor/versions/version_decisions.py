@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-from freshet_serving.processor.errors import Conflict, NotFound, NotReady, SigningKeyRequired
+from freshet_serving.processor.errors import Conflict, FreshetError, NotFound, NotReady, SigningKeyRequired
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import (
     HOLD,
     MAX_REASON,
     RELEASE,
     WITHDRAW,
     Repository,
-    VersionReader,
     VersionRecord,
     listed,
     root_hash,
@@ -37,19 +37,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.model")
 
 GATE, ROLLBACK = "gate", "rollback"
-
-
-@runtime_checkable
-class CandidateStore(Protocol):
-    """A repository with versions that a trainer's gate refused."""
-
-    def candidates(self, model: str) -> list[int]: ...
-
-    def candidate(self, model: str, number: int) -> VersionReader: ...
-
-    def release_candidate(self, model: str, number: int) -> None: ...
-
-    def reject_candidate(self, model: str, number: int) -> None: ...
 
 
 class VersionDecisions:
@@ -259,11 +246,7 @@ def release_version(repository: Repository, model: str, number: int, reason: str
         reason: Reason for people.
         by: Who decides.
     """
-    if isinstance(repository, CandidateStore) and number in repository.candidates(model):
-        if number in repository.versions(model):
-            raise Conflict(
-                f"version {number} of model {model!r} exists: the candidate of that number cannot replace it"
-            )
+    if number in repository.candidates(model):
         # The record first: the server's gate does not judge again what a person has released.
         root = root_hash(repository.candidate(model, number).root_manifest)
         records = repository.version_records(model)
@@ -290,7 +273,7 @@ def reject_version(repository: Repository, model: str, number: int, reason: str 
         Conflict: No other version could be served.
     """
     known = repository.versions(model)
-    if number not in known and isinstance(repository, CandidateStore) and number in repository.candidates(model):
+    if number not in known and number in repository.candidates(model):
         repository.reject_candidate(model, number)
         return
     check_exists(repository, model, number)
@@ -350,14 +333,21 @@ def describe_versions(repository: Repository, model: str) -> list[dict[str, Any]
     for number in known:
         record = standing.get(number)
         state = record.state if record is not None else "available"
-        manifest = repository.manifest(model, number)
-        gate = manifest.notes.get("gate", {}) if manifest is not None else {}
+        gate = _gate_of(repository.manifest(model, number))
         entries.append({"version": number, "state": state, "gate": gate, **_said(record)})
-    if isinstance(repository, CandidateStore):
-        for number in repository.candidates(model):
-            gate = repository.candidate(model, number).root_manifest.notes.get("gate", {})
-            entries.append({"version": number, "state": "candidate", "gate": gate, **_said(None)})
+    for number in repository.candidates(model):
+        try:
+            gate = _gate_of(repository.candidate(model, number).root_manifest)
+        except FreshetError as error:
+            gate = {"reasons": [str(error)]}
+        entries.append({"version": number, "state": "candidate", "gate": gate, **_said(None)})
     return sorted(entries, key=lambda entry: (entry["version"], entry["state"] == "candidate"), reverse=True)
+
+
+def _gate_of(manifest: Manifest | None) -> dict[str, Any]:
+    """Return the trainer's verdict in a manifest's notes; empty if there is none of the expected kind."""
+    gate = manifest.notes.get("gate") if manifest is not None else None
+    return gate if isinstance(gate, dict) else {}
 
 
 def _said(record: VersionRecord | None) -> dict[str, Any]:

@@ -119,8 +119,8 @@ def version_line(model: str, entry: Mapping[str, Any]) -> str:
     if entry.get("labels"):
         parts.append(f"labels {', '.join(entry['labels'])}")
     line = f"{model} {entry['version']}: {'; '.join(parts)}"
-    gate = entry["gate"] if isinstance(entry["gate"], Mapping) else {}
-    reasons = [entry["reason"], *(f"gate: {gate[key]}" for key in ("reason",) if gate.get(key))]
+    gate = entry["gate"].get("reasons") if isinstance(entry["gate"], Mapping) else None
+    reasons = [entry["reason"], *(f"gate: {reason}" for reason in (gate if isinstance(gate, list) else []))]
     return printable(": ".join([line, *(str(one) for one in reasons if one)]))
 
 
