@@ -88,8 +88,11 @@ def _rows(
     """Return random rows for all that the stage looks up, the same for each copy of an input of one row."""
     found = {}
     for one in manifest.stage_lookups:
-        each = length if manifest.shapes[one.input].ragged else max(1, len(one.columns))
         dim = manifest.table(one.table).dim
+        if one.whole:
+            found[one.name] = random.standard_normal((manifest.table(one.table).rows, dim)).astype(np.float32)
+            continue
+        each = length if manifest.shapes[one.input].ragged else max(1, len(one.columns))
         own = 1 if one.input in single else rows
         found[one.name] = np.tile(random.standard_normal((own * each, dim)).astype(np.float32), (rows // own, 1))
     return found
