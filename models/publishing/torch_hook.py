@@ -42,7 +42,7 @@ from freshet_serving.models.publishing.model_tracker import (
 )
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import RECORD
+from freshet_serving.processor.package import RECORD, weight_rows
 from freshet_serving.processor.repository import Float32s, Int64s
 
 # Optimizer -> options that must be zero for rows without a gradient to stay unchanged.
@@ -470,8 +470,8 @@ def _matched(
     for name, tensor in state.items():
         if name in entries:
             if name in manifest.stage_weights:
-                rows = [entries[name].rows, entries[name].dim]
-                if not tensor.dim() or [tensor.numel() // tensor.shape[-1], tensor.shape[-1]] != rows:
+                rows = entries[name].rows, entries[name].dim
+                if weight_rows(tensor.shape) != rows:
                     got = list(tensor.shape)
                     raise BadInput(f"weight {name!r}: expected {rows[0]} rows of {rows[1]} numbers, got shape {got}")
             elif tuple(tensor.shape[1:]) != (entries[name].dim,):
