@@ -105,9 +105,8 @@ class SideProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        # Closes its stdin, at which it ends, and waits for it.
+        self._process.__exit__(None, None, None)
 
 
 def follow(

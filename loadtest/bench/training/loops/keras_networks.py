@@ -11,13 +11,14 @@ from typing import Any
 import keras
 import keras_rs
 
-from loadtest.bench.training.loops.rows import CODES, FLOATS, FREE, IDS, WORDS, Column, codes_of, words_of
+from loadtest.bench.training.loops.rows import CODES, FLOATS, FREE, IDS, TEXTS, WORDS, Column, codes_of, words_of
 
 layers, ops = keras.layers, keras.ops
 SIZE, DIM, WIDTH, LONGEST = 50, 8, 5, 64
 USER, SHOP = Column("user", WORDS), Column("shop", WORDS)
 CODE, BRAND = Column("code", CODES), Column("brand", CODES)
 ITEM, HISTORY, PRICES = Column("item"), Column("history", FREE), Column("prices", FLOATS, width=WIDTH)
+TAGS = Column("tags", TEXTS)
 
 
 def adam():
@@ -58,8 +59,8 @@ class KerasNetwork:
 
 
 def inputs_of(columns):
-    dtypes = {IDS: "int64", FREE: "int64", CODES: "int64", WORDS: "string", FLOATS: "float32"}
-    shapes = {FREE: (None,), FLOATS: (WIDTH,)}
+    dtypes = {IDS: "int64", FREE: "int64", CODES: "int64", WORDS: "string", TEXTS: "string", FLOATS: "float32"}
+    shapes = {FREE: (None,), TEXTS: (None,), FLOATS: (WIDTH,)}
     return {c.name: keras.Input(shapes.get(c.kind, ()), dtype=dtypes[c.kind], name=c.name) for c in columns}
 
 
@@ -233,6 +234,57 @@ def attention(row, steps):
     return layers.Reshape((DIM,))(found)
 
 
+def words_gru():
+    """A list of words, masked, by a GRU in both directions."""
+    inputs = inputs_of((USER, TAGS))
+    lookup = layers.StringLookup(vocabulary=words_of(TAGS), mask_token="", name="tags_lookup")
+    steps = layers.Embedding(SIZE + 2, DIM, mask_zero=True, name="tags_rows")(lookup(inputs["tags"]))
+    state = layers.Bidirectional(layers.GRU(DIM, name="gru"), name="both")(steps)
+    return keras.Model(inputs, scored(layers.Concatenate()([state, rows_of(USER, inputs["user"])])))
+
+
+def words_mean():
+    """A list of words by its mean, and two rows for unknown users."""
+    inputs = inputs_of((USER, TAGS))
+    tags = layers.StringLookup(vocabulary=words_of(TAGS), name="tags_lookup")(inputs["tags"])
+    tags = layers.GlobalAveragePooling1D()(layers.Embedding(SIZE + 1, DIM, name="tags_rows")(tags))
+    user = layers.StringLookup(vocabulary=words_of(USER), num_oov_indices=2, name="user_lookup")(inputs["user"])
+    return keras.Model(inputs, scored(joined([tags, layers.Embedding(SIZE + 2, DIM, name="user_rows")(user)], None)))
+
+
+def ones():
+    """One-hot and multi-hot lookups, buckets of floats, and floats scaled by what was adapted."""
+    inputs = inputs_of((USER, CODE, PRICES))
+    scale = layers.Normalization(name="scale", mean=0.25, variance=4.0)
+    bucket = layers.Discretization([-1.0, 0.0, 1.0], name="buckets")(inputs["prices"][:, 0])
+    parts = [
+        layers.StringLookup(vocabulary=words_of(USER), output_mode="one_hot", name="user_lookup")(inputs["user"]),
+        layers.IntegerLookup(vocabulary=codes_of(CODE), output_mode="multi_hot", name="code_lookup")(inputs["code"]),
+        layers.Embedding(4, DIM, name="bucket_rows")(bucket),
+        scale(inputs["prices"]),
+    ]
+    return keras.Model(inputs, scored(layers.Concatenate()(parts)))
+
+
+def nested():
+    """A model of models: a tower for each side, called twice in one of them."""
+    inputs = inputs_of((USER, ITEM, HISTORY))
+    item = keras.Input((), dtype="int64", name="number")
+    turned = layers.Dense(DIM, "relu", name="turn")(layers.Embedding(SIZE, DIM, name="items")(item))
+    tower = keras.Model(item, turned, name="item_tower")
+    user = keras.Input((), dtype="string", name="name")
+    other = keras.Model(user, layers.Dense(DIM, name="turn")(rows_of(USER, user)), name="user_tower")
+    both = layers.Multiply()([tower(inputs["item"]), other(inputs["user"])])
+    past = layers.GlobalAveragePooling1D()(layers.Embedding(SIZE, DIM, name="past")(inputs["history"]))
+    return keras.Model(inputs, scored(layers.Concatenate()([both, past])))
+
+
+def normed(row, steps):
+    x = layers.BatchNormalization(name="steps_norm")(steps)
+    x = layers.Conv1D(DIM, 3, padding="same", activation="relu", name="conv")(x)
+    return layers.GlobalMaxPooling1D()(x)
+
+
 RICH = (USER, CODE, ITEM, PRICES)
 WITH_HISTORY = (ITEM, HISTORY, USER)
 NETWORKS = (
@@ -252,4 +304,9 @@ NETWORKS = (
     KerasNetwork("keras-gru", of_history(gru, True), WITH_HISTORY),
     KerasNetwork("keras-lstm", of_history(lstm), WITH_HISTORY, momentum),
     KerasNetwork("keras-sasrec", of_history(sasrec), WITH_HISTORY),
+    KerasNetwork("keras-normed", of_history(normed), WITH_HISTORY, momentum),
+    KerasNetwork("keras-words-gru", words_gru, (USER, TAGS)),
+    KerasNetwork("keras-words-mean", words_mean, (USER, TAGS), adagrad),
+    KerasNetwork("keras-ones", ones, (USER, CODE, PRICES), as_file=True),
+    KerasNetwork("keras-nested", nested, (USER, ITEM, HISTORY)),
 )  # fmt: skip

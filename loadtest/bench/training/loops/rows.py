@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[np.generic]]
 SPLITS = ":row_splits"
-IDS, FREE, BAG, WORDS, CODES, FLOATS = "ids", "free", "bag", "words", "codes", "floats"
+IDS, FREE, BAG, WORDS, TEXTS, CODES, FLOATS = "ids", "free", "bag", "words", "texts", "codes", "floats"
 FIRST_CODE = 100
 UNKNOWN_SHARE = 0.25
 LENGTHS = (1, 3, 20)
@@ -26,8 +26,8 @@ class Column:
 
     Attributes:
         name: Its name.
-        kind: IDS int64, FREE a matrix of ids of any length, BAG lists of ids, WORDS strings and CODES integers of a
-            vocabulary, FLOATS float32.
+        kind: IDS int64, FREE a matrix of ids of any length, BAG lists of ids, WORDS strings, TEXTS a matrix of strings
+            of any length and CODES integers of a vocabulary, FLOATS float32.
         size: Number of ids, words or codes; of no meaning for floats.
         width: Columns of ids and floats; 0 for ids and words of shape [rows].
         beyond: Whether requests have ids that the table lacks. The framework gets id 0 for them, whose row is zeros.
@@ -63,7 +63,7 @@ def draw(column: Column, rows: int, length: int, random: np.random.Generator, re
     Returns:
         The array by the column's name; of a bag also its row splits, int64 [rows + 1], by the name with SPLITS.
     """
-    shape = (rows, column.width) if column.width else (rows,)
+    shape = (rows, length) if column.kind == TEXTS else (rows, column.width) if column.width else (rows,)
     if column.kind == FLOATS:
         return {column.name: random.standard_normal(shape).astype(np.float32)}
     if column.kind == FREE:
@@ -95,7 +95,7 @@ def draw_all(columns: tuple[Column, ...], rows: int, length: int, random: np.ran
 
 def is_free(columns: tuple[Column, ...]) -> bool:
     """Return whether a column has lists of any length."""
-    return any(column.kind in (FREE, BAG) for column in columns)
+    return any(column.kind in (FREE, BAG, TEXTS) for column in columns)
 
 
 def request_lengths(columns: tuple[Column, ...], takes_none: bool) -> tuple[int, ...]:

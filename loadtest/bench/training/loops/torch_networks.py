@@ -185,7 +185,50 @@ class Mmoe(nn.Module):
         return tuple(torch.sigmoid(tower(one)) for tower, one in zip(self.towers, mixed))
 
 
+class Bilinear(nn.Module):
+    """A product by a matrix for each pair of fields, by a weight of three dimensions; weight norm, a temperature."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleList(table() for _ in range(3))
+        self.pairs, self.temperature = nn.Parameter(torch.randn(3, DIM, DIM) * 0.3), nn.Parameter(torch.tensor(0.5))
+        self.deep = nn.utils.parametrizations.weight_norm(nn.Linear(3 * DIM, 1))
+
+    def forward(self, user, item, city):
+        rows = [one(column) for one, column in zip(self.tables, (user, item, city))]
+        mixed = [(rows[i] @ self.pairs[at]) * rows[j] for at, (i, j) in enumerate(((0, 1), (0, 2), (1, 2)))]
+        return torch.sigmoid(self.deep(torch.cat(mixed, 1)) * self.temperature)
+
+
+class Caser(nn.Module):
+    """Convolutions over the last six items, and rows that a lookup keeps short."""
+
+    def __init__(self):
+        super().__init__()
+        self.items, self.users = table(), nn.Embedding(SIZE, DIM, max_norm=1.0)
+        self.rows, self.places = nn.Conv1d(DIM, 6, 3), nn.Conv1d(6, 4, 1)
+        self.out = mlp(6 + 4 * DIM + DIM, 16)
+
+    def forward(self, recent, user):
+        steps = self.items(recent)
+        across = torch.relu(self.rows(steps.transpose(1, 2))).amax(2)
+        return torch.sigmoid(self.out(torch.cat([across, self.places(steps).flatten(1), self.users(user)], 1)))
+
+
+class WeighedBag(nn.Module):
+    """A bag of a fixed number of tags, each with its weight, and the largest of another."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags = nn.EmbeddingBag(SIZE, DIM, mode="sum")
+        self.shops, self.deep = nn.EmbeddingBag(SIZE, DIM, mode="max"), mlp(2 * DIM, 16)
+
+    def forward(self, tags, prices, shops):
+        return torch.sigmoid(self.deep(torch.cat([self.tags(tags, per_sample_weights=prices), self.shops(shops)], 1)))
+
+
 SHOP = Column("shop", beyond=True)
+RECENT = Column("recent", width=6)
 NETWORKS = (
     TorchNetwork("torch-mlp", Mlp, (USER, ITEM, CITY, PRICES), optimizers=momentum),
     TorchNetwork(
@@ -197,4 +240,7 @@ NETWORKS = (
     TorchNetwork("torch-bags", Bags, (TAGS, SHOPS), optimizers=momentum, takes_none=True),
     TorchNetwork("torch-two-towers", TwoTowers, (USER, CITY, ITEM, SHOP), optimizers=sparse_adam),
     TorchNetwork("torch-mmoe", Mmoe, (USER, ITEM, PRICES), ("click", "buy")),
+    TorchNetwork("torch-bilinear", Bilinear, (USER, ITEM, CITY)),
+    TorchNetwork("torch-caser", Caser, (RECENT, Column("user"))),
+    TorchNetwork("torch-weighed-bag", WeighedBag, (Column("tags", width=WIDTH), PRICES, Column("shops", width=WIDTH))),
 )

@@ -157,7 +157,9 @@ class Encoder(Shared):
 
     def summarise(self, target, events, history):
         x = events + self.positions[: history.size(1)]
-        return self.encoder(x, src_key_padding_mask=history == 0).mean(1)
+        # The last one is never hidden: attention to nothing is no number.
+        hidden = torch.cat([history[:, :-1] == 0, torch.zeros_like(history[:, -1:], dtype=torch.bool)], 1)
+        return self.encoder(x, src_key_padding_mask=hidden).mean(1)
 
 
 class Bst(Shared):
@@ -191,6 +193,42 @@ class NextItem(nn.Module):
         return torch.sigmoid(state @ self.items.weight.T + self.bias)
 
 
+class Tied(nn.Module):
+    """The history's mean scores all items by a Linear whose weight is the table's."""
+
+    def __init__(self):
+        super().__init__()
+        self.items, self.scores = nn.Embedding(SIZE, DIM), nn.Linear(DIM, SIZE)
+        self.scores.weight = self.items.weight
+
+    def forward(self, history):
+        return torch.sigmoid(self.scores(torch.tanh(self.items(history).mean(1))))
+
+
+class TwoWays(Shared):
+    """A GRU that reads the history in both directions."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(DIM, DIM // 2, batch_first=True, bidirectional=True)
+
+    def summarise(self, target, events, history):
+        return self.gru(events)[0].mean(1)
+
+
+class Normed(Shared):
+    """Batch normalisation of steps, and attention with a learned temperature, a scalar."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.temperature = nn.BatchNorm1d(DIM), nn.Parameter(torch.tensor(0.5))
+
+    def summarise(self, target, events, history):
+        x = self.norm(events.transpose(1, 2)).transpose(1, 2)
+        weights = torch.softmax((x * target.unsqueeze(1)).sum(-1) * self.temperature, 1)
+        return (weights.unsqueeze(-1) * x).sum(1)
+
+
 PAIR = (TARGET, HISTORY)
 SEQUENCES = (
     TorchNetwork("torch-mean", Mean, PAIR, optimizers=momentum, takes_none=True),
@@ -205,4 +243,9 @@ SEQUENCES = (
     TorchNetwork("torch-encoder", Encoder, PAIR),
     TorchNetwork("torch-bst", Bst, PAIR, optimizers=adagrad, dynamo=False),
     TorchNetwork("torch-next-item", NextItem, (HISTORY,), dynamo=False),
+    TorchNetwork("torch-tied", Tied, (HISTORY,)),
+    TorchNetwork("torch-tied-script", Tied, (HISTORY,), optimizers=momentum, dynamo=False),
+    TorchNetwork("torch-two-ways", TwoWays, PAIR, dynamo=False),
+    TorchNetwork("torch-normed", Normed, PAIR),
+    TorchNetwork("torch-normed-script", Normed, PAIR, dynamo=False),
 )
