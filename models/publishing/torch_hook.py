@@ -486,9 +486,10 @@ def _matched(
                 wanted, got = manifest.dense[name], list(tensor.shape)
                 raise BadInput(f"dense weight {name!r}: expected shape {wanted}, got {got}")
             dense[name] = tensor
-        if name in entries or name in manifest.dense:
+        if any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
+            # Of tied weights, a package has one name.
             continue
-        if tensor.requires_grad and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
+        if tensor.requires_grad:
             if name in noted_constants(manifest):
                 raise BadInput(
                     f"parameter {name!r} is trained, and inference computes with it, but the package has it as a "

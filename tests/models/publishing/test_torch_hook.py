@@ -104,6 +104,15 @@ def test_weight_of_a_stage_is_matched_in_its_own_shape():
     assert "weight 'W': expected 3 rows of 4 numbers, got shape []" in refusal(publisher, {"W": Tensor()})
 
 
+def test_second_name_of_a_tied_weight_is_neither_refused_nor_left_out():
+    tied = Tensor(3, 4)
+    tables, dense, left_out = _matched(
+        staged(constants=[], merged=[]), SimpleNamespace(named_modules=list), {"W": tied, "V": tied}
+    )
+    assert [entry.name for entry, _ in tables] == ["W"]
+    assert (dense, left_out) == ({}, {})
+
+
 def test_leaving_out_is_advised_only_for_what_inference_cannot_use():
     state = {"W": Tensor(3, 4), "aux": Tensor(2, 2)}
     assert "pass leave_out=['aux']" in refusal(staged(constants=[], merged=[]), state)
