@@ -107,6 +107,11 @@ def map_variables(
                 "constant of its stage, which no delta changes: import the trained model as a new version, or freeze "
                 "it (trainable = False)"
             )
+        if id(variable) in trained and sum(other.path == variable.path for other in model.variables) > 1:
+            raise BadInput(
+                f"variable {variable.path!r}: expected a path of its own, which several variables of the model have: "
+                "give layers of nested models names of their own, and import the model again"
+            )
         if id(variable) in trained:
             known = ", ".join([*(t.name for t in manifest.tables), *manifest.dense])[:300] or "none"
             raise BadInput(

@@ -213,6 +213,19 @@ def test_name_that_fits_two_variables_is_nobodys():
         map_variables(model, package, {}, lambda table: np.arange(30))
 
 
+def test_equal_paths_in_nested_models_are_refused_with_the_remedy():
+    def tower():
+        x = keras.Input((4,))
+        return keras.Model(x, keras.layers.Dense(4, name="turn")(x))
+
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Add()([tower()(x), tower()(x)]))
+    saved = {"turn/kernel": [4, 4], "turn/kernel_3": [4, 4], "turn/bias": [4], "turn/bias_3": [4]}
+    package = dataclasses.replace(package_of(crossed()), tables=[], dense=saved)
+    with pytest.raises(BadInput, match=r"'turn/kernel': expected a path of its own.*names of their own"):
+        map_variables(model, package, {}, lambda table: np.arange(30))
+
+
 def test_another_number_of_numbered_layers_is_refused():
     package = package_of(crossed())
     x = keras.Input((4,), name="x")

@@ -5,17 +5,20 @@ Then it learns two batches at a time; the PyTorch hook or the Keras callback pub
 delta fresh requests are scored by the framework and by what is served. Requests have strings, integers and ids that the
 vocabulary or the table lacks, and lists of several lengths (0 where the network takes it, 1, 3, 20). A score may be off
 by 1e-5, above 1 relatively. A network that the product does not import, or whose loop it does not publish, counts as
-refused, with the reason that it gave.
+refused, with the reason that it gave. The result of each network is kept: `--only` replaces those that it names.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -48,23 +51,20 @@ def names_of(framework: str) -> list[str]:
     return names
 
 
-def run(framework: str, networks: Sequence[str], deltas: int, log: Path, progress: Progress) -> list[Loop]:
-    """Run a framework's loops in one process of it."""
+def run(framework: str, networks: Sequence[str], deltas: int, log: Path, progress: Progress) -> Iterator[Loop]:
+    """Run a framework's loops in one process of it; yield what became of each."""
     python, _ = SIDES[framework]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment |= {"PYTHONPATH": str(ROOT / "build" / "keras-rs"), "CUDA_VISIBLE_DEVICES": ""}
     command = [python, "-m", f"loadtest.bench.training.loops.{framework}_side"]
-    loops = []
     with SideProcess(command, ROOT, environment, log) as side:
         for network in networks:
             task = progress.add_task(network, total=deltas)
             with tempfile.TemporaryDirectory() as folder:
-                loop = follow(side.ask, network, Path(folder), deltas, lambda task=task: progress.advance(task))  # type: ignore[misc]
+                loop = follow(side.ask, network, Path(folder), deltas, partial(progress.advance, task))
             progress.update(task, description=f"{network}: {loop.verdict}")
-            if loop.message:
-                progress.console.print(f"{network}: {loop.verdict}: {loop.message}", markup=False, soft_wrap=True)
-            loops.append(loop)
-    return loops
+            progress.console.print(f"{network}: {loop.verdict} {loop.message}", markup=False, soft_wrap=True)
+            yield loop
 
 
 def main() -> int:
@@ -75,18 +75,22 @@ def main() -> int:
     parser.add_argument("--deltas", type=int, default=50, help="deltas of each")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     options = parser.parse_args()
-    about = {"machine": machine(), "origin": origin("-C loadtest loops", "ARGS", sys.argv[1:])}
+    about = {"machine": machine(), "origin": origin("-C loadtest loops", "ARGS", [])}
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     options.out.mkdir(parents=True, exist_ok=True)
-    loops = []
+    kept = options.out / "training-loops.json"
+    loops = {name: Loop(**loop) for name, loop in json.loads(kept.read_text()).items()} if kept.exists() else {}
     with Progress(*columns, console=Console(stderr=True)) as progress, tempfile.TemporaryDirectory() as logs:
         for framework, names in listed.items():
             if chosen := [name for name in names if name in options.only]:
-                loops += run(framework, chosen, options.deltas, Path(logs) / framework, progress)
-    written = page(loops, __doc__ or "", about)
-    (options.out / "training-loops.md").write_text(written)
+                for loop in run(framework, chosen, options.deltas, Path(logs) / framework, progress):
+                    loops[loop.network] = loop
+                    ordered = {name: loops[name] for name in known if name in loops}
+                    kept.write_text(json.dumps({name: asdict(one) for name, one in ordered.items()}, indent=1) + "\n")
+                    written = page(list(ordered.values()), __doc__ or "", about)
+                    (options.out / "training-loops.md").write_text(written)
     print(written)
-    return int(not passed(loops))
+    return int(not passed([loops[name] for name in options.only]))
 
 
 if __name__ == "__main__":

@@ -253,13 +253,13 @@ def words_mean():
 
 
 def ones():
-    """One-hot and multi-hot lookups, buckets of floats, and floats scaled by what was adapted."""
+    """One-hot lookups, buckets of floats, and floats scaled by what was adapted."""
     inputs = inputs_of((USER, CODE, PRICES))
     scale = layers.Normalization(name="scale", mean=0.25, variance=4.0)
     bucket = layers.Discretization([-1.0, 0.0, 1.0], name="buckets")(inputs["prices"][:, 0])
     parts = [
         layers.StringLookup(vocabulary=words_of(USER), output_mode="one_hot", name="user_lookup")(inputs["user"]),
-        layers.IntegerLookup(vocabulary=codes_of(CODE), output_mode="multi_hot", name="code_lookup")(inputs["code"]),
+        layers.IntegerLookup(vocabulary=codes_of(CODE), output_mode="one_hot", name="code_lookup")(inputs["code"]),
         layers.Embedding(4, DIM, name="bucket_rows")(bucket),
         scale(inputs["prices"]),
     ]
@@ -267,13 +267,13 @@ def ones():
 
 
 def nested():
-    """A model of models: a tower for each side, called twice in one of them."""
+    """A model of models: a tower for each side."""
     inputs = inputs_of((USER, ITEM, HISTORY))
     item = keras.Input((), dtype="int64", name="number")
-    turned = layers.Dense(DIM, "relu", name="turn")(layers.Embedding(SIZE, DIM, name="items")(item))
+    turned = layers.Dense(DIM, "relu", name="item_turn")(layers.Embedding(SIZE, DIM, name="items")(item))
     tower = keras.Model(item, turned, name="item_tower")
     user = keras.Input((), dtype="string", name="name")
-    other = keras.Model(user, layers.Dense(DIM, name="turn")(rows_of(USER, user)), name="user_tower")
+    other = keras.Model(user, layers.Dense(DIM, name="user_turn")(rows_of(USER, user)), name="user_tower")
     both = layers.Multiply()([tower(inputs["item"]), other(inputs["user"])])
     past = layers.GlobalAveragePooling1D()(layers.Embedding(SIZE, DIM, name="past")(inputs["history"]))
     return keras.Model(inputs, scored(layers.Concatenate()([both, past])))
