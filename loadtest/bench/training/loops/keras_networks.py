@@ -18,7 +18,7 @@ SIZE, DIM, WIDTH, LONGEST = 50, 8, 5, 64
 USER, SHOP = Column("user", WORDS), Column("shop", WORDS)
 CODE, BRAND = Column("code", CODES), Column("brand", CODES)
 ITEM, HISTORY, PRICES = Column("item"), Column("history", FREE), Column("prices", FLOATS, width=WIDTH)
-TAGS = Column("tags", TEXTS)
+TAGS, LABELS = Column("tags", TEXTS), Column("labels", WORDS, width=3)
 
 
 def adam():
@@ -61,7 +61,10 @@ class KerasNetwork:
 def inputs_of(columns):
     dtypes = {IDS: "int64", FREE: "int64", CODES: "int64", WORDS: "string", TEXTS: "string", FLOATS: "float32"}
     shapes = {FREE: (None,), TEXTS: (None,), FLOATS: (WIDTH,)}
-    return {c.name: keras.Input(shapes.get(c.kind, ()), dtype=dtypes[c.kind], name=c.name) for c in columns}
+    return {
+        c.name: keras.Input(shapes.get(c.kind, (c.width,) if c.width else ()), dtype=dtypes[c.kind], name=c.name)
+        for c in columns
+    }
 
 
 def looked_up(column, tensor):
@@ -266,6 +269,38 @@ def ones():
     return keras.Model(inputs, scored(layers.Concatenate()(parts)))
 
 
+def labels():
+    """Three words of one vocabulary, as several ones and as rows that a mask averages; rows of one length."""
+    inputs = inputs_of((LABELS, USER))
+    words = words_of(LABELS)
+    several = layers.StringLookup(vocabulary=words, output_mode="multi_hot", name="several")(inputs["labels"])
+    numbers = layers.StringLookup(vocabulary=words, mask_token="", name="numbers")(inputs["labels"])
+    rows = layers.Embedding(SIZE + 2, DIM, mask_zero=True, embeddings_constraint="unit_norm", name="labels_rows")(
+        numbers
+    )
+    mean = layers.Dropout(0.2)(layers.GlobalAveragePooling1D()(rows))
+    return keras.Model(inputs, scored(layers.Concatenate()([several, mean, rows_of(USER, inputs["user"])])))
+
+
+def next_item():
+    """A GRU whose state scores all items by the table that its history reads."""
+    inputs = inputs_of((HISTORY,))
+    table = layers.Embedding(SIZE, DIM, name="items")
+    state = layers.GRU(DIM, name="gru")(table(inputs["history"]))
+    return keras.Model(inputs, Scores(table, name="scores")(state))
+
+
+class Scores(layers.Layer):
+    """The product with all rows of a table."""
+
+    def __init__(self, table, **options):
+        super().__init__(**options)
+        self.table = table
+
+    def call(self, state):
+        return ops.sigmoid(ops.matmul(state, ops.transpose(self.table.embeddings)))
+
+
 def nested():
     """A model of models: a tower for each side."""
     inputs = inputs_of((USER, ITEM, HISTORY))
@@ -308,5 +343,7 @@ NETWORKS = (
     KerasNetwork("keras-words-gru", words_gru, (USER, TAGS)),
     KerasNetwork("keras-words-mean", words_mean, (USER, TAGS), adagrad),
     KerasNetwork("keras-ones", ones, (USER, CODE, PRICES), as_file=True),
+    KerasNetwork("keras-labels", labels, (LABELS, USER), sgd),
+    KerasNetwork("keras-next-item", next_item, (HISTORY,)),
     KerasNetwork("keras-nested", nested, (USER, ITEM, HISTORY)),
 )  # fmt: skip

@@ -48,6 +48,7 @@ class TorchNetwork:
         outputs: Names of its outputs.
         optimizers: Makes its optimizers.
         dynamo: Whether torch.onnx exports it by dynamo; otherwise by TorchScript.
+        optimised: Whether the exporter optimises the graph and folds constants, as it does by default.
         takes_none: Whether it takes lists without an id.
         trained_lengths: Lengths of the lists that it is trained on.
     """
@@ -58,6 +59,7 @@ class TorchNetwork:
     outputs: tuple[str, ...] = ("score",)
     optimizers: Callable[[Any], list[Any]] = adam
     dynamo: bool = True
+    optimised: bool = False
     takes_none: bool = False
     trained_lengths: tuple[int, ...] = TRAINED_LENGTHS
 
@@ -234,6 +236,7 @@ NETWORKS = (
     TorchNetwork(
         "torch-mlp-script", lambda: Mlp(sparse=True), (USER, ITEM, CITY, PRICES), optimizers=sparse_adam, dynamo=False
     ),
+    TorchNetwork("torch-mlp-optimised", Mlp, (USER, ITEM, CITY, PRICES), optimised=True),
     TorchNetwork("torch-deepfm", DeepFm, (USER, ITEM, CITY), optimizers=adagrad),
     TorchNetwork("torch-dcn", Dcn, (USER, ITEM, CITY, PRICES)),
     TorchNetwork("torch-dlrm", Dlrm, (TAGS, SHOPS, USER, PRICES), optimizers=sparse_adam, takes_none=True),

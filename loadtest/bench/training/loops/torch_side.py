@@ -91,7 +91,9 @@ def export(network, model, folder, random):
             for name in names
         }
         options |= {"dynamic_shapes": tuple(shapes.values()), "opset_version": 18}
-        torch.onnx.export(model, arguments, str(path), dynamo=True, optimize=False, external_data=False, **options)
+        torch.onnx.export(
+            model, arguments, str(path), dynamo=True, optimize=network.optimised, external_data=False, **options
+        )
     else:
         axes = {
             name: {0: f"{name}_entries"}
@@ -100,7 +102,7 @@ def export(network, model, folder, random):
             for name in names
         }
         axes |= {name: {0: "batch"} for name in network.outputs}
-        options |= {"dynamic_axes": axes, "opset_version": 17, "do_constant_folding": False}
+        options |= {"dynamic_axes": axes, "opset_version": 17, "do_constant_folding": network.optimised}
         torch.onnx.export(model, arguments, str(path), dynamo=False, **options)
     return path
 
