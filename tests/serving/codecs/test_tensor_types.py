@@ -101,6 +101,15 @@ def test_lossy_conversions_are_refused_by_name(changed, told):
     assert told in str(caught.value)
 
 
+def test_integers_become_floats_up_to_two_to_the_24th():
+    spec = Input("weight", "float32")
+    for number in (2**24, -(2**24)):
+        assert converted(spec, np.array([number])).tolist() == [number]
+        with pytest.raises(BadInput, match="weight"):
+            converted(spec, np.array([number + np.sign(number) * 2]))
+    assert converted(spec, np.array([2**24], np.uint32)).tolist() == [2**24]
+
+
 def test_converted_request_makes_no_template():
     templates = Templates()
     columns(templates)
