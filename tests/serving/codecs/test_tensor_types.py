@@ -357,6 +357,17 @@ def test_tensor_without_dimensions_is_one_row():
     assert (list(reply.outputs["y"].float_val), list(reply.outputs["y"].tensor_shape.dim)) == ([3.0], [])
 
 
+def test_halves_arrive_with_all_their_bits():
+    request = message("tensorflow.serving.PredictRequest")()
+    request.model_spec.name = "ctr"
+    request.inputs["x"].dtype = BY_NAME["float16"].number
+    request.inputs["x"].tensor_shape.dim.add(size=2)
+    request.inputs["x"].half_val.extend([0x3C01, 0xBC01])
+    decoder = tfs_rpc.PredictDecoder(request.SerializeToString(), Templates())
+    manifest = make_manifest(inputs=[Input("x", "float32")], outputs=[Output("y", dims=[])])
+    assert decoder.columns(manifest)["x"].tolist() == [1 + 2**-10, -1 - 2**-10]
+
+
 @pytest.mark.parametrize("kind", NUMBERS, ids=lambda kind: kind.name)
 def test_every_type_of_numbers_has_a_field_of_its_own(kind):
     tensor = message("tensorflow.TensorProto")(dtype=kind.number)
