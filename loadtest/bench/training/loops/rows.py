@@ -67,7 +67,10 @@ def draw(column: Column, rows: int, length: int, random: np.random.Generator, re
     if column.kind == FLOATS:
         return {column.name: random.standard_normal(shape).astype(np.float32)}
     if column.kind == FREE:
-        return {column.name: random.integers(0, column.size, (rows, length))}
+        numbers = random.integers(0, column.size, (rows, length))
+        # The last is no padding: the mean of nothing, and attention to nothing, are no numbers.
+        numbers[:, -1:] = np.maximum(numbers[:, -1:], 1)
+        return {column.name: numbers}
     if column.kind == BAG:
         splits = np.append(0, np.cumsum(random.integers(0, length + 1, rows)))
         return {column.name: random.integers(0, column.size, splits[-1]), column.name + SPLITS: splits}

@@ -157,9 +157,7 @@ class Encoder(Shared):
 
     def summarise(self, target, events, history):
         x = events + self.positions[: history.size(1)]
-        # The last one is never hidden: attention to nothing is no number.
-        hidden = torch.cat([history[:, :-1] == 0, torch.zeros_like(history[:, -1:], dtype=torch.bool)], 1)
-        return self.encoder(x, src_key_padding_mask=hidden).mean(1)
+        return self.encoder(x, src_key_padding_mask=history == 0).mean(1)
 
 
 class Bst(Shared):

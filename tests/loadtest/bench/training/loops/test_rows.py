@@ -41,6 +41,13 @@ def test_rows_have_the_columns_shape(column, shape):
     assert drawn(column).shape == shape
 
 
+def test_last_of_a_free_list_is_no_padding():
+    numbers = drawn(Column("a", FREE, size=3))
+    assert (numbers == 0).any()
+    assert (numbers[:, -1] > 0).all()
+    assert draw(Column("a", FREE), ROWS, 0, np.random.default_rng(0), request=True)["a"].shape == (ROWS, 0)
+
+
 def test_only_requests_have_ids_beyond_the_table():
     column = Column("a", size=10, beyond=True)
     assert drawn(column).max() == 9
