@@ -139,6 +139,10 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     ),
     "models/training/stream_quality.py": ("tests/models/training/test_loop_versions.py",),
     "loadtest/bench/plain_din.py": ("tests/loadtest/bench/test_bench_sequences.py",),
+    **{
+        f"loadtest/bench/training/loops/{name}.py": ("tests/loadtest/bench/training/loops/test_side.py",)
+        for name in ("keras_networks", "keras_side", "torch_networks", "torch_sequences", "torch_side")
+    },
     "loadtest/bench/feast_side.py": ("tests/loadtest/bench/test_bench_feast.py",),
     "loadtest/bench/feast_server_side.py": ("tests/loadtest/bench/test_bench_feast_server.py",),
     "loadtest/bench/guard_streams.py": ("tests/loadtest/bench/test_guard_trial.py",),

@@ -136,6 +136,7 @@ HEAVY_HOMES = (
     "loadtest/bench/training/follow_race.py",
     "loadtest/bench/training/fuxictr_din_side.py",
     "loadtest/bench/training/fuxictr_side.py",
+    "loadtest/bench/training/loops/",
     "loadtest/bench/training/rectools_side.py",
     "loadtest/bench/training/torch_din_side.py",
     "loadtest/bench/training/torch_side.py",

@@ -25,7 +25,7 @@ from freshet_serving.compiler.imports.stage_lookups import find_rows
 from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package import FLOATS, Feature, Input, StageLookup, TableEntry, Transform
+from freshet_serving.processor.package import FLOATS, Feature, Input, StageLookup, TableEntry, Transform, weight_rows
 
 MAX_SEEDS = 16
 
@@ -166,10 +166,11 @@ class DraftBuilder:
         known = {variable for variable, *_ in self._same}
         for name in self._stage.constants:
             value = self._runner.constant((name, 0))
-            if name in known or value.dtype != np.float32 or not value.ndim or not 0 < value.shape[-1] <= MAX_DIM:
+            shape = weight_rows(value.shape)
+            if name in known or value.dtype != np.float32 or not 0 < shape[1] <= MAX_DIM:
                 continue
             table = _unused(plain(self._variables[name].replace("/", ".")), self._draft.tables)
-            rows = np.ascontiguousarray(value).reshape(-1, value.shape[-1])
+            rows = np.ascontiguousarray(value).reshape(shape)
             self._draft.tables[table] = (
                 TableEntry(table, rows.shape[1], len(rows)),
                 (np.arange(len(rows), dtype=np.int64), rows),

@@ -15,7 +15,7 @@ from freshet_serving.compiler.imports.foreign_graph import HANDLE, INPUT, TABLE,
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.tensorflow_stage import ROWS
 from freshet_serving.processor.errors import TooLarge
-from freshet_serving.processor.package import INTEGERS, PIECE_BITS, PIECES, Input, StageEntry, StageLookup
+from freshet_serving.processor.package import INTEGERS, PIECE_BITS, PIECES, Input, StageEntry, StageLookup, weight_rows
 
 MAX_NBYTES = 2**31 - (1 << 20)
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
@@ -206,7 +206,7 @@ class StageWriter:
     ) -> None:
         """Add a weight that a run is given; for bodies of control flow, in a variable that each run has for itself."""
         spec = self.weights[node.name]
-        self._rows_of(definition, spec.name, shape[-1])
+        self._rows_of(definition, spec.name, weight_rows(shape)[1])
         dims = self._constant(definition, f"{node.name}/dims", np.array(shape, np.int32))
         value = definition.node.add(name=f"{node.name}/value", op="Reshape", input=[f"{ROWS}{spec.name}", dims])
         value.attr["T"].type, value.attr["Tshape"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum

@@ -11,6 +11,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -38,6 +39,8 @@ VALUE_NBYTES = 4
 """Least bytes of a value in memory."""
 HELD_NBYTES, HELD_RATIO = 256 << 20, 256
 """A table that is kept whole may take so many bytes, or so many times those of its files."""
+BATCH_NBYTES = 1 << 30
+"""A batch may take so many bytes: a list that a recorded request sent once is in each of the request's rows."""
 
 
 class TableSource:
@@ -113,7 +116,7 @@ class TableSource:
         check_position(rows, start)
         chunks = ordered_prefetch(self._tasks(start), self._threads, _nbytes, AHEAD_NBYTES)
         with closing(chunks):
-            for part in _rebatch(self._in_order_of_time(chunks), rows):
+            for part in self._rebatch(self._in_order_of_time(chunks), rows):
                 yield self._columns.batch(part, start)
                 start += len(part[0])
 
@@ -134,6 +137,29 @@ class TableSource:
                 where = RowNames(file, row)
                 yield self._columns.arrays(chunk, where), where
                 row += chunk.num_rows
+
+    def _rebatch(self, chunks: Iterator[list[pa.Array]], rows: int) -> Iterator[list[pa.Array]]:
+        """Recut chunks into chunks of exactly `rows` rows; only the last may be shorter."""
+        held: list[list[pa.Array]] = []
+        count, nbytes = 0, np.zeros(len(self._columns.wanted), np.int64)
+        for chunk in chunks:
+            first = 0
+            while first < len(chunk[0]):
+                taken = min(rows - count, len(chunk[0]) - first)
+                held.append([a.slice(first, taken) for a in chunk])
+                first, count = first + taken, count + taken
+                nbytes += [a.nbytes for a in held[-1]]
+                if nbytes.sum() > BATCH_NBYTES:
+                    name, _ = self._columns.wanted[int(nbytes.argmax())]
+                    raise BadInput(
+                        f"column {name!r}: expected a batch of {rows} rows to take at most {BATCH_NBYTES >> 20:,} MiB, "
+                        f"got more in {count} rows: set a smaller batch (train.batch_rows), or record shorter lists"
+                    )
+                if count == rows:
+                    yield join_parts(held)
+                    held, count, nbytes = [], 0, nbytes * 0
+        if held:
+            yield join_parts(held)
 
     def _in_order_of_time(self, chunks: Iterator[Chunk]) -> Iterator[list[pa.Array]]:
         last_time = float("-inf")
@@ -159,23 +185,6 @@ class TableSource:
 
 def _nbytes(chunk: Chunk) -> int:
     return sum(array.nbytes for array in chunk[0])
-
-
-def _rebatch(chunks: Iterator[list[pa.Array]], rows: int) -> Iterator[list[pa.Array]]:
-    """Recut chunks into chunks of exactly `rows` rows; only the last may be shorter."""
-    held: list[list[pa.Array]] = []
-    count = 0
-    for chunk in chunks:
-        first = 0
-        while first < len(chunk[0]):
-            taken = min(rows - count, len(chunk[0]) - first)
-            held.append([a.slice(first, taken) for a in chunk])
-            first, count = first + taken, count + taken
-            if count == rows:
-                yield join_parts(held)
-                held, count = [], 0
-    if held:
-        yield join_parts(held)
 
 
 def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:

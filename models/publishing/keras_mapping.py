@@ -3,15 +3,15 @@
 Names follow from variables' paths (docs/how-to/import.md): `user_rows/embeddings` is table `user_rows.embeddings`, and
 `user_rows.embeddings-2` if the variable is also looked up by other keys. Keras numbers layers without a name through
 the whole process (`dense_3`), also those that a layer makes for itself (keras-rs' FeatureCross). So where these numbers
-alone differ from the package's, variables of one name and shape are the package's in the order of their numbers. Keys
-are row numbers, or the vocabulary of the lookup layer before the embedding; the keys that the package was published
-with confirm the choice.
+alone differ from the package's, variables of one name and shape are the package's in the order of their numbers. Names
+in a SavedModel lack the layers that a layer made when it was first called. Keys are row numbers, or the vocabulary of
+the lookup layer before the embedding; the keys that the package was published with confirm the choice.
 """
 
 from __future__ import annotations
 
-import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.publishing.key_ids import hashed, noted_constants, takes_integers, takes_strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import Manifest, TableEntry
+from freshet_serving.processor.package import Manifest, TableEntry, weight_rows
 from freshet_serving.processor.repository import places_of
 
 Int64s = NDArray[np.int64]
@@ -107,6 +107,11 @@ def map_variables(
                 "constant of its stage, which no delta changes: import the trained model as a new version, or freeze "
                 "it (trainable = False)"
             )
+        if id(variable) in trained and sum(other.path == variable.path for other in model.variables) > 1:
+            raise BadInput(
+                f"variable {variable.path!r}: expected a path of its own, which several variables of the model have: "
+                "give layers of nested models names of their own, and import the model again"
+            )
         if id(variable) in trained:
             known = ", ".join([*(t.name for t in manifest.tables), *manifest.dense])[:300] or "none"
             raise BadInput(
@@ -139,7 +144,7 @@ def _names(model: Any, manifest: Manifest) -> tuple[dict[int, str], dict[int, st
     variables: list[tuple[Any, Shape]] = [(v, tuple(int(n) for n in v.shape)) for v in model.variables]
     numbered = {_automatic(type(layer).__name__) for layer in every_layer(model)}
     matrices: list[tuple[Any, Shape]] = [(v, (shape[1],)) for v, shape in variables if len(shape) == 2]
-    flat: list[tuple[Any, Shape]] = [(v, (math.prod(shape[:-1]), shape[-1])) for v, shape in variables if shape]
+    flat: list[tuple[Any, Shape]] = [(v, weight_rows(shape)) for v, shape in variables]
     any_shape: list[tuple[Any, Shape]] = [(v, ()) for v, _ in variables]
     staged = [t for t in manifest.tables if t.name in manifest.stage_weights]
     others = [t for t in manifest.tables if t.name not in manifest.stage_weights]
@@ -162,33 +167,63 @@ def _aligned(
 ) -> dict[int, str]:
     """Return the package's name of each variable that it has, by the variable's id().
 
+    Names that fit more closely come first. A name that fits several variables is nobody's.
+
     Args:
         names: The package's names by themselves, with dots, and the shape.
         variables: Variables with the shape that counts.
         numbered: Names that Keras numbers.
+    """
+    aligned: dict[int, str] = {}
+    left, open_names = list(variables), dict(names)
+    for spelled, counted in (
+        (_whole_path, numbered),
+        (_without_outer, numbered),
+        # TensorFlow numbers variables of one name.
+        (_without_inner, {*numbered, *(variable.path.rpartition("/")[2] for variable, _ in left)}),
+    ):
+        fitting = _fitting_names(open_names, left, counted, spelled)
+        aligned |= {which: open_names[name] for which, name in fitting.items()}
+        taken = set(fitting.values())
+        open_names = {name: own for name, own in open_names.items() if name not in taken}
+        left = [(variable, shape) for variable, shape in left if id(variable) not in fitting]
+    return aligned
+
+
+def _fitting_names(
+    names: Collection[tuple[str, Shape]],
+    variables: Iterable[tuple[Any, Shape]],
+    numbered: Collection[str],
+    spelled: Callable[[str], Iterable[str]],
+) -> dict[int, tuple[str, Shape]]:
+    """Return which of the names each variable has, by the variable's id().
+
+    Args:
+        names: Names and shapes.
+        variables: Variables with their shapes.
+        numbered: Names that are numbered.
+        spelled: Returns what a variable of this path may be called.
     """
     groups: dict[tuple[str, Shape], list[str]] = {}
     for name, shape in names:
         groups.setdefault((_unnumbered(name, numbered), shape), []).append(name)
     members: dict[tuple[str, Shape], list[tuple[str, Any]]] = {}
     for variable, shape in variables:
-        for path in map(_dotted, _shorter(variable.path)):
+        for path in map(_dotted, spelled(variable.path)):
             group = _unnumbered(path, numbered), shape
             if group in groups:
                 members.setdefault(group, []).append((path, variable))
                 break
-    aligned: dict[int, str] = {}
+    fitting: dict[int, tuple[str, Shape]] = {}
     for group, own in members.items():
-        theirs, paths = groups[group], {path for path, _ in own}
-        renumbered = len(paths) == len(own) == len(theirs)
-        if renumbered and paths != set(theirs):
-            own = [
-                (name, v) for name, (_, v) in zip(sorted(theirs, key=_order), sorted(own, key=lambda o: _order(o[0])))
-            ]
-        for path, variable in own:
-            if (path, group[1]) in names:
-                aligned[id(variable)] = names[path, group[1]]
-    return aligned
+        theirs, counts = groups[group], Counter(path for path, _ in own)
+        renumbered = len(counts) == len(own) == len(theirs)
+        if renumbered and counts.keys() != set(theirs):
+            pairs = zip(sorted(theirs, key=_order), sorted(own, key=lambda one: _order(one[0])))
+            fitting |= {id(variable): (name, group[1]) for name, (_, variable) in pairs}
+        else:
+            fitting |= {id(v): (path, group[1]) for path, v in own if path in theirs and counts[path] == 1}
+    return fitting
 
 
 def _dotted(path: str) -> str:
@@ -218,10 +253,20 @@ def _order(name: str) -> list[str | int]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def _shorter(path: str) -> Iterable[str]:
-    """Return a path, and the path without the outer models that an export omits: at least two words."""
+def _whole_path(path: str) -> Iterable[str]:
+    return [path]
+
+
+def _without_outer(path: str) -> Iterable[str]:
+    """Return the path without the outer models that an export omits: at least two words."""
     words = path.split("/")
-    return ["/".join(words[at:]) for at in range(max(1, len(words) - 1))]
+    return ["/".join(words[at:]) for at in range(1, max(1, len(words) - 1))]
+
+
+def _without_inner(path: str) -> Iterable[str]:
+    """Return the path without the layers that a layer makes when it is called, which TensorFlow's names lack."""
+    words = path.split("/")
+    return [f"{word}/{words[-1]}" for word in words[:-2]]
 
 
 def _row_keys(

@@ -42,7 +42,7 @@ from freshet_serving.models.publishing.model_tracker import (
 )
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import RECORD
+from freshet_serving.processor.package import RECORD, weight_rows
 from freshet_serving.processor.repository import Float32s, Int64s
 
 # Optimizer -> options that must be zero for rows without a gradient to stay unchanged.
@@ -470,8 +470,8 @@ def _matched(
     for name, tensor in state.items():
         if name in entries:
             if name in manifest.stage_weights:
-                rows = [entries[name].rows, entries[name].dim]
-                if not tensor.dim() or [tensor.numel() // tensor.shape[-1], tensor.shape[-1]] != rows:
+                rows = entries[name].rows, entries[name].dim
+                if weight_rows(tensor.shape) != rows:
                     got = list(tensor.shape)
                     raise BadInput(f"weight {name!r}: expected {rows[0]} rows of {rows[1]} numbers, got shape {got}")
             elif tuple(tensor.shape[1:]) != (entries[name].dim,):
@@ -486,9 +486,10 @@ def _matched(
                 wanted, got = manifest.dense[name], list(tensor.shape)
                 raise BadInput(f"dense weight {name!r}: expected shape {wanted}, got {got}")
             dense[name] = tensor
-        if name in entries or name in manifest.dense:
+        if any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
+            # Of tied weights, a package has one name.
             continue
-        if tensor.requires_grad and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
+        if tensor.requires_grad:
             if name in noted_constants(manifest):
                 raise BadInput(
                     f"parameter {name!r} is trained, and inference computes with it, but the package has it as a "

@@ -111,7 +111,7 @@ from freshet_serving.processor.package.sequences import (
 )
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, PublicKey, Signer, new_key
 from freshet_serving.processor.package.stage_growth import GrowthTerm, StageGrowth
-from freshet_serving.processor.package.stage_lookups import StageLookup
+from freshet_serving.processor.package.stage_lookups import StageLookup, weight_rows
 from freshet_serving.processor.package.subgraphs import (
     FEATURES,
     FLOPS,
@@ -301,6 +301,7 @@ __all__ = [
     "user_features",
     "validate",
     "value_types",
+    "weight_rows",
     "write_delta",
     "write_tensors",
 ]

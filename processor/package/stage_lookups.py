@@ -13,6 +13,7 @@ Rows never decide which rows are read, so a stage with lookups outputs floats al
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -42,6 +43,14 @@ class StageLookup:
     def whole(self) -> bool:
         """Return whether it reads a weight: the whole table."""
         return not self.input
+
+
+def weight_rows(shape: Sequence[int]) -> tuple[int, int]:
+    """Return the number of rows that a weight of this shape has as a table, and their length: its last dimension.
+
+    A scalar has one row of one number.
+    """
+    return (math.prod(shape[:-1]), shape[-1]) if shape else (1, 1)
 
 
 class TensorType(Protocol):

@@ -27,4 +27,5 @@ story     what an entry is made by: a repository, and what happened to it
 clicks    the rows that entries are trained on
 zoo       entries of models that were trained
 foreign   entries of models that were imported
+parts     entries of versions of which one part went back
 """

@@ -207,7 +207,62 @@ def lists_from_onnx(story: Story) -> None:
         numpy_helper.from_array(weights, "items.weight"),
         numpy_helper.from_array(np.array([1], np.int64), "axis"),
     ]
-    graph = helper.make_graph(nodes, "ctr", inputs, outputs, initialisers)
+    _import_lists(story, helper.make_graph(nodes, "ctr", inputs, outputs, initialisers), random)
+    _deltas(story, "items.weight")
+
+
+def weights_from_onnx(story: Story) -> None:
+    """A list of free length weighed by a product, whose matrix, bias and scale are weights of the stage."""
+    random = np.random.default_rng(12)
+    nodes = [
+        helper.make_node("Gather", ["items.weight", "past"], ["rows"]),
+        helper.make_node("MatMul", ["rows", "turn.weight"], ["turned"]),
+        helper.make_node("Add", ["turned", "turn.bias"], ["moved"]),
+        helper.make_node("Tanh", ["moved"], ["bent"]),
+        helper.make_node("ReduceMax", ["bent"], ["most"], axes=[1], keepdims=0),
+        helper.make_node("Gather", ["items.weight", "item"], ["own"]),
+        helper.make_node("Mul", ["most", "own"], ["product"]),
+        helper.make_node("ReduceSum", ["product", "axis"], ["sum"], keepdims=1),
+        helper.make_node("Mul", ["sum", "scale"], ["scaled"]),
+        # An operator that is not translated, so that ONNX Runtime computes the graph as it is.
+        helper.make_node("Shrink", ["scaled"], ["same"], lambd=0.0),
+        helper.make_node("Sigmoid", ["same"], ["score"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("past", onnx.TensorProto.INT64, ["batch", "events"]),
+        helper.make_tensor_value_info("item", onnx.TensorProto.INT64, ["batch"]),
+    ]
+    outputs = [helper.make_tensor_value_info("score", onnx.TensorProto.FLOAT, ["batch", 1])]
+    shapes = {"items.weight": (USERS, DIM), "turn.weight": (DIM, DIM), "turn.bias": (DIM,), "scale": ()}
+    initialisers = [
+        numpy_helper.from_array(np.asarray(random.standard_normal(shape), np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    initialisers.append(numpy_helper.from_array(np.array([1], np.int64), "axis"))
+    _import_lists(story, helper.make_graph(nodes, "ctr", inputs, outputs, initialisers), random)
+    manifest = story.version.manifest
+    if manifest.stage_weights != shapes.keys() - {"items.weight"}:
+        raise ValueError(f"expected weights of the stage, got {manifest.stage_weights}")
+    story.moment("published")
+    for step in (1, 2):
+        rows = {
+            name: (
+                np.arange(manifest.table(name).rows),
+                random.standard_normal(shape).reshape(-1, manifest.table(name).dim),
+            )
+            for name, shape in shapes.items()
+        }
+        if step == 2:
+            # One of the weights, and a few rows.
+            rows = {"turn.weight": rows["turn.weight"], "items.weight": (np.arange(3), rows["items.weight"][1][:3])}
+        Publisher(story.repository, MODEL).publish(rows=rows)
+        story.moment(f"delta {step}")
+    story.roll_back(1, "the second was a mistake")
+    story.moment("rolled back to 1")
+
+
+def _import_lists(story: Story, graph: Any, random: np.random.Generator) -> None:
+    """Imports a graph of a list `past` and an id `item`, and asks it for lists of three lengths."""
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with _source(story) as folder:
         folder.mkdir()
@@ -225,7 +280,6 @@ def lists_from_onnx(story: Story) -> None:
                 "item": column_document("int64", random.integers(0, USERS, ROWS).tolist(), [ROWS]),
             },
         )
-    _deltas(story, "items.weight")
 
 
 def _import(story: Story, module: Any, names: tuple[str, ...], staged: bool) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.corpus import foreign, zoo
+from tests.corpus import foreign, parts, zoo
 from tests.corpus.entry import FROZEN
 from tests.corpus.story import LOWER_PRECISION, Story
 
@@ -106,6 +106,14 @@ RECIPES = {
     "import-onnx-lists": Recipe(
         foreign.lists_from_onnx,
         "an imported ONNX file over lists of free length: a stage that reads rows, and how much it computes",
+    ),
+    "import-onnx-weights": Recipe(
+        foreign.weights_from_onnx,
+        "an imported ONNX file over lists of free length whose stage has weights that deltas change: a matrix, a "
+        "vector, a scalar",
+    ),
+    "restored-parts": Recipe(
+        parts.restored, "features of an entity that went back without rows and weights, and these without the features"
     ),
     "import-fallback": Recipe(
         foreign.fallback, "an imported SavedModel with a fallback partition, which makes a table's keys", IN_TENSORFLOW

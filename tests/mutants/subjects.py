@@ -26,6 +26,7 @@ GROUPS = {
     "access": ("serving/access/*.py",),
     "passes": ("compiler/passes/*.py",),
     "checkpoints": ("models/training/*.py",),
+    "publishing": ("models/publishing/*.py",),
 }
 """Modules by group, as patterns."""
 

@@ -21,8 +21,8 @@ KNOWN = range(8)
 WORDS = ["a", "b", "c", "zz"]
 
 
-def manifest(version=1, users=0, tags=0, records=0, entity=ENTITY) -> Manifest:
-    small = replace(packages.manifest(version, users, tags), entities=[entity])
+def manifest(version=1, users=0, tags=0, records=0, entity=ENTITY, model="small") -> Manifest:
+    small = replace(packages.manifest(version, users, tags, model), entities=[entity])
     words = record_layout(small, entity).words
     return replace(small, tables=[*small.tables, TableEntry(TABLE, words, records, RECORD)])
 
@@ -46,22 +46,24 @@ def sent(users, contents):
     return inputs | {"floats": np.array(floats, np.float32).reshape(len(rows), 4)}
 
 
-def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), keyring=NO_KEYS, entity=ENTITY):
+def write_package(
+    repository, version=1, users=range(20), tags=("a", "b", "c"), keyring=NO_KEYS, entity=ENTITY, model="small"
+):
     """Commits a version; returns its folder."""
     keys = {
         "user": np.array(list(users), np.int64),
         "tag": np.array([packages.tag_id(t) for t in tags], np.int64),
     }
-    model = manifest(version, len(keys["user"]), len(keys["tag"]), len(KNOWN), entity)
-    with VersionWriter(Path(repository), "small", version, keyring=keyring) as writer:
+    described = manifest(version, len(keys["user"]), len(keys["tag"]), len(KNOWN), entity, model)
+    with VersionWriter(Path(repository), model, version, keyring=keyring) as writer:
         for name, table_keys in keys.items():
             writer.tensors(table_file(name), packed(table_keys, packages.rows_of(table_keys, 0), "float32"))
         given = {name: column for name, column in columns(KNOWN).items() if name in entity.inputs}
-        records = entity_rows(model, entity, given, len(KNOWN))
+        records = entity_rows(described, entity, given, len(KNOWN))
         writer.tensors(table_file(TABLE), packed(np.array(KNOWN), records, RECORD))
         writer.tensors(DENSE, make_weights(0))
         folder = writer.folder / "compiled" / "onnxruntime-cpu"
         folder.mkdir(parents=True)
         for bucket in packages.BUCKETS:
             (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
-        return writer.commit(model)
+        return writer.commit(described)

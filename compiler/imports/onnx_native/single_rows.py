@@ -90,7 +90,8 @@ def _rows(
     for one in manifest.stage_lookups:
         table = manifest.table(one.table)
         if one.whole:
-            found[one.name] = random.standard_normal((table.rows, table.dim)).astype(np.float32)
+            # Above 0, as a variance has to be: results that are no numbers would all be alike.
+            found[one.name] = np.abs(random.standard_normal((table.rows, table.dim))).astype(np.float32)
             continue
         each = length if manifest.shapes[one.input].ragged else max(1, len(one.columns))
         own = 1 if one.input in single else rows

@@ -20,6 +20,7 @@ from freshet_serving.compiler.imports.onnx_native.onnx_stage import ROWS
 from freshet_serving.compiler.imports.onnx_native.served_graph import SHAPED_BY_VALUE, package_name
 from freshet_serving.compiler.imports.onnx_native.served_lookups import MAX_DIM
 from freshet_serving.processor.backends import Matrix
+from freshet_serving.processor.package import weight_rows
 
 WEIGHT = "weight/"
 
@@ -43,7 +44,7 @@ class StagedWeight:
     @property
     def rows(self) -> Matrix:
         """The table's rows, float32 [rows, n]."""
-        return self.value.reshape(-1, self.value.shape[-1])
+        return self.value.reshape(weight_rows(self.value.shape))
 
 
 def staged_weights(model: NativeModel, tables: Collection[str]) -> tuple[list[StagedWeight], list[str], list[str]]:
@@ -69,13 +70,13 @@ def staged_weights(model: NativeModel, tables: Collection[str]) -> tuple[list[St
             merged += [tensor] if array.size > 1 else []
             continue
         name = package_name(own or tensor)
-        fits = array.dtype == np.float32 and array.ndim and array.shape[-1 if own is None else 0] <= MAX_DIM
+        value = array if own is None else array.T
+        fits = array.dtype == np.float32 and weight_rows(value.shape)[1] <= MAX_DIM
         if not fits or tensor in opening or name.lower() in taken_names:
             constants.append(own or tensor)
             continue
         taken_names.add(name.lower())
-        value = np.ascontiguousarray(array if own is None else array.T)
-        weights.append(StagedWeight(tensor, name, value, own is not None))
+        weights.append(StagedWeight(tensor, name, np.array(value, order="C"), own is not None))
     return weights, constants, merged
 
 

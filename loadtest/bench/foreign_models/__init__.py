@@ -9,4 +9,4 @@ trial        imports and serves one model, and compares it
 models_page  the report
 """
 
-__all__: list[str] = []
+__all__ = ["trial"]

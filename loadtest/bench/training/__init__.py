@@ -31,6 +31,7 @@ fuxictr_fit   what ends both: its fit, and the AUC
 history_race  steps of DIN beside FuxiCTR's and PyTorch's; loadtest/results/train-histories.md
 history_side  Freshet in it
 torch_din_side  DIN as a plain PyTorch loop
+loops         loops that publish, and what is served after each delta; loadtest/results/training-loops.md
 """
 
 __all__ = ["race", "turns"]

@@ -185,6 +185,8 @@ def sequence_model(layer):
     steps = layers.Embedding(20, 4, name="items")(seen)
     if layer == "attention":
         steps = layers.LayerNormalization(name="norm")(layers.MultiHeadAttention(2, 2)(steps, steps))
+        # Its scale is a scalar.
+        steps = layers.Attention(use_scale=True, name="again")([steps, steps])
         state = layers.GlobalAveragePooling1D()(steps)
     else:
         state = getattr(layers, layer)(3)(steps)

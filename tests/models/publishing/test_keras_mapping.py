@@ -140,11 +140,13 @@ def test_untrained_variable_missing_from_the_package_is_listed(repository):
 class FeatureCross(keras.layers.Layer):
     """The layer of keras-rs: x0 * dense(dense(x)) + x, of layers that it makes when it is built."""
 
+    width = 3
+
     def build(self, input_shape):
-        self.down = keras.layers.Dense(3, use_bias=False)
+        self.down = keras.layers.Dense(self.width, use_bias=False)
         self.up = keras.layers.Dense(input_shape[-1])
         self.down.build(input_shape)
-        self.up.build((*input_shape[:-1], 3))
+        self.up.build((*input_shape[:-1], self.width))
         self.built = True
 
     def call(self, x0, x):
@@ -177,6 +179,51 @@ def test_layers_that_keras_numbered_anew_keep_their_variables():
             path: id(variable) for path, variable in zip(package.dense, model.variables[1:])
         }
         assert [variable for _, _, variable in found.tables] == model.variables[:1]
+
+
+def test_saved_names_without_inner_layers_find_their_variables():
+    # As a SavedModel of keras-rs has them: TensorFlow counts the kernels of each layer.
+    again = crossed()
+    outer = [v.path.split("/")[0] for v in again.variables]
+    saved = {
+        "feature_cross/kernel": [4, 3], "feature_cross/kernel_3": [3, 4], "feature_cross/bias": [4],
+        "feature_cross_1/kernel": [4, 3], "feature_cross_1/kernel_3": [3, 4], "feature_cross_1/bias": [4],
+        "score/kernel": [4, 1], "score/bias": [1],
+    }  # fmt: skip
+    package = dataclasses.replace(package_of(again), dense=saved)
+
+    found = map_variables(again, package, {}, lambda table: np.arange(30))
+
+    assert len(found.dense) == 8
+    first, second = sorted({name for name in outer if name.startswith("feature_cross")}, key=lambda n: (len(n), n))
+    for name, variable in found.dense.items():
+        assert [int(n) for n in variable.shape] == saved[name]
+        layer = {"feature_cross": first, "feature_cross_1": second}.get(name.split("/")[0], "score")
+        assert variable.path.startswith(f"{layer}/")
+
+
+def test_name_that_fits_two_variables_is_nobodys():
+    # Both of an inner layer's kernels are 4 by 4, so a name without the inner layer says neither.
+    x = keras.Input((4,), name="x")
+    square = type("FeatureCross", (FeatureCross,), {"width": 4})
+    model = keras.Model(x, square()(x, x))
+    saved = {"feature_cross/kernel": [4, 4], "feature_cross/kernel_3": [4, 4], "feature_cross/bias": [4]}
+    package = dataclasses.replace(package_of(crossed()), tables=[], dense=saved)
+    with pytest.raises(BadInput, match=r"kernel' of shape \[4, 4\] is trained but is not among"):
+        map_variables(model, package, {}, lambda table: np.arange(30))
+
+
+def test_equal_paths_in_nested_models_are_refused_with_the_remedy():
+    def tower():
+        x = keras.Input((4,))
+        return keras.Model(x, keras.layers.Dense(4, name="turn")(x))
+
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Add()([tower()(x), tower()(x)]))
+    saved = {"turn/kernel": [4, 4], "turn/kernel_3": [4, 4], "turn/bias": [4], "turn/bias_3": [4]}
+    package = dataclasses.replace(package_of(crossed()), tables=[], dense=saved)
+    with pytest.raises(BadInput, match=r"'turn/kernel': expected a path of its own.*names of their own"):
+        map_variables(model, package, {}, lambda table: np.arange(30))
 
 
 def test_another_number_of_numbered_layers_is_refused():

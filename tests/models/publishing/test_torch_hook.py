@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -74,7 +75,7 @@ class Tensor:
         return len(self.shape)
 
     def numel(self):
-        return self.shape[0] * self.shape[-1]
+        return math.prod(self.shape)
 
 
 def staged(**noted):
@@ -100,6 +101,16 @@ def test_weight_of_a_stage_is_matched_in_its_own_shape():
     assert [(entry.name, tensor) for entry, tensor in tables] == [("W", weight)]
     assert (dense, left_out) == ({}, {})
     assert "weight 'W': expected 3 rows of 4 numbers, got shape [4, 3]" in refusal(publisher, {"W": Tensor(4, 3)})
+    assert "weight 'W': expected 3 rows of 4 numbers, got shape []" in refusal(publisher, {"W": Tensor()})
+
+
+def test_second_name_of_a_tied_weight_is_neither_refused_nor_left_out():
+    tied = Tensor(3, 4)
+    tables, dense, left_out = _matched(
+        staged(constants=[], merged=[]), SimpleNamespace(named_modules=list), {"W": tied, "V": tied}
+    )
+    assert [entry.name for entry, _ in tables] == ["W"]
+    assert (dense, left_out) == ({}, {})
 
 
 def test_leaving_out_is_advised_only_for_what_inference_cannot_use():

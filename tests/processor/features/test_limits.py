@@ -71,3 +71,24 @@ def test_every_limit_is_an_option_with_a_valid_default():
     check(DEFAULTS)
     with pytest.raises(BadInput, match="max_rows: expected 1 to"):
         check(RequestLimits(max_rows=0))
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "most"),
+    [
+        ("max_rows", 65_536, 1 << 31),
+        ("max_ids", 4_000_000, 1 << 31),
+        ("max_cells", 1 << 29, 1 << 40),
+        ("max_body_bytes", 64 << 20, 1 << 32),
+        ("max_inflation", 100, 1 << 31),
+        ("max_json_bytes", 16 << 20, 1 << 32),
+        ("max_nodes", 4_000_000, 1 << 31),
+    ],
+)
+def test_limit_takes_one_to_its_most_and_has_its_default(name, default, most):
+    assert getattr(DEFAULTS, name) == default
+    for value in (1, most):
+        check(RequestLimits(**{name: value}))
+    for value in (0, most + 1):
+        with pytest.raises(BadInput, match=name):
+            check(RequestLimits(**{name: value}))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import Input, Manifest, StageLookup
+from freshet_serving.processor.package import Input, Manifest, StageLookup, weight_rows
 from tests.processor.features.test_stage_rows import DIM, manifest
 
 
@@ -64,3 +64,13 @@ def test_rows_never_decide_which_rows_are_read():
 
 def test_lookup_has_no_columns_unless_it_names_them():
     assert StageLookup("rows", "past", "items").columns == []
+
+
+def test_weight_has_rows_of_its_last_dimension_and_a_scalar_one():
+    assert [weight_rows(shape) for shape in ((), (3,), (2, 3), (4, 2, 3), (0, 3))] == [
+        (1, 1),
+        (1, 3),
+        (2, 3),
+        (8, 3),
+        (0, 3),
+    ]

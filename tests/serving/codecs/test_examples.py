@@ -122,6 +122,8 @@ def test_null_is_missing_as_in_training_and_objects_are_refused():
         examples.of_json([{"x": [10, {"y": 1}]}], {})
     with pytest.raises(BadInput, match=r"examples\[0\]\.x: expected numbers or strings, got both"):
         examples.of_json([{"x": [10, "a"]}], {})
+    with pytest.raises(BadInput, match=r"examples\[0\]\.x: expected numbers or strings, got both"):
+        examples.of_json([{"x": [10, {"b64": "YQ=="}]}], {})
 
 
 def test_booleans_are_integers_in_examples():

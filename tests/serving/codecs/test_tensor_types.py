@@ -101,6 +101,15 @@ def test_lossy_conversions_are_refused_by_name(changed, told):
     assert told in str(caught.value)
 
 
+def test_integers_become_floats_up_to_two_to_the_24th():
+    spec = Input("weight", "float32")
+    for number in (2**24, -(2**24)):
+        assert converted(spec, np.array([number])).tolist() == [number]
+        with pytest.raises(BadInput, match="weight"):
+            converted(spec, np.array([number + np.sign(number) * 2]))
+    assert converted(spec, np.array([2**24], np.uint32)).tolist() == [2**24]
+
+
 def test_converted_request_makes_no_template():
     templates = Templates()
     columns(templates)
@@ -346,6 +355,17 @@ def test_tensor_without_dimensions_is_one_row():
     encoded = tfs_rpc.encode({"y": np.array([3.0], np.float32)}, decoder.params, 1, decoder.scalar)
     reply = message("tensorflow.serving.PredictResponse").FromString(encoded)
     assert (list(reply.outputs["y"].float_val), list(reply.outputs["y"].tensor_shape.dim)) == ([3.0], [])
+
+
+def test_halves_arrive_with_all_their_bits():
+    request = message("tensorflow.serving.PredictRequest")()
+    request.model_spec.name = "ctr"
+    request.inputs["x"].dtype = BY_NAME["float16"].number
+    request.inputs["x"].tensor_shape.dim.add(size=2)
+    request.inputs["x"].half_val.extend([0x3C01, 0xBC01])
+    decoder = tfs_rpc.PredictDecoder(request.SerializeToString(), Templates())
+    manifest = make_manifest(inputs=[Input("x", "float32")], outputs=[Output("y", dims=[])])
+    assert decoder.columns(manifest)["x"].tolist() == [1 + 2**-10, -1 - 2**-10]
 
 
 @pytest.mark.parametrize("kind", NUMBERS, ids=lambda kind: kind.name)

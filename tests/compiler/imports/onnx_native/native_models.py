@@ -225,7 +225,8 @@ FREE_ATTENTION = """g (int64[batch, any] history, int64[batch] target) => (float
     wanted = Gather ("items.weight", target)
     query = Unsqueeze (wanted, one)
     turned = Transpose <perm = [0, 2, 1]> (rows)
-    logits = MatMul (query, turned)
+    products = MatMul (query, turned)
+    logits = Mul (products, scale)
     padded = Equal (history, nothing)
     column = Unsqueeze (padded, one)
     masked = Where (column, low, logits)
@@ -244,6 +245,7 @@ FREE_ATTENTION_WEIGHTS = {
     "two": np.array([2]),
     "nothing": np.array(0),
     "low": np.float32(-1e9),
+    "scale": np.float32(0.7),
 }
 ATTENTION_WEIGHTS = {
     "items__weight": normal(ITEMS, DIM),

@@ -28,7 +28,7 @@ def retrained(path, into):
     random = np.random.default_rng(4)
     for tensor in proto.graph.initializer:
         array = numpy_helper.to_array(tensor)
-        if array.dtype == np.float32 and array.ndim:
+        if array.dtype == np.float32:
             moved[tensor.name] = array + random.normal(scale=0.1, size=array.shape).astype(np.float32)
             tensor.CopyFrom(numpy_helper.from_array(moved[tensor.name], tensor.name))
     onnx.save(proto, into)
@@ -51,7 +51,7 @@ def test_published_weights_score_as_the_retrained_file_until_rolled_back(tmp_pat
     with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "models"), sessions=1)) as processor:
         scores = [processor.process(PredictRequest(name, inputs)).outputs["score"]]
         publisher.publish(
-            {table: (np.arange(tables[table].rows), w.reshape(-1, w.shape[-1])) for table, w in moved.items()}
+            {name: (np.arange(tables[name].rows), w.reshape(-1, tables[name].dim)) for name, w in moved.items()}
         )
         processor.poll()
         scores.append(processor.process(PredictRequest(name, inputs)).outputs["score"])
