@@ -133,10 +133,8 @@ class TrainingRun:
         self._checkpoints = Checkpoints(folder)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)
-        versions, known = FullVersions(config, self.source, self._report, self._wait), self._known_rows()
-        refused = versions.was_refused(self._checkpoints.newest(), self._begun.new_version)
-        note = self._report.note
-        start = find_start(config, self.source, self._begun, self._checkpoints, versions, known, note, refused)
+        versions, known = FullVersions(config, self.source, reporter, self._wait), self._known_rows()
+        start = find_start(config, self.source, self._begun, self._checkpoints, versions, known, reporter.note)
         self.config = config = start.config
         self.state = start.state()
         self._versions = FullVersions(config, self.source, self._report, self._wait)

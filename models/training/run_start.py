@@ -91,6 +91,10 @@ class StartVersions(Protocol):
         """Return why servers do not choose a version; "" if they may."""
         ...
 
+    def was_refused(self, saved: RunState | None, anew: bool) -> bool:
+        """Return True if the gate has refused the version of a checkpoint, so that no run continues from it."""
+        ...
+
 
 def find_start(
     config: TrainConfig,
@@ -100,7 +104,6 @@ def find_start(
     versions: StartVersions,
     rows: int | None,
     note: Callable[[str], None],
-    refused: bool = False,
 ) -> RunStart:
     """Find the state that a run starts from.
 
@@ -112,7 +115,6 @@ def find_start(
         versions: The full versions of the repository.
         rows: Rows of the full version; None if they have no end.
         note: Receives lines about what was chosen by the rows.
-        refused: True if the gate has refused the version of the checkpoints, so that none is continued.
 
     Returns:
         A FreshStart, a ResumedStart or a ContinuedStart.
@@ -122,7 +124,9 @@ def find_start(
     """
     old, position = None, 0
     if not beginning.from_scratch:
-        saved = None if refused else checkpoints.newest()
+        saved = checkpoints.newest()
+        if versions.was_refused(saved, beginning.new_version):
+            saved = None
         why = versions.barred(saved.version) if saved is not None and saved.version else ""
         if saved is not None and not why:
             whole = resume_config(config, saved, rows, _shown(checkpoints.folder, config))

@@ -27,9 +27,8 @@ def found(config, beginning=None, saved=None, newest=never, notes=None, barred="
     """find_start() over a checkpoint's state, if there is one."""
     checkpoints = SimpleNamespace(newest=lambda: saved, folder=make_folders(config) / ".checkpoints" / "mixed")
     note = (notes if notes is not None else []).append
-    versions = SimpleNamespace(newest=newest, barred=lambda number: barred)
-    mixed = MixedSource(ROWS)
-    return find_start(config, mixed, beginning or StartOptions(), checkpoints, versions, ROWS, note, refused)
+    versions = SimpleNamespace(newest=newest, barred=lambda number: barred, was_refused=lambda saved, anew: refused)
+    return find_start(config, MixedSource(ROWS), beginning or StartOptions(), checkpoints, versions, ROWS, note)
 
 
 def version_of(start, number=3):
