@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a gate says of a version that is written but not committed.
+    """Verdict of a gate on a version that is written but not committed.
 
     Attributes:
         notes: Notes to add to its manifest.

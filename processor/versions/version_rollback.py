@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RollbackTarget:
-    """What to go back to.
+    """Version, and perhaps generation, to go back to.
 
     Attributes:
         version: Number of the version.

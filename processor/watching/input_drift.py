@@ -1,4 +1,4 @@
-"""How far the inputs of requests have moved from those of a reference: a stability index for each input. Pure.
+"""Drift of the inputs of requests from those of a reference: a stability index for each input. Pure.
 
 Numbers with a fraction are compared in PARTS parts of about equal mass of both samples together, with a part of their
 own for NaN; ids and words by their most frequent values, all others together. Empty lists have no values. The index is

@@ -110,7 +110,7 @@ class RequestScores:
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """What a gate says of a new version.
+    """Verdict of the gate on a new version.
 
     Attributes:
         outcome: IN_LINE, OUT_OF_LINE or UNJUDGED.

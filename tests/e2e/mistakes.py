@@ -188,7 +188,7 @@ REQUESTS = (
     Request("a key of the policy misspelled", "admin", "PUT", "/admin/models/small/policy",
             ("splitt", "did you mean 'split'"), {"splitt": {"1": 1}}),
     Request("a rollback to nowhere", "admin", "POST", "/admin/models/small/rollback",
-            ("generation", "expected", "nothing"), {"reason": "bad"}),
+            ("nothing was served before 1.0", "name a generation"), {"reason": "bad"}),
     Request("text for a version", "admin", "PUT", "/admin/models/small/labels/stable",
             ("version", "expected an integer", "'1'"), {"version": "1"}),
     Request("a model misspelled", "admin", "POST", "/admin/models/smal/rollback", ("'smal'", "did you mean 'small'"),

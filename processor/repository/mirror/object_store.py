@@ -86,7 +86,7 @@ class ObjectHead(NamedTuple):
 
 
 class FolderListing(NamedTuple):
-    """What lies directly below a prefix.
+    """Folders and objects directly below a prefix.
 
     Attributes:
         folders: Names that contain objects, ascending.

@@ -175,10 +175,11 @@ def test_workers_give_up_excess_connections_to_a_new_process(fleets):
     worker_pool, _ = fleets(3)
     worker_pool.wait_complete()
     victim, *others = sorted(worker_pool.available(), key=lambda w: w.slot)
-    for worker, count in zip(others, (7, 4), strict=True):
-        worker.handed = count
     worker_pool.reap(victim)
     until(lambda: len(worker_pool.available()) == 3)
+    # Not before: while there are two workers, the excess of the first is another one.
+    for worker, count in zip(reversed(others), (4, 7), strict=True):
+        worker.handed = count
     until(lambda: any(op == "shed" for op, _ in others[0].said))
     assert [{m["count"] for op, m in w.said if op == "shed"} for w in others] == [{3}, set()]
 
