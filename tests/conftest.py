@@ -1,6 +1,7 @@
 """What holds for every test: deltas are guarded and served files leased, as where Freshet serves; CI ends in time."""
 
 import gc
+import logging
 import os
 import sys
 import time
@@ -43,6 +44,15 @@ def pytest_runtest_setup():
         pytest.skip("the time for tests is over")
     share_step_functions()
     forget_modules()
+
+
+@pytest.fixture(autouse=True)
+def log_of_its_own():
+    """Take down the log of a server that a test has started in this process: it writes to the test's own stderr."""
+    yield
+    root = logging.getLogger()
+    for handler in [h for h in root.handlers if type(h).__name__ == "RateLimitedHandler"]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ def admin_port():
     """The address of a running server's admin port, and its fake processor."""
     processor = FakeProcessor()
     server = Server(
-        ServeConfig("fake", http_port=0, admin_port=0, admin_token="t", workers=1),
+        ServeConfig("fake", http_port=0, grpc_port=0, admin_port=0, admin_token="t", workers=1),
         open_processor=lambda config, layout: processor,
     )
     thread = threading.Thread(target=server.run)
@@ -35,6 +35,8 @@ def admin_port():
     client = AdminClient(address, "t")
     while not client.get("/admin/health")["ready"]:
         pass
-    yield address, processor
-    server.stop()
-    thread.join()
+    try:
+        yield address, processor
+    finally:
+        server.stop()
+        thread.join()
