@@ -183,8 +183,8 @@ class FullVersions:
                 rows = newest_rows(self._source, state.position, NEWEST_ROWS, config.train.batch_rows)
             except BadInput as error:
                 self._report.note(f"gate: the newest rows cannot be read again, so scores are not compared: {error}")
-        numbers = self.numbers()
-        before = self.published(numbers[-1]) if numbers else None
+        # Not the newest one: a bad night that was withdrawn is nothing to compare the next with.
+        before = self.published(None) if self.numbers() else None
         return VersionReview(bounds, config.model.name, rows, state.position, held_out, before)
 
     def remove_old(self, current: int) -> None:
