@@ -13,9 +13,14 @@ from tests.support.packages import write_package
 
 def refuse(repository, tmp_path, number=2, seed=0):
     """Writes a version of model `small` and commits it as a candidate, as a gate does that refuses it."""
-    source = Repository(write_package(tmp_path / f"made-{number}-{seed}", number, seed=seed).parent.parent).version(
-        "small"
-    )
+    folder = write_package(tmp_path / f"made-{number}-{seed}", number, seed=seed)
+    source = Repository(folder.parent.parent).version("small")
+    commit(repository, source, number)
+    return source
+
+
+def commit(repository, source, number):
+    """Copies a version into a repository, as a candidate."""
     with repository.writer("small", number) as writer:
         for name in source.manifest.files:
             path = writer.folder / name
@@ -25,7 +30,6 @@ def refuse(repository, tmp_path, number=2, seed=0):
         preview = writer.preview(manifest)
         preview.verify()
         writer.commit(manifest, repository.candidate_storage("small", number))
-    return source
 
 
 @pytest.fixture(params=["folder", "store"])
