@@ -627,7 +627,9 @@ class ServedModel(RoutedModel):
             self._state(VersionStatus(number, END, str(error)))
             return [] if repeated else [FailureMessage(f"{self.name} version {number} waits: {error}")]
         except VersionHeld as held:
-            return [FailureMessage(f"{self.name} version {number} is {held}")]
+            which = f"{self.name} {number}"
+            cure = f"`freshet version release {which}` serves it, `freshet version reject {which}` withdraws it"
+            return [FailureMessage(f"{self.name} version {number} is {held}; {cure}")]
         except FreshetError as error:
             self._refusals.note(number, seen)
             self._state(VersionStatus(number, END, str(error)))
