@@ -66,6 +66,17 @@ def test_rejected_candidate_leaves_nothing_behind(repository, tmp_path, bucket):
         repository.reject_candidate("small", 2)
 
 
+def test_candidate_that_is_released_meanwhile_is_not_called_rejected(tmp_path, monkeypatch):
+    write_package(tmp_path / "repository", 1)
+    repository = Repository(tmp_path / "repository")
+    refuse(repository, tmp_path)
+    repository.release_candidate("small", 2)
+    monkeypatch.setattr(repository, "candidates", lambda model: [2])
+    with pytest.raises(Conflict, match="released or rejected at the same time"):
+        repository.reject_candidate("small", 2)
+    assert repository.versions("small") == [1, 2]
+
+
 def test_release_never_takes_the_number_of_another_version(repository, tmp_path):
     refuse(repository, tmp_path)
     source = Repository(write_package(tmp_path / "other", 2, seed=5).parent.parent).version("small")
