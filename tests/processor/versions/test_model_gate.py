@@ -101,6 +101,28 @@ def test_version_is_unjudged_without_requests_and_served(root):
     assert model.gate.verdicts[2].outcome == UNJUDGED
 
 
+@pytest.mark.parametrize("more", [{"versions": "latest:2"}, {"labels": {"old": 1}}])
+def test_start_beside_an_older_version_holds_nothing(root, more):
+    """A restart took the served version from all servers: version 1 was loaded first, and had no requests."""
+    write_guarded(root, 2)
+    model = open_model(root, policy=ModelPolicy.parse({"unjudged": "hold", **more}, "model"))
+    assert str(model.pick().generation) == "2.0"
+    assert not Repository(root).version_records("small").all()
+    write_guarded(root, 3)
+    model.poll()
+    assert model.decisions.held.keys() == {3}
+
+
+def test_version_that_comes_back_is_not_judged_again(root):
+    model = asked(open_model(root, policy=ModelPolicy.parse({"versions": "latest:2"}, "model")))
+    write_guarded(root, 2)
+    model.poll()
+    model._unload_corrupt(2, model.served[2], "dense.safetensors: damaged")
+    assert list(model.served) == [1]
+    assert model.poll() == ["small 2.0 loaded"]
+    assert sum(model.gate.outcomes.values()) == 1
+
+
 def test_unjudged_version_is_held_if_the_policy_says_so(root):
     model = open_model(root, policy=ModelPolicy.parse({"unjudged": "hold", "bake_s": 0}, "model"))
     write_guarded(root, 2)
