@@ -152,7 +152,9 @@ def make_folders(config: TrainConfig) -> Path:
         Path(repository).mkdir(parents=True, exist_ok=True)
         for folder in (Path(repository, config.model.name), Path(repository, config.model.name, CANDIDATES)):
             for unfinished in folder.glob(".*.tmp"):
-                shutil.rmtree(unfinished)
+                # Not a file: the run's own heartbeat, or a server, may be writing it now.
+                if unfinished.is_dir() and not unfinished.is_symlink():
+                    shutil.rmtree(unfinished, ignore_errors=True)
     return own
 
 

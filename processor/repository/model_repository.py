@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Self
 
 from freshet_serving.processor.errors import (
     BadInput,
+    Conflict,
     Corrupt,
     NotFound,
     NotReady,
@@ -209,13 +210,17 @@ class Repository:
         release(self.candidate(model, number), self.storage(model, number))
 
     def reject_candidate(self, model: str, number: int) -> None:
-        """Remove a candidate, damaged or not; raise NotFound if there is none.
+        """Remove a candidate, damaged or not; raise NotFound if there is none, Conflict if another process was first.
 
         Args:
             model: Name of the model.
             number: Its number.
         """
-        self.storage(self._with_candidate(model, number), number).end()
+        try:
+            self.storage(self._with_candidate(model, number), number).end()
+        except FileNotFoundError:
+            where = f"candidate {number} of {model!r}"
+            raise Conflict(f"{where}: it was released or rejected at the same time; `freshet version list`") from None
 
     def candidate_storage(self, model: str, number: int) -> VersionStorage:
         """Return the storage in which a candidate lives, or will live.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.poll_rounds import PollRounds
 from freshet_serving.processor.versions.readiness import LONG_S, Staleness, find_stale
 from freshet_serving.processor.versions.replica import Replicas
-from freshet_serving.processor.versions.routes import VersionStatus, find
+from freshet_serving.processor.versions.routes import Routes, VersionStatus, find
 from freshet_serving.processor.versions.score_watch import ScoreWatch
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.trainer_watch import TrainerWatch
@@ -475,32 +475,38 @@ class ModelHost(ABC):
         Args:
             model: Name of the model.
         """
+        if model not in self._models and not self._closed and self.repository.candidates(model):
+            return describe_served(self.repository, Routes(model))
         return describe_served(self.repository, self.model(model).routes)
 
     def release_version(self, model: str, version: int, reason: str = "") -> list[str]:
         """Let servers choose a version that was held, withdrawn or kept as a candidate; return this server's events.
 
         Args:
-            model: Name of the model.
+            model: Name of the model, which need not have a version yet.
             version: The version.
             reason: Reason for the record.
         """
-        served = self.model(model)
-        with served.changing():
-            release_version(self.repository, model, version, reason)
-            return served.choose()
+        return self._decide(release_version, model, version, reason)
 
     def reject_version(self, model: str, version: int, reason: str = "") -> list[str]:
         """Withdraw a version, or remove a candidate; return this server's events.
 
         Args:
-            model: Name of the model.
+            model: Name of the model, which need not have a version yet.
             version: The version.
             reason: Reason for the record.
         """
+        return self._decide(reject_version, model, version, reason)
+
+    def _decide(self, act: Callable[..., None], model: str, version: int, reason: str) -> list[str]:
+        if model not in self._models and not self._closed and self.repository.candidates(model):
+            # The gate has refused its first version; once there is one, the next poll finds the model.
+            act(self.repository, model, version, reason)
+            return []
         served = self.model(model)
         with served.changing():
-            reject_version(self.repository, model, version, reason)
+            act(self.repository, model, version, reason)
             return served.choose()
 
     def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:

@@ -534,6 +534,7 @@ class ServedModel(RoutedModel):
         self._log_appliers = {number: self._log_appliers[number] for number in self.served}
         events, default = [], self.routes.default
         first = wanted | (chosen - self._unloaded)
+        self.gate.begin(lambda: {number: self._repository.root_of(self.name, number) for number in first})
         # The newest trusted version first: an older one may only be served beside it.
         trusted = self.decisions.newest_trusted()
         for number in sorted(first, key=lambda number: (number != trusted, number)):
@@ -627,7 +628,9 @@ class ServedModel(RoutedModel):
             self._state(VersionStatus(number, END, str(error)))
             return [] if repeated else [FailureMessage(f"{self.name} version {number} waits: {error}")]
         except VersionHeld as held:
-            return [FailureMessage(f"{self.name} version {number} is {held}")]
+            which = f"{self.name} {number}"
+            cure = f"`freshet version release {which}` serves it, `freshet version reject {which}` withdraws it"
+            return [FailureMessage(f"{self.name} version {number} is {held}; {cure}")]
         except FreshetError as error:
             self._refusals.note(number, seen)
             self._state(VersionStatus(number, END, str(error)))
@@ -660,6 +663,7 @@ class ServedModel(RoutedModel):
         self._log_appliers[number] = log_applier
         self._refusals.forget(number)
         self._serve(number, version)
+        self.gate.let_in(number, root_hash(version.files.root_manifest))
         self.gate.took_over(served, version)
         return version
 
@@ -673,6 +677,8 @@ class ServedModel(RoutedModel):
         served = self.routes.default
         newer = served is not None and served.manifest.version < number
         if served is None or not newer or not self.gate.judges or self.vouched(number):
+            return
+        if self.gate.knows(number, root_hash(version.files.root_manifest)):
             return
         if (reason := self.gate.check(served, version)) and (why := self.decisions.hold(number, reason)):
             version.close()

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from freshet_serving.processor.errors import Conflict, FreshetError, NotFound, NotReady, SigningKeyRequired
+from freshet_serving.processor.errors import Conflict, FreshetError, NotFound, NotReady, SigningKeyRequired, printable
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import (
     HOLD,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.model")
 
 GATE, ROLLBACK = "gate", "rollback"
+MAX_GATE_LINES = 20
 
 
 class VersionDecisions:
@@ -273,7 +274,8 @@ def reject_version(repository: Repository, model: str, number: int, reason: str 
         Conflict: No other version could be served.
     """
     known = repository.versions(model)
-    if number not in known and number in repository.candidates(model):
+    if number in repository.candidates(model) and not _is_released(repository, model, number):
+        # A version of the same number is another one, and stays.
         repository.reject_candidate(model, number)
         return
     check_exists(repository, model, number)
@@ -281,6 +283,17 @@ def reject_version(repository: Repository, model: str, number: int, reason: str 
     if number not in barred and not set(known) - barred - {number}:
         raise Conflict(f"version {number} of model {model!r} is the only one that can be served; publish another first")
     decide(repository, model, number, WITHDRAW, reason, by)
+    if number in repository.candidates(model):
+        repository.reject_candidate(model, number)
+
+
+def _is_released(repository: Repository, model: str, number: int) -> bool:
+    """Return True if a candidate is the version of its number: a kill interrupted its release."""
+    try:
+        root = root_hash(repository.candidate(model, number).root_manifest)
+    except FreshetError:
+        return False
+    return root == repository.root_of(model, number)
 
 
 def check_exists(repository: Repository, model: str, number: int) -> None:
@@ -325,7 +338,7 @@ def describe_versions(repository: Repository, model: str) -> list[dict[str, Any]
 
     Returns:
         Entries with `version`, `state` ("available", "held", "withdrawn" or "candidate"), `reason`, `by`, `at` of the
-        standing record, and `gate`, the trainer's verdict in the manifest's notes.
+        standing record, and `gate`: `verdict`, `reasons`, `reported` and `unjudged` of the trainer's gate.
     """
     known = repository.versions(model)
     standing = repository.standing(model, known)
@@ -339,20 +352,28 @@ def describe_versions(repository: Repository, model: str) -> list[dict[str, Any]
         try:
             gate = _gate_of(repository.candidate(model, number).root_manifest)
         except FreshetError as error:
-            gate = {"reasons": [str(error)]}
+            gate = {"reasons": [printable(str(error))]}
         entries.append({"version": number, "state": "candidate", "gate": gate, **_said(None)})
     return sorted(entries, key=lambda entry: (entry["version"], entry["state"] == "candidate"), reverse=True)
 
 
 def _gate_of(manifest: Manifest | None) -> dict[str, Any]:
-    """Return the trainer's verdict in a manifest's notes; empty if there is none of the expected kind."""
+    """Return the trainer's verdict in a manifest's notes, in bounded lines of text whoever wrote it; empty for none."""
     gate = manifest.notes.get("gate") if manifest is not None else None
-    return gate if isinstance(gate, dict) else {}
+    if not isinstance(gate, dict):
+        return {}
+    lines = {name: _texts(gate.get(name)) for name in ("reasons", "reported", "unjudged")}
+    return {"verdict": "".join(_texts([gate.get("verdict")])), **lines}
+
+
+def _texts(raw: Any) -> list[str]:
+    texts = [one for one in raw[:MAX_GATE_LINES] if isinstance(one, str)] if isinstance(raw, list) else []
+    return [printable(text[:MAX_REASON]) for text in texts]
 
 
 def _said(record: VersionRecord | None) -> dict[str, Any]:
     return {
         "reason": record.why if record else "",
-        "by": record.by if record else "",
+        "by": printable(record.by) if record else "",
         "at": record.at if record else None,
     }

@@ -7,6 +7,8 @@ Invariants
 - Judged is what takes over by itself: a version that is newer than the one that answers by default and that no person
   has named (by hand, by a label, by its number in the policy) or released. So a start with nothing served, and a way
   back, are never held up.
+- Not judged is what the policy chose when this server started, nor what it has served before: with "latest:2" or a
+  label an older version is loaded first, and a restart would judge anew, without requests, what all others serve.
 - A version that is out of line is not offered to a single request. Its hold is a record of the repository, so that no
   other server and no restart serves it either; where no record can be written, the hold is this server's alone, and
   ends with the process.
@@ -94,6 +96,8 @@ class VersionGate:
         self.verdicts: Mapping[int, GateVerdict] = {}
         self.input_drift: Mapping[str, float] = {}
         self._reference = b""
+        # Root hashes of versions that are not judged again; None before the start.
+        self._known: dict[int, str] | None = None
         self.outcomes: Counter[str] = Counter()
         self.taken_back: Counter[str] = Counter()
         self.judge_s = Histogram(LONG_S)
@@ -102,6 +106,34 @@ class VersionGate:
     def judges(self) -> bool:
         """True if versions are judged at all: as long as the delta guard is not off."""
         return self._policy().delta_guard.mode != OFF
+
+    def begin(self, roots: Callable[[], Mapping[int, str]]) -> None:
+        """Note the versions that are chosen when the server starts; does nothing after that.
+
+        Args:
+            roots: Returns their root hashes, by version.
+        """
+        if self._known is None:
+            self._known = dict(roots())
+
+    def let_in(self, number: int, root: str) -> None:
+        """Note a version that is served.
+
+        Args:
+            number: The version.
+            root: Its root hash.
+        """
+        known = {**(self._known or {}), number: root}
+        self._known = dict(sorted(known.items())[-MOST_VERDICTS:])
+
+    def knows(self, number: int, root: str) -> bool:
+        """Return True for a version that was chosen when the server started, or has been served.
+
+        Args:
+            number: The version.
+            root: Its root hash.
+        """
+        return (self._known or {}).get(number) == root
 
     def check(self, before: ScoredVersion, after: ScoredVersion) -> str:
         """Judge a version that is about to take over; return why it must be held, "" if it may be served.

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import threading
 from collections import deque
@@ -272,6 +273,8 @@ class RepositoryListing:
     def records(self, model: str) -> bool:
         """Bring the version records of a model, each one's number after those before it; remove those that are gone."""
         folder, prefix = self._root / model / WITHDRAWN, f"{model}/{WITHDRAWN}/"
+        # Before the store is listed: what this process creates meanwhile is not gone.
+        here = set(os.listdir(folder)) if folder.is_dir() else set()
         names = {key.rpartition("/")[2] for key in self._store.keys(prefix, MAX_FILES)}
         numbered = sorted((int(m[1]), int(m[2])) for name in names if (m := RECORD_NAME.fullmatch(name)))
         for version, number in numbered:
@@ -287,9 +290,9 @@ class RepositoryListing:
             if data is not None:
                 create_record(folder / name, data)
         with contextlib.suppress(OSError):
-            for path in folder.iterdir():
-                if RECORD_NAME.fullmatch(path.name) and path.name not in names:
-                    path.unlink(missing_ok=True)
+            for name in here - names:
+                if RECORD_NAME.fullmatch(name):
+                    (folder / name).unlink(missing_ok=True)
         return True
 
     def _show(self, model: str, number: int, empty: NegativeCache) -> None:

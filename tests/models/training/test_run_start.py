@@ -121,3 +121,16 @@ def test_unfinished_version_of_a_killed_run_is_removed(tmp_path):
     kept.mkdir()
     make_folders(config)
     assert (unfinished.exists(), kept.exists()) == (False, True)
+
+
+def test_files_that_others_are_writing_stay(tmp_path):
+    """A run whose heartbeat was killed while it replaced its report could not be started again."""
+    config = make_config(tmp_path)
+    (tmp_path / "mixed").mkdir()
+    report, elsewhere = tmp_path / "mixed" / ".trainer.json.1a2b3c4d.tmp", tmp_path / "elsewhere"
+    report.write_bytes(b"{")
+    elsewhere.mkdir()
+    (tmp_path / "mixed" / ".2.tmp").symlink_to(elsewhere)
+    make_folders(config)
+    assert report.exists()
+    assert elsewhere.exists()

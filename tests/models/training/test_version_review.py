@@ -90,6 +90,14 @@ def test_bad_night_becomes_a_candidate(served, fault):
     assert (repository.versions("mixed"), repository.candidates("mixed")) == ([1], [2])
 
 
+def test_second_bad_night_is_not_compared_with_the_withdrawn_first(served):
+    change, reason = FAULTS["inverted"]
+    begin(served, NightSource(change), ANEW, mode="off")[0].full()
+    repository = Repository(served)
+    repository.version_records("mixed").add(2, repository.root_of("mixed", 2), "withdraw", "bad night")
+    assert reason in refused(served, NightSource(change))
+
+
 def test_good_night_is_published_with_its_figures(served):
     assert begin(served, start_options=ANEW, seed=8)[0].full() == Generation(2, 0)
     notes = Repository(served).version("mixed", 2).manifest.notes["gate"]

@@ -13,9 +13,14 @@ from tests.support.packages import write_package
 
 def refuse(repository, tmp_path, number=2, seed=0):
     """Writes a version of model `small` and commits it as a candidate, as a gate does that refuses it."""
-    source = Repository(write_package(tmp_path / f"made-{number}-{seed}", number, seed=seed).parent.parent).version(
-        "small"
-    )
+    folder = write_package(tmp_path / f"made-{number}-{seed}", number, seed=seed)
+    source = Repository(folder.parent.parent).version("small")
+    commit(repository, source, number)
+    return source
+
+
+def commit(repository, source, number):
+    """Copies a version into a repository, as a candidate."""
     with repository.writer("small", number) as writer:
         for name in source.manifest.files:
             path = writer.folder / name
@@ -25,7 +30,6 @@ def refuse(repository, tmp_path, number=2, seed=0):
         preview = writer.preview(manifest)
         preview.verify()
         writer.commit(manifest, repository.candidate_storage("small", number))
-    return source
 
 
 @pytest.fixture(params=["folder", "store"])
@@ -60,6 +64,17 @@ def test_rejected_candidate_leaves_nothing_behind(repository, tmp_path, bucket):
     assert not list((repository.root / "small" / CANDIDATES).iterdir())
     with pytest.raises(NotFound, match="has no candidate 2"):
         repository.reject_candidate("small", 2)
+
+
+def test_candidate_that_is_released_meanwhile_is_not_called_rejected(tmp_path, monkeypatch):
+    write_package(tmp_path / "repository", 1)
+    repository = Repository(tmp_path / "repository")
+    refuse(repository, tmp_path)
+    repository.release_candidate("small", 2)
+    monkeypatch.setattr(repository, "candidates", lambda model: [2])
+    with pytest.raises(Conflict, match="released or rejected at the same time"):
+        repository.reject_candidate("small", 2)
+    assert repository.versions("small") == [1, 2]
 
 
 def test_release_never_takes_the_number_of_another_version(repository, tmp_path):

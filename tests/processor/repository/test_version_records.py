@@ -322,3 +322,23 @@ def test_record_too_large_keeps_its_number_in_a_mirror(bucket, tmp_path):
     assert records.add(1, THIS, HOLD).number == 2
     del bucket.objects["small/withdrawn/1-1.json"], bucket.objects["small/withdrawn/1-2.json"]
     assert trainer.version_records("small").all() == []
+
+
+def test_record_that_a_server_adds_during_a_listing_stays(bucket, tmp_path, monkeypatch):
+    """A listing from before the rollback took its record away, and the server went on to the withdrawn version."""
+    server = opened(bucket, tmp_path / "server")
+    publish(server, tmp_path, 1)
+    records = server.version_records("small")
+    listed = bucket.keys
+
+    def keys(prefix):
+        before = listed(prefix)
+        monkeypatch.undo()
+        if prefix.endswith(f"{WITHDRAWN}/"):
+            records.add(1, THIS, WITHDRAW)
+        return before
+
+    assert records.standing(1, THIS) is None
+    monkeypatch.setattr(bucket, "keys", keys)
+    server.mirror.listing.records("small")
+    assert records.standing(1, THIS).action == WITHDRAW

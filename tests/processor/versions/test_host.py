@@ -250,6 +250,24 @@ def test_empty_repository_accepts_later_models(tmp_path):
         assert processor.host.ready
 
 
+def test_candidate_of_a_model_without_a_version_is_listed_and_decided(tmp_path):
+    """The first version was refused, and the server said that there is no such model."""
+    refused = tmp_path / "small" / "candidates"
+    refused.mkdir(parents=True)
+    for number in (1, 2):
+        write_package(tmp_path / "made", number, users=USERS).rename(refused / str(number))
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        host = processor.host
+        assert [(one["version"], one["state"]) for one in host.versions("small")] == [
+            (2, "candidate"),
+            (1, "candidate"),
+        ]
+        assert host.reject_version("small", 1) == host.release_version("small", 2) == []
+        assert processor.poll() == ["small 2.0 loaded"]
+        with pytest.raises(NotFound):
+            host.release_version("other", 1)
+
+
 def test_processor_is_ready_when_every_named_model_is(root, open_processor):
     processor = open_processor(models=["small", "later"])
     assert not processor.host.ready

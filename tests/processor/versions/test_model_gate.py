@@ -55,7 +55,8 @@ def test_bad_version_is_held_and_the_old_one_goes_on(root):
     assert line.startswith(HELD)
     assert model.pick() is before
     state, error = states(model)[2]
-    assert (state, line) == ("END", f"small version 2 is {error}")
+    cure = "; `freshet version release small 2` serves it, `freshet version reject small 2` withdraws it"
+    assert (state, line) == ("END", f"small version 2 is {error}{cure}")
     assert model.gate.verdicts[2].outcome == OUT_OF_LINE
     assert model.poll() == []
 
@@ -100,11 +101,35 @@ def test_version_is_unjudged_without_requests_and_served(root):
     assert model.gate.verdicts[2].outcome == UNJUDGED
 
 
+@pytest.mark.parametrize("more", [{"versions": "latest:2"}, {"labels": {"old": 1}}])
+def test_start_beside_an_older_version_holds_nothing(root, more):
+    """A restart took the served version from all servers: version 1 was loaded first, and had no requests."""
+    write_guarded(root, 2)
+    model = open_model(root, policy=ModelPolicy.parse({"unjudged": "hold", **more}, "model"))
+    assert str(model.pick().generation) == "2.0"
+    assert not Repository(root).version_records("small").all()
+    write_guarded(root, 3)
+    model.poll()
+    assert model.decisions.held.keys() == {3}
+
+
+def test_version_that_comes_back_is_not_judged_again(root):
+    model = asked(open_model(root, policy=ModelPolicy.parse({"versions": "latest:2"}, "model")))
+    write_guarded(root, 2)
+    model.poll()
+    model._unload_corrupt(2, model.served[2], "dense.safetensors: damaged")
+    assert list(model.served) == [1]
+    assert model.poll() == ["small 2.0 loaded"]
+    assert sum(model.gate.outcomes.values()) == 1
+
+
 def test_unjudged_version_is_held_if_the_policy_says_so(root):
     model = open_model(root, policy=ModelPolicy.parse({"unjudged": "hold", "bake_s": 0}, "model"))
     write_guarded(root, 2)
     (line,) = model.poll()
-    assert line == "small version 2 is held by gate: not judged: no requests of the served version are kept yet"
+    assert line.startswith(
+        "small version 2 is held by gate: not judged: no requests of the served version are kept yet"
+    )
     assert list(model.served) == [1]
 
 

@@ -1,11 +1,14 @@
 """What people and gates decide about versions, as a server chooses by it."""
 
+import json
+import shutil
+
 import pytest
 
 from freshet_serving.processor.errors import Conflict, NotFound, NotReady
 from freshet_serving.processor.repository.log.chain_record import HOLD
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version_records import WITHDRAW
+from freshet_serving.processor.repository.version_records import WITHDRAW, VersionRecord
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.version_decisions import (
     describe_served,
@@ -13,6 +16,7 @@ from freshet_serving.processor.versions.version_decisions import (
     reject_version,
     release_version,
 )
+from freshet_serving.serving.codecs.wire import dump_json
 from tests.processor.versions.models import USERS, open_model
 from tests.support.packages import write_package
 from tests.support.signing import reads, writes
@@ -144,3 +148,56 @@ def test_server_lists_what_it_does_with_each_version(root):
     assert (newest["generation"], newest["default"], newest["labels"]) == ("", False, [])
     assert (oldest["version"], oldest["state"], oldest["generation"]) == (1, "available", "1.0")
     assert (oldest["default"], oldest["labels"]) == (True, ["old"])
+
+
+def candidate(root, number, notes=None):
+    """Writes version 1 as a candidate of another number."""
+    folder = root / "small" / "candidates" / str(number)
+    shutil.copytree(root / "small" / "1", folder)
+    document = json.loads((folder / "model.json").read_bytes())
+    (folder / "model.json").write_text(json.dumps({**document, "version": number, "notes": notes or {}}))
+
+
+@pytest.mark.parametrize(
+    ("gate", "lines"),
+    [
+        ({"reasons": ["\ud800\n"] * 50}, ["\\ud800\\n"] * 20),
+        ({"reasons": ["x" * 9999, 2**70, None, {}]}, ["x" * 500]),
+        ({"reasons": {"a": 1}, "verdict": [1]}, []),
+        ({"figures": 2**70}, []),
+    ],
+)
+def test_hostile_notes_are_listed_as_bounded_lines(root, gate, lines):
+    candidate(root, 3, {"gate": gate})
+    listed = describe_versions(Repository(root), "small")
+    assert listed[0]["gate"]["reasons"] == lines
+    dump_json(listed)
+
+
+def test_hostile_record_is_listed(root):
+    root_of_2 = Repository(root).root_of("small", 2)
+    record = VersionRecord("small", 2, 1, WITHDRAW, root_of_2, "\ud800", "\udfff\x1b", 1e11)
+    (root / "small" / "withdrawn").mkdir()
+    (root / "small" / "withdrawn" / "2-1.json").write_bytes(record.to_bytes())
+    entry = describe_versions(Repository(root), "small")[0]
+    assert (entry["reason"], entry["by"]) == ("\\ud800", "\\udfff\\x1b")
+    dump_json(entry)
+
+
+def test_rejecting_a_candidate_leaves_another_version_of_its_number(root):
+    candidate(root, 2)
+    repository = Repository(root)
+    with pytest.raises(Conflict, match="reject it"):
+        release_version(repository, "small", 2)
+    reject_version(repository, "small", 2)
+    assert not repository.candidates("small")
+    assert not repository.standing("small", [2])
+    reject_version(repository, "small", 2)
+    assert repository.standing("small", [2])[2].binds
+
+
+def test_rejecting_a_half_released_candidate_withdraws_its_version(root):
+    shutil.copytree(root / "small" / "2", root / "small" / "candidates" / "2")
+    reject_version(Repository(root), "small", 2)
+    assert not Repository(root).candidates("small")
+    assert Repository(root).standing("small", [2])[2].binds
