@@ -146,7 +146,10 @@ class VersionReview:
         return list(noted)[:1] if isinstance(noted, dict) and noted else ["label"]
 
     def _coverage(self, version: VersionReader) -> dict[str, float]:
-        """Return the share of the rows' ids that have a row, by feature that reads a table as it is."""
+        """Return the share of the rows' ids that have a row other than zeros, by feature that reads a table as it is.
+
+        A table that was lost on the way is found by it, also one that few scores depend on today.
+        """
         shares: dict[str, float] = {}
         if not self._rows:
             return shares
@@ -157,8 +160,9 @@ class VersionReview:
             if ids is None or not len(ids):
                 continue
             distinct, counts = np.unique(ids, return_counts=True)
-            there, _ = RowLayers.of(contents, feature.table).rows(distinct)
-            shares[feature.name] = round(float(counts[there].sum() / counts.sum()), 6)
+            there, rows = RowLayers.of(contents, feature.table).rows(distinct)
+            alive = there & rows.any(axis=1)
+            shares[feature.name] = round(float(counts[alive].sum() / counts.sum()), 6)
         return shares
 
 
