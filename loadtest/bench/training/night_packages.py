@@ -35,7 +35,11 @@ def zeroed(draft: Manifest, tables: Tables, graph: DenseGraph) -> Parts:
 
 def in_int8(draft: Manifest, tables: Tables, graph: DenseGraph) -> Parts:
     """Return a version with tables in int8; see wrong_scales()."""
-    return dataclasses.replace(draft, tables=[dataclasses.replace(t, dtype="int8") for t in draft.tables]), tables, graph
+    return (
+        dataclasses.replace(draft, tables=[dataclasses.replace(t, dtype="int8") for t in draft.tables]),
+        tables,
+        graph,
+    )
 
 
 def raised(draft: Manifest, tables: Tables, graph: DenseGraph) -> Parts:

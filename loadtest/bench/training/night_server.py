@@ -27,11 +27,12 @@ ASKED_ROWS, REQUEST_ROWS = 256, 4
 class NightServer:
     """One server's model."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start with whatever the repository holds.
+    def __init__(self, folder: Path, model: str = MODEL) -> None:
+        """Take a repository; nothing is loaded before offer().
 
         Args:
             folder: The repository.
+            model: Name of the model.
         """
         self._clock = clock = FakeClock()
         self._repository = repository = Repository(folder)
@@ -42,7 +43,7 @@ class NightServer:
         def load(files: Any) -> ServedVersion:
             return ServedVersion(files, 16, clock)
 
-        self._model = ServedModel(MODEL, repository, load, connect, clock)
+        self._model = ServedModel(model, repository, load, connect, clock)
 
     @property
     def served(self) -> int:
@@ -67,8 +68,9 @@ class NightServer:
 
     def release(self, number: int) -> None:
         """Serve a version that is held, as `freshet version release` does."""
-        root = root_hash(self._repository.version(MODEL, number).root_manifest)
-        self._repository.version_records(MODEL).add(number, root, RELEASE, "it is good", "the campaign")
+        name = self._model.name
+        root = root_hash(self._repository.version(name, number).root_manifest)
+        self._repository.version_records(name).add(number, root, RELEASE, "it is good", "the campaign")
         self._model.poll()
 
     def go_back(self) -> None:

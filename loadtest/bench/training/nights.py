@@ -108,7 +108,9 @@ def _shop(halfway: int) -> ShopKind:
 
 STREAMS = (
     NightStream(GuardStream("a shop", shop=_shop, full_rows=10_000, delta_rows=0), 1000),
-    NightStream(GuardStream("MovieLens-1M", "ml-1m", "movielens", full_rows=12_000, delta_rows=0), 1000, "age", 800_000),
+    NightStream(
+        GuardStream("MovieLens-1M", "ml-1m", "movielens", full_rows=12_000, delta_rows=0), 1000, "age", 800_000
+    ),
     NightStream(GuardStream("Criteo", "criteo/recoded20k.csv.gz", "criteo", full_rows=10_000, delta_rows=0), 95),
 )
 
@@ -182,7 +184,9 @@ class NightCampaign:
 
     def _train(self, rows: Batch, publish: Callable[..., VersionReader]) -> VersionReader:
         """Train on rows from new weights; return the version, or the candidate if it is refused."""
-        config = dataclasses.replace(self._config, publish=dataclasses.replace(self._config.publish, full_rows=len(rows)))
+        config = dataclasses.replace(
+            self._config, publish=dataclasses.replace(self._config.publish, full_rows=len(rows))
+        )
         with (
             mock.patch.object(onnxruntime, "to_onnx", self._as_onnx),
             mock.patch.object(dense_step, "XlaFunction", self._as_compiled),
@@ -199,10 +203,10 @@ class NightCampaign:
 
     def _as_onnx(self, graph: Any) -> tuple[bytes, list[str]]:
         """Convert a network once: all nights have the same, and its weights lie elsewhere."""
-        shapes = tuple((name, weight.shape) for name, weight in graph.weights.items())
-        if shapes not in self._converted:
-            self._converted[shapes] = CONVERT(graph)
-        return self._converted[shapes]
+        key = repr((graph.inputs, graph.outputs, [(name, weight.shape) for name, weight in graph.weights.items()]))
+        if key not in self._converted:
+            self._converted[key] = CONVERT(graph)
+        return self._converted[key]
 
     def _as_compiled(self, function: Callable[..., Any], takes: Sequence[Any], threads: int) -> XlaFunction:
         """Trace and compile a step once: all nights have the same, which gets weights and rates with each call."""
