@@ -112,7 +112,8 @@ class VersionReview:
             "reported": verdict.reported[:MOST_REASONS],
             "unjudged": verdict.unjudged[:MOST_REASONS],
             "figures": figures.to_notes(),
-            "moves": verdict.moves if state == PASSED else before.moves if before is not None else {},
+            # A candidate that a person releases was good: what it differs by is usual. Nobody vouches for a warning.
+            "moves": verdict.moves if state != WARNED else before.moves if before is not None else {},
         }
         return Review({NOTE_OF_GATE: notes}, state == REFUSED)
 
@@ -146,9 +147,9 @@ class VersionReview:
         return list(noted)[:1] if isinstance(noted, dict) and noted else ["label"]
 
     def _coverage(self, version: VersionReader) -> dict[str, float]:
-        """Return the share of the rows' ids that have a row other than zeros, by feature that reads a table as it is.
+        """Return the share of the rows' ids that have a row that is not all 0, by feature that reads a table as it is.
 
-        A table that was lost on the way is found by it, also one that few scores depend on today.
+        So a table that was lost on the way is noticed, though few scores may depend on it today.
         """
         shares: dict[str, float] = {}
         if not self._rows:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 from rich.console import Console
 
 from freshet_serving.compiler.backends import onnxruntime
@@ -70,12 +71,14 @@ class NightStream:
         stream: Its rows and training file; full_rows is the window.
         step: Rows from night to night.
         number: A column of ids that this campaign reads as a number, where the stream has no numbers; "" for none.
+        features: So many first features are read, so that nights are short; 0 for all.
         first: The first row of the first window: before it, MovieLens-1M has times that are not exact here.
     """
 
     stream: GuardStream
     step: int
     number: str = ""
+    features: int = 0
     first: int = 0
 
     def open(self, data: Path, folder: Path, nights: int, bounds: GateConfig) -> tuple[TrainConfig, Schema, Batch]:
@@ -89,14 +92,21 @@ class NightStream:
         """
         config, source = self.stream.open(data, folder, 0)
         rows = read_rows(source, self.first, self.stream.full_rows + nights * self.step + max(self.step, ASKED_ROWS))
-        features, schema = config.features, source.schema
+        number = {"kind": "float", "table": "", "dim": 0}
+        features = [
+            dataclasses.replace(feature, **number) if feature.name == self.number else feature  # type: ignore[arg-type]
+            for feature in config.features[: self.features or None]
+        ]
+        names = {feature.name for feature in features}
+        columns: dict[str, Any] = {name: column for name, column in rows.columns.items() if name in names}
+        fields = [field for field in source.schema.fields if field.name in names]
         if self.number:
-            columns = {**rows.columns, self.number: rows.columns[self.number].astype("float32")}  # type: ignore[union-attr]
-            rows = dataclasses.replace(rows, columns=columns)
-            number = {"kind": "float", "table": "", "dim": 0}
-            features = [dataclasses.replace(f, **number) if f.name == self.number else f for f in features]  # type: ignore[arg-type]
-            fields = tuple(dataclasses.replace(f, kind="float") if f.name == self.number else f for f in schema.fields)
-            schema = dataclasses.replace(schema, fields=fields)
+            columns[self.number] = columns[self.number].astype(np.float32)
+            fields = [dataclasses.replace(f, kind="float") if f.name == self.number else f for f in fields]
+        rows, schema = (
+            dataclasses.replace(rows, columns=columns),
+            dataclasses.replace(source.schema, fields=tuple(fields)),
+        )
         publish = dataclasses.replace(config.publish, gate=bounds)
         train = dataclasses.replace(config.train, batch_rows=BATCH_ROWS)
         return dataclasses.replace(config, features=features, publish=publish, train=train), schema, rows
@@ -111,7 +121,9 @@ STREAMS = (
     NightStream(
         GuardStream("MovieLens-1M", "ml-1m", "movielens", full_rows=12_000, delta_rows=0), 1000, "age", 800_000
     ),
-    NightStream(GuardStream("Criteo", "criteo/recoded20k.csv.gz", "criteo", full_rows=10_000, delta_rows=0), 95),
+    NightStream(
+        GuardStream("Criteo", "criteo/recoded20k.csv.gz", "criteo", full_rows=10_000, delta_rows=0), 95, features=21
+    ),
 )
 
 
@@ -284,7 +296,8 @@ def _row(name: str, trials: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make -C loadtest nights", description=__doc__)
-    parser.add_argument("--nights", type=int, default=100, help="of each stream")
+    parser.add_argument("--first", type=int, default=1, help="number of the first night")
+    parser.add_argument("--nights", type=int, default=100, help="number of the last one, of each stream")
     parser.add_argument("--only", default="", help="streams whose names hold this")
     parser.add_argument("--set", action="append", default=[], metavar="BOUND=NUMBER", help="a bound of [publish.gate]")
     parser.add_argument("--data", type=Path, default=DATA, help="folder with ml-1m and criteo; FRESHET_DATA")
@@ -307,8 +320,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             config, schema, rows = one.open(arguments.data, Path(folder), arguments.nights, bounds)
             campaign = NightCampaign(one, config, schema, rows, Path(folder))
-            campaign.first(len(nights))
-            for number in range(len(nights) + 1, arguments.nights + 1):
+            left = [number for number in range(arguments.first, arguments.nights + 1) if str(number) not in nights]
+            if left:
+                campaign.first(left[0] - 1)
+            for number in left:
                 nights[str(number)] = campaign.night(number)
                 console.print(f"{name}, night {number}: {json.dumps(nights[str(number)])}")
                 kept.write_text(json.dumps(document, indent=1) + "\n")
