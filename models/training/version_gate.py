@@ -46,8 +46,8 @@ REPORTED_SIGMAS, REPORTED = 3.0, 0.05
 """A calibration beyond both is reported, though not refused."""
 KEPT_MOVES, LEARNED_MOVES = 20, 5
 DEPENDENT = 2.0
-"""Held-out rows may be of a few users, and of others the next night. Until it is known by how much their figures usually
-differ, their error is taken to be so many times that of independent rows."""
+"""Held-out rows may be of a few users, and of others the next night. Until it is known by how much their figures
+usually differ, their error is taken to be so many times that of independent rows."""
 MAX_NAMES = 10_000
 
 Floats = NDArray[np.float32]
