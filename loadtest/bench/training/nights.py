@@ -1,7 +1,7 @@
 """`make -C loadtest nights`: what the gates stop of good and of bad nights; loadtest/results/nights.md.
 
 Each night a small model is trained anew on the newest window of rows of a shop, MovieLens-1M or Criteo, beside a server
-that serves the night before's. In one night of GOOD_NIGHTS each fault is tried once before the good version, against
+that serves the night before's. In one night of three each fault is tried once before the good version, against
 the version that is served then: the trainer's gate judges it, and if that lets it pass, the server's gate by the
 requests that the server keeps of the day. It is caught if no request would have been answered by it. What is good and
 is stopped is a false alarm, and is released. Rows by number of night are the same in every run.
