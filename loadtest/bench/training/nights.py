@@ -10,7 +10,7 @@ Bounds are the defaults; `--set` changes one of the trainer's. Those of the shop
 Criteo is judged by them: no number was changed on what it showed. (Its largest table could be lost without a loss of
 quality that shows. So ids whose row is all 0 count as unknown now, in the bound that there was.) MovieLens-1M showed
 that held-out rows of a dozen users differ more than their standard error says, and that a released candidate has to
-count as usual; its nights were tried again after that.
+count as usual; its nights were tried again after that, those of the shop were not.
 
 What each night showed is kept in nights.json, and a run that is begun again goes on with the nights that are left: it
 trains the night before once more, as its first version, and both gates learn anew what is usual.
