@@ -36,7 +36,9 @@ class GateConfig:
     calibration: float = field(
         default=0.25, metadata=option("ignore a mean score that is further off the mean label by less than this share")
     )
-    coverage: float = field(default=0.1, metadata=option("ignore a fall of the share of ids with a row below this"))
+    coverage: float = field(
+        default=0.1, metadata=option("ignore a fall of the share of ids that have a row, other than zeros, below this")
+    )
     rows: float = field(default=0.5, metadata=option("least rows trained on, as a share of the version's before"))
     units: float = field(
         default=5.0, metadata=option("a feature has other units if its values are larger or smaller by this factor")

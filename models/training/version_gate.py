@@ -45,6 +45,9 @@ OPPOSITE = -0.1
 REPORTED_SIGMAS, REPORTED = 3.0, 0.05
 """A calibration beyond both is reported, though not refused."""
 KEPT_MOVES, LEARNED_MOVES = 20, 5
+DEPENDENT = 2.0
+"""Held-out rows may be of a few users, and of others the next night. Until it is known by how much their figures
+usually differ, their error is taken to be so many times that of independent rows."""
 MAX_NAMES = 10_000
 
 Floats = NDArray[np.float32]
@@ -74,7 +77,7 @@ class VersionFigures:
         trained_rows: Number of rows trained on.
         mean_label: Mean label; NaN without rows.
         held_out: Quality of held-out rows.
-        coverage: Share of the rows' ids that have a row, by feature.
+        coverage: Share of the rows' ids that have a row that is not all 0, by feature.
         values: Median and spread (10 % to 90 %) of numbers, by feature.
         constant: Features with one value in all rows.
     """
@@ -245,7 +248,7 @@ class _Judgement:
         least = min(usual, known) - self._bounds.coverage
         if share < least:
             refused.append(
-                f"{share:.1%} of the ids of {name!r} have a row, expected at least {least:.1%}:"
+                f"{share:.1%} of the ids of {name!r} have a row that is not all 0, expected at least {least:.1%}:"
                 f" {least - share:.1%} too few"
             )
         if known < usual - OTHER_IDS:
@@ -348,7 +351,7 @@ class _Judgement:
             value: That of the new version.
             worse: By how much it is worse.
             floor: Least bound.
-            noise: Its sampling error.
+            noise: Its sampling error, as if rows were independent.
             same_rows: True if both are of the same rows.
             unit: Multiple of `worse` in the unit of `value`.
         """
@@ -356,6 +359,8 @@ class _Judgement:
             return
         moves, sigmas = self._verdict.moves.get(figure, []), self._bounds.sigmas
         learned = math.sqrt(sum(move**2 for move in moves) / len(moves)) if len(moves) >= LEARNED_MOVES else 0.0
+        if not same_rows and not learned:
+            noise *= DEPENDENT
         bound = max(floor, sigmas * noise, sigmas * learned)
         if worse > bound:
             where = f" on the same {len(self._labels):,} rows" if same_rows else ""

@@ -112,7 +112,8 @@ class VersionReview:
             "reported": verdict.reported[:MOST_REASONS],
             "unjudged": verdict.unjudged[:MOST_REASONS],
             "figures": figures.to_notes(),
-            "moves": verdict.moves if state == PASSED else before.moves if before is not None else {},
+            # A candidate that a person releases was good: what it differs by is usual. Nobody vouches for a warning.
+            "moves": verdict.moves if state != WARNED else before.moves if before is not None else {},
         }
         return Review({NOTE_OF_GATE: notes}, state == REFUSED)
 
@@ -146,7 +147,10 @@ class VersionReview:
         return list(noted)[:1] if isinstance(noted, dict) and noted else ["label"]
 
     def _coverage(self, version: VersionReader) -> dict[str, float]:
-        """Return the share of the rows' ids that have a row, by feature that reads a table as it is."""
+        """Return the share of the rows' ids that have a row that is not all 0, by feature that reads a table as it is.
+
+        So a table that was lost on the way is noticed, though few scores may depend on it today.
+        """
         shares: dict[str, float] = {}
         if not self._rows:
             return shares
@@ -157,8 +161,9 @@ class VersionReview:
             if ids is None or not len(ids):
                 continue
             distinct, counts = np.unique(ids, return_counts=True)
-            there, _ = RowLayers.of(contents, feature.table).rows(distinct)
-            shares[feature.name] = round(float(counts[there].sum() / counts.sum()), 6)
+            there, rows = RowLayers.of(contents, feature.table).rows(distinct)
+            alive = there & rows.any(axis=1)
+            shares[feature.name] = round(float(counts[alive].sum() / counts.sum()), 6)
         return shares
 
 

@@ -13,7 +13,10 @@ freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call
 follow_race   what it is worth to publish all the time; loadtest/results/follow.md
 late_labels   labels that come late, joined and learned; loadtest/results/join.md
-nights        good and bad nights before the gate; loadtest/results/nights.md
+nights        good and bad nights before both gates; loadtest/results/nights.md
+night_rows    the rows of them, and what is wrong with these
+night_packages  packages of bad nights whose training was good
+night_server  a server's model that the nights' versions are offered to
 tier_race     tables larger than memory beside the same in memory; loadtest/results/train-tiers.md
 torch_side    PyTorch with sparse EmbeddingBags
 quality_race  AUC beside peers; loadtest/results/train-quality.md

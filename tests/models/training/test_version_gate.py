@@ -94,7 +94,10 @@ def assert_refused(verdict, reason):
             {"held_out": HeldOut("held-out AUC", 0.5, 0.01)},
             "held-out AUC 0.5000, version 4 has 0.7500: worse by 0.25",
         ),
-        ({"coverage": {"user": 0.4, "item": 0.99}}, "40.0% of the ids of 'user' have a row, expected at least 80.0%"),
+        (
+            {"coverage": {"user": 0.4, "item": 0.99}},
+            "40.0% of the ids of 'user' have a row that is not all 0, expected at least 80.0%",
+        ),
         ({"values": {"price": (12_000.0, 30_000.0)}}, "feature 'price' has other units: its values are 1e.03 times"),
         ({"constant": ["country", "price"]}, "feature 'price' has one value in all 4,000 newest rows"),
     ],
@@ -167,6 +170,12 @@ def test_usual_differences_widen_the_bound():
     calm = GateConfig(loss_rise=10.0, calibration=10.0, sigmas=3.0)
     assert_refused(verdict(labels, old, worse, bounds=calm), "AUC")
     assert not verdict(labels, old, worse, bounds=calm, moves={"auc": [0.05] * 5}).refused
+
+
+def test_held_out_rows_of_other_users_differ_until_usual_differences_are_known():
+    worse = replace(FIGURES, held_out=HeldOut("held-out AUC", 0.63, 0.01))
+    assert not verdict(*night(1), figures=worse).refused
+    assert_refused(verdict(*night(1), figures=worse, moves={"held_out": [0.01] * 5}), "held-out AUC 0.6300")
 
 
 def test_differences_are_remembered_up_to_a_limit():

@@ -125,6 +125,12 @@ def test_run_after_rejection_starts_anew(served):
     assert run.full() == Generation(2, 0)
 
 
+def test_released_version_shows_what_is_usual(served):
+    refused(served, NightSource(FAULTS["inverted"][0]))
+    notes = Repository(served).candidate("mixed", 2).manifest.notes["gate"]
+    assert len(notes["moves"]["loss"]) == 1
+
+
 def test_run_after_release_goes_on_from_it(served):
     refused(served, NightSource(FAULTS["labels 0"][0]))
     Repository(served).release_candidate("mixed", 2)
@@ -141,7 +147,7 @@ def test_table_damaged_in_packing_is_refused(served, monkeypatch):
         return packed(repository, draft, tables, *args, **options)
 
     monkeypatch.setattr(full_versions, "publish_version", zeroed)
-    assert "AUC" in refused(served, MixedSource(ROWS))
+    assert "0.0% of the ids of 'user' have a row that is not all 0" in refused(served, MixedSource(ROWS))
 
 
 def test_run_killed_before_it_learned_of_the_refusal_learns_of_it(served, monkeypatch):

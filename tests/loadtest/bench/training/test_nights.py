@@ -1,51 +1,48 @@
-"""The nights of the campaign: a window of a stream, and what is done to it."""
+"""The campaign's report: what must be stopped, and what was."""
 
-import numpy as np
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from loadtest.bench.shop_streams import ShopKind, ShopSource
-from loadtest.bench.training.nights import FAULTS, NightRows, _zeroed, page, same
+from loadtest.bench.training.nights import GOOD, SERVED, SERVER, TRAINER, least_caught, page
 
 pytestmark = pytest.mark.tensorflow
 
 
-def test_window_counts_its_rows_from_zero_and_ends():
-    source = ShopSource(ShopKind("shop"))
-    rows = NightRows(source, 1500, 700, same)
-    batches = list(rows.batches(256, 100))
-    assert rows.count_rows() == 700
-    assert [batch.start for batch in batches] == [100, 356, 612]
-    assert sum(map(len, batches)) == 600
-    assert np.array_equal(batches[0].columns["user"], next(source.batches(256, 1600)).columns["user"])
+def trial(by, why="", reported=""):
+    return {"by": by, "why": why, "reported": reported}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_fault_changes_a_column_or_the_labels(fault):
-    batch = next(ShopSource(ShopKind("shop")).batches(256))
-    bad = FAULTS[fault](batch)
-    differing = [name for name in batch.columns if not np.array_equal(batch.columns[name], bad.columns[name])]
-    assert len(differing) + int(not np.array_equal(batch.label, bad.label)) == 1
-    assert bad.label.dtype == np.float32
+@pytest.mark.parametrize(
+    ("fault", "nights", "least"),
+    [
+        ("labels inverted", 30, 29),
+        ("labels inverted", 33, 32),
+        ("labels inverted", 10, 10),
+        ("a feature lost", 30, 27),
+        ("score x 1.1", 30, 0),
+    ],
+)
+def test_least_caught_is_a_share_of_the_nights_that_ran(fault, nights, least):
+    assert least_caught(fault, nights) == least
 
 
-def test_largest_table_is_zeroed():
-    seen = {}
-    publish = _zeroed(lambda repository, draft, tables: seen.update(tables))
-    publish(None, None, {"a": (np.arange(2), np.ones((2, 1))), "b": (np.arange(3), np.ones((3, 1)))})
-    assert seen["a"][1].all()
-    assert not seen["b"][1].any()
-
-
-def test_page_counts_refusals_by_fault():
-    made = {
-        "machine": {"cores": 2, "cpu": "x"},
-        "origin": {"date": "2026-01-01", "command": "make -C loadtest nights"},
-        "streams": {"a shop": [{"": ""}, {"": "", "labels inverted": "it orders the rows"}]},
-        "skipped": {"Criteo": "its rows are not there"},
+def test_page_counts_by_gate_and_names_each_false_alarm():
+    nights = {
+        "1": {"labels inverted": trial(TRAINER, "the order | is opposite"), GOOD: trial(SERVED)},
+        "2": {"labels inverted": trial(SERVER, "held"), GOOD: trial(SERVER, "the mean moved")},
+        "3": {"labels inverted": trial(SERVED, reported="calibration"), GOOD: trial(SERVED)},
     }
-    text = page(made)
-    assert "| good nights | 0 of 2 |  |" in text
-    assert "| labels inverted | 1 of 1 | it orders the rows |" in text
+    text = page(
+        {
+            "machine": {"cores": 2, "cpu": "x"},
+            "origin": {"date": "2026-01-01", "command": "make -C loadtest nights"},
+            "streams": {"a shop": nights},
+            "skipped": {"Criteo": "its rows are not there"},
+        }
+    )
+    assert "| labels inverted | 2 of 3 | 1 | 1 | 1 | at least 3, missed |" in text
+    assert "| good nights | 1 of 3 | 0 | 1 | 0 | see below | the mean moved |" in text
+    assert "Good nights in all: 1 of 3 were stopped, at most 0 may be." in text
+    assert "- a shop, night 2: server's gate: the mean moved" in text
     assert "Criteo was not tried: its rows are not there." in text
