@@ -330,7 +330,12 @@ class Repository:
         known = self._roots.get((model, number))
         if known is None or known[0] != identity:
             manifest = self.manifest(model, number)
-            known = self._roots[model, number] = (identity, root_hash(manifest) if manifest is not None else "")
+            try:
+                root = root_hash(manifest) if manifest is not None else ""
+            except RecursionError:
+                # Nested too deep to be loaded, so nothing is decided about it.
+                root = ""
+            known = self._roots[model, number] = (identity, root)
         return known[1]
 
     def manifest(self, model: str, number: int) -> Manifest | None:
