@@ -73,8 +73,8 @@ class FullVersions:
     def barred(self, number: int) -> str:
         """Return why servers do not choose a version: it is held or withdrawn; "" if they may."""
         model = self._config.model.name
-        standing = retry_until_ready(lambda: self._repository.standing(model, [number]), self._wait).get(number)
-        return standing.describe() if standing is not None and standing.binds else ""
+        record = retry_until_ready(lambda: self._repository.barred(model, [number]), self._wait).get(number)
+        return record.describe() if record is not None else ""
 
     def check_chosen(self, number: int) -> None:
         """Raise Conflict if a version is held or withdrawn by now; asks an object store every CHECK_S at most."""

@@ -38,7 +38,7 @@ def removable(repository: Repository, model: str, keep: int, current: int) -> li
     """
     numbers = repository.versions(model)
     policy = ModelPolicy.parse(repository.traffic(model).get("policy", {}), "policy")
-    barred = {number for number, record in repository.standing(model, numbers).items() if record.binds}
+    barred = repository.barred(model, numbers)
     keep, sound = max(keep, LEAST_KEPT), [number for number in numbers if number not in barred]
     stays = {current, *numbers[-keep:], *sound[-keep:]}
     stays |= {*repository.labels(model).values(), *policy.labels.values()}

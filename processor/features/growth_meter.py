@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.stage import Stage, TracedStage, load_stage
-from freshet_serving.processor.package import GrowthTerm, Input, Manifest, StageGrowth
+from freshet_serving.processor.package import GrowthTerm, Input, Manifest, StageGrowth, StageLookup
 
 log = logging.getLogger("freshet.stage")
 
@@ -172,18 +172,25 @@ def shaped(spec: Input, values: Any, rows: int, length: int) -> Column:
     return column
 
 
+def fed_shape(manifest: Manifest, lookup: StageLookup, rows: int, length: int) -> tuple[int, int]:
+    """Return the shape of what a stage is fed for a lookup: rows for each key, or a whole table.
+
+    Args:
+        manifest: The version's manifest.
+        lookup: The lookup.
+        rows: Number of rows.
+        length: Keys of each row if the input has lists.
+    """
+    table = manifest.table(lookup.table)
+    if lookup.whole:
+        return table.rows, table.dim
+    each = length if manifest.shapes[lookup.input].ragged else max(1, len(lookup.columns))
+    return rows * each, table.dim
+
+
 def _rows(manifest: Manifest, rows: int, length: int) -> dict[str, NDArray[np.float32]]:
     """Return rows of zeros for all that the stage looks up."""
-    found = {}
-    for one in manifest.stage_lookups:
-        if one.whole:
-            entry = manifest.table(one.table)
-            found[one.name] = np.zeros((entry.rows, entry.dim), np.float32)
-            continue
-        shape = manifest.shapes[one.input]
-        each = length if shape.ragged else max(1, len(one.columns))
-        found[one.name] = np.zeros((rows * each, manifest.table(one.table).dim), np.float32)
-    return found
+    return {one.name: np.zeros(fed_shape(manifest, one, rows, length), np.float32) for one in manifest.stage_lookups}
 
 
 def _cells(column: Column) -> int:

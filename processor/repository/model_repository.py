@@ -178,8 +178,8 @@ class Repository:
             there = listed(map(str, reversed(known)))
             raise NotFound(f"model {model[:64]!r} version {number} is not in the repository, which holds {there}")
         if number is None:
-            standing = self.standing(model, known)
-            number = ([n for n in known if n not in standing or not standing[n].binds] or known)[-1]
+            barred = self.barred(model, known)
+            number = ([n for n in known if n not in barred] or known)[-1]
         return self.reader(model, number)
 
     def reader(self, model: str, number: int) -> VersionReader:
@@ -312,6 +312,15 @@ class Repository:
         decided = sorted(records.versions() & set(numbers))
         standing = {number: records.standing(number, self.root_of(model, number)) for number in decided}
         return {number: record for number, record in standing.items() if record is not None}
+
+    def barred(self, model: str, numbers: Iterable[int]) -> dict[int, VersionRecord]:
+        """Return the standing records that hold or withdraw committed versions, by version.
+
+        Args:
+            model: Name of the model.
+            numbers: The versions.
+        """
+        return {number: record for number, record in self.standing(model, numbers).items() if record.binds}
 
     def root_of(self, model: str, number: int) -> str:
         """Return the root hash of a version's manifest as it lies in the folder; "" if there is none to read.

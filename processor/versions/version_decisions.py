@@ -75,8 +75,8 @@ class VersionDecisions:
             known: The versions.
         """
         numbers = list(known)
-        standing = self._repository.standing(self._model, numbers)
-        barred = {number: record.describe() for number, record in standing.items() if record.binds}
+        standing = self._repository.barred(self._model, numbers)
+        barred = {number: record.describe() for number, record in standing.items()}
         for number, root in self._here.items():
             if number in numbers and self._repository.root_of(self._model, number) == root:
                 barred.setdefault(number, "withdrawn by rollback, on this server alone")
@@ -279,8 +279,8 @@ def reject_version(repository: Repository, model: str, number: int, reason: str 
         repository.reject_candidate(model, number)
         return
     check_exists(repository, model, number)
-    barred = {other for other, record in repository.standing(model, known).items() if record.binds}
-    if number not in barred and not set(known) - barred - {number}:
+    barred = repository.barred(model, known)
+    if number not in barred and not set(known) - barred.keys() - {number}:
         raise Conflict(f"version {number} of model {model!r} is the only one that can be served; publish another first")
     decide(repository, model, number, WITHDRAW, reason, by)
     if number in repository.candidates(model):

@@ -17,7 +17,7 @@ import onnx
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import SEPARATOR, SINGLE_KEY, OnnxStage
 from freshet_serving.processor.columns import Column, Strings, join_columns
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.features.growth_meter import shaped
+from freshet_serving.processor.features.growth_meter import fed_shape, shaped
 from freshet_serving.processor.package import Input, Manifest
 
 SHAPES = ((3, 4), (5, 2))
@@ -86,14 +86,10 @@ def _rows(
     manifest: Manifest, rows: int, length: int, single: Collection[str], random: np.random.Generator
 ) -> Mapping[str, Any]:
     """Return random values of all that the stage looks up; rows are the same for each copy of an input of one row."""
-    found = {}
+    looked_up = {}
     for one in manifest.stage_lookups:
-        table = manifest.table(one.table)
-        if one.whole:
-            # Above 0, as a variance has to be: results that are no numbers would all be alike.
-            found[one.name] = np.abs(random.standard_normal((table.rows, table.dim))).astype(np.float32)
-            continue
-        each = length if manifest.shapes[one.input].ragged else max(1, len(one.columns))
-        own = 1 if one.input in single else rows
-        found[one.name] = np.tile(random.standard_normal((own * each, table.dim)).astype(np.float32), (rows // own, 1))
-    return found
+        own = rows if one.whole or one.input not in single else 1
+        values = random.standard_normal(fed_shape(manifest, one, own, length)).astype(np.float32)
+        # A weight above 0, as a variance has to be: results that are no numbers would all be alike.
+        looked_up[one.name] = np.abs(values) if one.whole else np.tile(values, (rows // own, 1))
+    return looked_up
