@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from freshet_serving.models.publishing.keras_mapping import map_variables
+from freshet_serving.models.publishing.keras_mapping import _lookups, map_variables
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest, Output, TableEntry
@@ -241,3 +241,10 @@ def test_names_that_keras_did_not_number_are_taken_as_they_are():
     )
     with pytest.raises(BadInput, match="variable 'tower_2/embeddings'"):
         map_variables(towers(["tower_2"], 30), dataclasses.replace(package, dense={}), {}, lambda table: np.arange(30))
+
+
+def test_lookup_behind_a_layer_that_keeps_its_values_is_the_embedding_s():
+    keras = pytest.importorskip("keras")
+    lookup, embedding = keras.layers.StringLookup(vocabulary=["a", "b"]), keras.layers.Embedding(3, 2)
+    embedding(keras.layers.Reshape((2, 1))(lookup(keras.Input((2,), dtype="string"))))
+    assert list(_lookups(embedding)) == [lookup]

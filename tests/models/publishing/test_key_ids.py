@@ -40,3 +40,9 @@ def test_none_is_the_key_of_the_row_of_unknown_keys():
         as_ids(UNSIGNED, "t", [3, None])
     shared = dataclasses.replace(UNSIGNED, tables=[dataclasses.replace(UNSIGNED.tables[0], unknown_key=-7)])
     assert as_ids(shared, "t", [3, None]).tolist() == [3, -7]
+
+
+@pytest.mark.parametrize("keys", [[2**70], [[1], [2, 3]]])
+def test_keys_that_are_no_whole_numbers_of_64_bits_are_refused(keys):
+    with pytest.raises(BadInput, match=r"table 't': expected integers, str or bytes as keys"):
+        as_ids(UNSIGNED, "t", keys)
