@@ -75,8 +75,8 @@ class VersionDecisions:
             known: The versions.
         """
         numbers = list(known)
-        standing = self._repository.barred(self._model, numbers)
-        barred = {number: record.describe() for number, record in standing.items()}
+        standing = self._repository.standing(self._model, numbers)
+        barred = {number: record.describe() for number, record in standing.items() if record.binds}
         for number, root in self._here.items():
             if number in numbers and self._repository.root_of(self._model, number) == root:
                 barred.setdefault(number, "withdrawn by rollback, on this server alone")

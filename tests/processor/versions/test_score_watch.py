@@ -89,7 +89,9 @@ def test_version_that_turns_out_to_be_bad_is_taken_back(root):
         watch.look({"small": model})
         assert watch.trend("small", 2).drift == (0.0,)
         evidence.serve(2, 30.0, requests=5000)
-        until(lambda: watch.look({"small": model}) or model.pick().manifest.version == 1)
+        # The rollback is counted last, by another thread.
+        until(lambda: watch.look({"small": model}) or model.gate.taken_back)
+        assert model.pick().manifest.version == 1
     finally:
         watch.close()
     withdrawn, *_ = (one for one in Repository(root).version_records("small").all() if one.version == 2)
