@@ -1,5 +1,6 @@
 """Freshet's engine: package format, tables and kernels, versions, sessions. Imports nothing of other top folders.
 
+extensions  what a predict and a delta do not need: a folder each
 engine      the processor as a library: initialize, process, batch_process, info, close
 overview    reports about the models of a host
 explaining  explains a score, under one generation or two
@@ -20,6 +21,7 @@ capi        DeepRec Processor's C interface
 generation  the state that answers, and the position of a loaded version in its change log
 columns     the column types that carry feature values
 errors      every error a caller can meet, and which of them are transient
+ports       what the core asks of extensions, and how these are found
 extras      optional libraries, and the extras that install them
 memory      memory that other processes can map
 standby_thread   threads created at the start, since none can be created when memory is short
@@ -38,6 +40,7 @@ __all__ = [
     "engine",
     "errors",
     "explaining",
+    "extensions",
     "extras",
     "features",
     "generation",
@@ -48,6 +51,7 @@ __all__ = [
     "options",
     "overview",
     "package",
+    "ports",
     "redis_client",
     "repository",
     "running",

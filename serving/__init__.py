@@ -1,5 +1,7 @@
 """The serving layer: HTTP, gRPC, the admin port, worker processes, the command line.
 
+extensions       what answering predictions does not need: a folder each
+ports            what extensions offer the server
 commands         the `freshet` command
 server           the server process: its ports, the watcher, readiness, graceful shutdown
 workers          one supervisor and N worker processes that answer requests

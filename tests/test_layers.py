@@ -25,6 +25,7 @@ MAY_IMPORT = {
 LEVELS = {
     "freshet_serving": (("__main__",),),
     "processor": (
+        ("extensions",),
         ("capi",),
         ("engine",),
         ("explaining", "overview", "sessions"),
@@ -37,7 +38,7 @@ LEVELS = {
         ("kernels",),
         ("repository",),
         ("cores", "generation", "options", "package"),
-        ("extras",),
+        ("extras", "ports"),
         ("redis_client", "standby_thread"),
         ("clock", "columns", "errors", "machine", "memory"),
     ),
@@ -58,6 +59,7 @@ LEVELS = {
         ("data", "embedding", "publishing", "zoo"),
     ),
     "serving": (
+        ("extensions",),
         ("commands",),
         ("server",),
         ("workers",),
@@ -69,7 +71,7 @@ LEVELS = {
         ("access", "telemetry"),
         ("front_options", "loading", "request_headers"),
         ("codecs",),
-        ("sample", "shutdown_watchdog", "lifecycle"),
+        ("ports", "sample", "shutdown_watchdog", "lifecycle"),
     ),
     "loadtest": (
         ("__main__",),
@@ -91,7 +93,7 @@ LEVELS = {
         ),
     ),
 }
-MOST_FLAT = 13
+MOST_FLAT = 14
 # Commands lead to every floor below the way in; benchmarks measure the engine in its own process; generators read what
 # they write pages of.
 WIDE = {

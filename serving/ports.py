@@ -1,0 +1,25 @@
+"""Extensions of the server: what answering predictions over HTTP and gRPC does not need (processor.ports)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from freshet_serving.processor.ports import Extensions
+
+
+@dataclass(frozen=True, slots=True)
+class ServerExtension:
+    """What an extension offers the server and the `freshet` command.
+
+    Attributes:
+        commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
+            arguments.
+    """
+
+    commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions")
+"""The extensions of the server."""

@@ -1,0 +1,64 @@
+"""Extensions are found by their folders; what is missing, or offered twice, is refused by name."""
+
+import sys
+
+import pytest
+
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.ports import ONLY, Extensions, missing
+
+OFFER = "from freshet_serving.processor.ports import Extension\n"
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Writes extensions of a package of their own; returns what finds them."""
+    folder = tmp_path / "toys"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(name, requires=(), offers=""):
+        (folder / name).mkdir()
+        text = f"{OFFER}REQUIRES = {requires!r}\nEXTENSION = Extension({offers})\n"
+        (folder / name / "__init__.py").write_text(text)
+        return Extensions("toys")
+
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] == "toys"]:
+        del sys.modules[name]
+
+
+def test_new_folder_is_an_extension(install):
+    toys = install("sand", offers="storages={'sand': print}")
+    assert toys.all().keys() == {"sand"}
+    assert toys.get("storages", "sand") is print
+    assert toys.get("storages", "s3") is None
+
+
+def test_package_that_is_not_there_has_no_extensions():
+    assert not Extensions("freshet_serving.nowhere").all()
+
+
+def test_extension_without_one_that_it_needs_is_refused(install):
+    toys = install("castle", requires=("sand",))
+    with pytest.raises(BadInput, match="extension 'castle' needs the extension 'sand': this installation does not"):
+        toys.all()
+
+
+def test_name_that_two_offer_is_refused(install):
+    install("sand", offers="storages={'s': print}")
+    toys = install("stone", offers="storages={'s': print}")
+    with pytest.raises(BadInput, match="extensions 'sand' and 'stone' both offer 's' of storages: remove one"):
+        toys.all()
+
+
+@pytest.mark.parametrize(("only", "used"), [("none", set()), ("sand", {"sand"}), ("sand, stone", {"sand", "stone"})])
+def test_environment_names_the_only_extensions(install, monkeypatch, only, used):
+    install("sand")
+    toys = install("stone")
+    monkeypatch.setenv(ONLY, only)
+    assert toys.all().keys() == used
+    assert (
+        str(missing("a thing", "mud")) == f"a thing needs the extension 'mud': FRESHET_EXTENSIONS={only} leaves it out"
+    )
