@@ -50,7 +50,7 @@ class Storage(Protocol):
         mirror_bytes: int = 0,
         serving: bool = False,
         models: Iterable[str] = (),
-    ) -> Repository:
+    ) -> Any:
         """Open a repository.
 
         Args:
