@@ -2,7 +2,8 @@
 
 chain_record  one record, its bytes and digests
 history       replay of the records: the line of generations, what was undone, what is held
-change_log    one version's change log on disk: read, write, adopt files
+log_reader    one version's change log on disk, read
+change_log    the same, written: publish, roll back, hold, adopt files
 scrub         integrity of a version's files, delta files without a record, and trusted records
 damage        find the records that end a log, and set them aside
 repair        a record that sets aside records that no reader accepts

@@ -1,0 +1,286 @@
+"""Read one version's change log: its records in order, each once, as what a server serves from.
+
+A LogReader writes nothing; processor.repository.log.change_log extends it by writing, and has the invariants of both.
+
+Invariants
+- Records are read once, and the history is what they say: look() takes the next number until there is none.
+- An invalid record ends the log, until a repair sets it aside; then the log is read again from its first record, and
+  the old state stays if that fails.
+- What a served record or file was like when it was read is remembered: scrub() finds one that has changed.
+- Records that were adopted in memory (ChangeLog.append) are the bytes that any writer would have written: a written
+  record that differs from one is DIVERGED.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, NotFound, NotReady
+from freshet_serving.processor.package import Delta, parse_delta
+from freshet_serving.processor.repository.log.chain_record import (
+    DELTA,
+    HOLD,
+    REPAIR,
+    ROLLBACK,
+    ChainRecord,
+    record_bytes,
+    record_name,
+    root_digest,
+    root_hash,
+    sha256,
+)
+from freshet_serving.processor.repository.log.history import ChainLink, History
+from freshet_serving.processor.repository.log.repair import (
+    EmptyRecord,
+    RepairWatch,
+    find_repair,
+    newest_repair,
+)
+from freshet_serving.processor.repository.log.scrub import (
+    Identity,
+    Scrubber,
+    TrustedRecords,
+    identity_of,
+    recorded_file,
+)
+from freshet_serving.processor.repository.version import VersionReader, inside
+
+ABANDONED_S = 60.0
+
+
+class LogReader:
+    """The change log of one committed version, as far as it is written. Not thread-safe."""
+
+    def __init__(self, version: VersionReader, unix_s: Callable[[], float] = time.time) -> None:
+        """Prepare the log; nothing is read before look().
+
+        Args:
+            version: The version.
+            unix_s: Clock for Unix seconds.
+        """
+        self.folder, self.storage, self.manifest = version.folder, version.storage, version.root_manifest
+        self._unix_s, self.version = unix_s, version
+        self._root, self._digest = root_hash(self.manifest), root_digest(self.manifest)
+        self._written = 0
+        # Records after the last written one that were adopted in memory, as they would be written.
+        self._unwritten: list[bytes] = []
+        # The newest repair because of which earlier records were read again.
+        self._reread = 0
+        self._scrubber, self._repairs = Scrubber(self.storage, self._root), RepairWatch(self.storage)
+        self._trusted = TrustedRecords(version, self._root)
+        self.history = self._empty()
+
+    def look(self) -> list[ChainRecord]:
+        """Take the records that are new since the last call, and return them; raise Diverged."""
+        came = []
+        while (record := self._next()) is not None:
+            came.append(record)
+        return came
+
+    def _next(self) -> ChainRecord | None:
+        """Take the next record and return it; None if there is none yet."""
+        number = self._written + 1
+        try:
+            read = self._read(number)
+            if read is not None:
+                self._take_read(*read)
+            return read[0] if read is not None else None
+        except (Diverged, EmptyRecord):
+            if self._written + 1 != number or self._unwritten:
+                raise
+            repair = find_repair(self.storage, number, self.check_record)
+            if repair is None:
+                # Records read earlier may be set aside as well.
+                wider = newest_repair(self.storage, number)
+                if wider is None or wider.since >= number or wider.number <= self._reread:
+                    raise
+                self._read_anew(wider)
+                return wider
+        path, data = self.folder / record_name(repair.number), repair.to_bytes()
+        identity = identity_of(path)
+        self.history.take(repair, sha256(data))
+        self._written = repair.number
+        self._scrubber.add(path, identity, sha256(data))
+        return repair
+
+    def check_record(self, record: ChainRecord, data: bytes) -> None:
+        """Raise Corrupt or Conflict unless a record is trusted and the next one.
+
+        Args:
+            record: The record.
+            data: Its bytes.
+        """
+        self._trusted.check_record(record, data)
+        self.history.check_next(record)
+
+    def repaired(self) -> bool:
+        """Return True if there is a repair that an earlier call did not report."""
+        return self._repairs.come(self._written)
+
+    def records(self) -> Iterator[ChainRecord]:
+        """Yield every record of the log, read again from the first on; raise Diverged at an invalid one."""
+        anew = LogReader(self.version, self._unix_s)
+        while (record := anew._next()) is not None:
+            yield record
+
+    def scrub(self) -> None:
+        """Check some of the served files; raise Diverged if one has changed (processor.repository.log.scrub)."""
+        self._scrubber.look(self.history)
+
+    def read_delta(self, link: ChainLink) -> Delta:
+        """Return the delta that leads to a generation, verified against its record.
+
+        Raises:
+            Diverged: Its file is missing or a different one.
+        """
+        record, path = link.record, self.path_of(link)
+        assert record is not None, "path_of() has seen to it"
+        before, data = recorded_file(self.storage, record)
+        if data is None and before is not None and self.storage.again(record.file):
+            before, data = recorded_file(self.storage, record)
+        if before is None:
+            raise Diverged(f"delta {link.step}: the file that record {record.number} names does not exist", path)
+        if data is None:
+            raise Diverged(f"delta {link.step}: the file does not match record {record.number}", path)
+        delta = parse_delta(data)
+        self._scrubber.add(path, before, record.sha256, link.step)
+        return delta
+
+    def bring_delta(self, link: ChainLink) -> None:
+        """Bring the file of the delta that leads to a generation into the folder, if it exists anywhere."""
+        if link.record is not None and link.record.kind == DELTA:
+            self.storage.fetch(link.record.file, link.record.nbytes)
+
+    def path_of(self, link: ChainLink) -> Path:
+        """Return the file of the delta that leads to a generation; raise NotFound if no delta does."""
+        if link.record is None or link.record.kind != DELTA:
+            raise NotFound(f"step {link.step}: no delta produces it")
+        return inside(self.folder, link.record.file)
+
+    def reach_back(self) -> None:
+        """Read the records before the snapshot too, to go back beyond it."""
+        if not self.history.whole:
+            kept, self._unwritten = self._unwritten, []
+            try:
+                self._read_all()
+                for data in kept:
+                    self._take(ChainRecord.from_bytes(data, self.history.number + 1), data)
+            finally:
+                self._unwritten = kept
+
+    @property
+    def written(self) -> bool:
+        """True if every known record is in the folder."""
+        return not self._unwritten
+
+    # Trust (processor.repository.log.chain_record).
+
+    def recall(self) -> None:
+        """Compare the version and its log with the trust memory.
+
+        Raises:
+            Corrupt: They are not what was trusted before, or older.
+            NotReady: The record to compare is not here yet, or cannot be read.
+        """
+        self._trusted.recall(lambda number: record_bytes(self.storage, number))
+
+    def remember(self) -> None:
+        """Store what was read in the trust memory; raise NotReady if that cannot be made durable."""
+        self._trusted.remember(self.history)
+
+    def _empty(self) -> History:
+        return History(self.manifest.model, self.manifest.version, self._root, self._digest)
+
+    def _read(self, number: int) -> tuple[ChainRecord, bytes, Path, Identity | None] | None:
+        """Return a record and its bytes, None if there is none yet; raise Diverged for an invalid one."""
+        path = self.folder / record_name(number)
+        before = identity_of(path)
+        try:
+            data = record_bytes(self.storage, number)
+        except Corrupt as error:
+            raise Diverged(f"record {number}: {error}", path) from None
+        if data is None:
+            return None
+        if not data:
+            # Without hard links a record is created and then written: this one was not written yet, or never will be.
+            # An object store shows no object before it is complete.
+            if self.storage.remote or (before is not None and self._unix_s() - before[0] / 1e9 > ABANDONED_S):
+                cure = "if no process is writing it, `freshet delta repair` sets it aside"
+                raise EmptyRecord(f"record {number}: the file is empty; {cure}")
+            return None
+        try:
+            record = ChainRecord.from_bytes(data, number)
+            self._trusted.check_record(record, data)
+            return record, data, path, before
+        except Corrupt as error:
+            raise Diverged(str(error), path) from None
+
+    def _take_read(self, record: ChainRecord, data: bytes, path: Path, identity: Identity | None) -> None:
+        if self._unwritten:
+            # Adopted in memory before another writer wrote it: by rule the same bytes.
+            if self._unwritten[0] != data:
+                raise Diverged(f"record {record.number}: differs from the record adopted here", path)
+            del self._unwritten[0]
+        elif record.kind in (ROLLBACK, HOLD) and record.step < self.history.base.step:
+            self._read_all()
+            return
+        elif record.kind == REPAIR and record.since <= self.history.number and self._reread < record.number:
+            self._read_anew(record)
+            return
+        else:
+            self._take(record, data, path)
+        self._written = record.number
+        self._scrubber.add(path, identity, sha256(data))
+
+    def _read_anew(self, repair: ChainRecord) -> None:
+        """Read the log again, because a repair sets aside records that were read before and can no longer be read."""
+        before, self._reread = self.history, repair.number
+        try:
+            self._read_all(repair.number)
+        except NotReady:
+            self._reread = 0
+            raise
+        # Applied records that were cut stay known, so that they can be undone.
+        self.history.keep_undone(before)
+        self._scrubber.forget(record_name(number) for number in range(repair.since, repair.number))
+
+    def _read_all(self, until: int = 0) -> None:
+        """Read the log again from the first record on, at least to number `until`; keep the old state if that fails."""
+        before = self.history, self._written
+        self.history, self._written = self._empty(), 0
+        try:
+            self.look()
+            if self._written < until:
+                raise NotReady(f"record {self._written + 1}: another process may be writing it")
+        except BaseException:
+            self.history, self._written = before
+            raise
+
+    def _take(self, record: ChainRecord, data: bytes, path: Path | None = None) -> None:
+        try:
+            self.history.check_next(record)
+        except Conflict as error:
+            raise Diverged(str(error), path) from None
+        self.history.take(record, sha256(data))
+
+    def begin_at_snapshot(self, number: int | None = None) -> None:
+        """Begin at the snapshot that a record names, if it names one. Call this before anything is read.
+
+        Args:
+            number: Number of the record; None for the newest.
+
+        Raises:
+            Diverged: The record or the snapshot that it names is invalid.
+        """
+        newest = self._read(self.storage.newest(record_name) if number is None else number)
+        if newest is None or not newest[0].snapshot:
+            return
+        snapshot = self._read(newest[0].snapshot)
+        reached = self._read(snapshot[0].since) if snapshot else None
+        if snapshot is None or reached is None or snapshot[0].digest != reached[0].digest:
+            raise Diverged(f"record {newest[0].number}: record {newest[0].snapshot}, which it names, is not a snapshot")
+        self.history = History.since(reached[0], sha256(reached[1]), snapshot[0])
+        self._written = reached[0].number
+        self._scrubber.add(reached[2], reached[3], sha256(reached[1]))
