@@ -16,6 +16,8 @@ MAX_LINES = 600
 BUILDERS = ROOT / "loadtest" / "bench" / "foreign_models" / "builders"
 FOREIGN_BUILDERS = sorted(path.stem for path in BUILDERS.glob("*.py") if not path.stem.startswith("__"))
 TESTED_BY: dict[str, tuple[str, ...]] = {
+    "processor/sessions/group_options.py": ("tests/processor/sessions/test_group.py",),
+    "processor/sessions/session_queue.py": ("tests/processor/sessions/test_group.py",),
     "processor/repository/log/log_reader.py": ("tests/processor/repository/log/test_change_log.py",),
     "processor/repository/log/re_signing.py": ("tests/processor/versions/test_model_signed.py",),
     "processor/eas/predict_messages.py": ("tests/processor/eas/test_codec.py",),

@@ -5,6 +5,8 @@ placement        the session groups of a process: their models, session counts a
 occupancy        shared record of which cores are computing, for the processes that share them
 session_options  the options of sessions, as users write them
 group            a SessionGroup: N sessions and the queues in front of them
+group_options    the options of one group
+session_queue    the work that waits for the sessions of one queue
 session          one executor with its own buffers
 batcher          auto-batching: batch formation, ordering, expiry and load shedding
 split_request    a large request divided over sessions and answered as one
@@ -19,6 +21,7 @@ request          the values that travel through a group: request, reply, work it
 
 __all__ = [
     "group",
+    "group_options",
     "item_ranker",
     "occupancy",
     "placement",

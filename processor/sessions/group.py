@@ -41,7 +41,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -53,12 +53,14 @@ from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
 from freshet_serving.processor.features.stage_runs import LARGE
 from freshet_serving.processor.running.cost import FREE, WORTH
-from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
+from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
 from freshet_serving.processor.sessions.device import DeviceStages, StagedSession, staging_count
+from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
 from freshet_serving.processor.sessions.session import Session
-from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, Compute, SessionOptions
+from freshet_serving.processor.sessions.session_options import MAX_SESSIONS
+from freshet_serving.processor.sessions.session_queue import Queue
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.versions.replica import Replica
@@ -73,97 +75,6 @@ SESSION_READERS = MAX_SESSIONS
 HANDOVER_S = 1e-4
 # Smoothing rate of the typical request's cost.
 TYPICAL_COST_RATE = 1 / 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions(SessionOptions):
-    """The options of one session group.
-
-    Attributes:
-        sessions: Number of sessions; with compute "inline" all but one are helpers.
-        max_batch_rows: Maximum rows in a batch.
-        compute: "threads" or "inline".
-        cpus: Cores for each session in turn; empty for any.
-    """
-
-    sessions: int = 1
-    max_batch_rows: int = 256
-    compute: Compute = "threads"
-    cpus: tuple[frozenset[int], ...] = ()
-
-    @property
-    def runs(self) -> int:
-        """Number of buffers that a version must have ready."""
-        return staging_count(self.device_stages) if self.device_stages else self.sessions
-
-    @property
-    def all_cpus(self) -> frozenset[int]:
-        """The cores of all sessions; empty for any."""
-        return frozenset().union(*self.cpus)
-
-
-class Queue:
-    """A batcher and the sessions that take from it. Guarded by the group's lock."""
-
-    def __init__(self, options: GroupOptions) -> None:
-        window_s = options.batch_window_us / 1e6
-        rows, ids = options.max_queue_rows, options.max_queue_ids
-        self.batcher: Batcher[Work] = Batcher(options.max_batch_rows, rows, window_s, ids)
-        self.sessions = 0
-        self.idle: list[SessionThread] = []
-        self.waking = 0
-        self.running_s = self.typical_cost_s = 0.0
-
-    @property
-    def load_s(self) -> float:
-        """Predicted session-seconds of all waiting and running work."""
-        return self.batcher.work_s + self.running_s
-
-    def wake(self) -> None:
-        """Wake a session unless those already waking suffice."""
-        if self.idle and (not self.waking or self.batcher.batches(self.waking + 1) > self.waking):
-            self.waking += 1
-            self.idle.pop().gate.release()
-
-    def take(self, session: Session, now_s: float, hurry: bool, free: int, sessions: int) -> NextBatch[Work]:
-        """Take the next batch for a session and record it as running.
-
-        Args:
-            session: The session that will run it.
-            now_s: The clock's reading.
-            hurry: True to ignore the batching window.
-            free: Number of sessions that could take a batch now.
-            sessions: Number of sessions that may run chunks of one ticket at the same time.
-        """
-        taken = self.batcher.take(now_s, free, hurry, sessions)
-        if taken.batch:
-            rows, ids, arrived_s = 0, 0, 0.0
-            for work in taken.batch:
-                rows += work.rows
-                ids += work.ids
-                arrived_s += work.arrived_s
-            waited_s = len(taken.batch) * now_s - arrived_s
-            session.stats.wait_s += waited_s
-            session.wait_s = waited_s / len(taken.batch)
-            session.predicted_s = self.batcher.predict_s(taken.batch[0].replica, rows, ids)
-            session.started_s = session.started_s or now_s
-            self.running_s += session.predicted_s
-        return taken
-
-    def finish(self, session: Session, now_s: float) -> None:
-        """Account for a finished batch. Gaps between batches count as busy time while work is queued.
-
-        Args:
-            session: The session.
-            now_s: The clock's reading.
-        """
-        if session.predicted_s:
-            self.running_s = max(0.0, self.running_s - session.predicted_s)
-            measured_s = now_s - session.started_s
-            self.batcher.record_duration(session.predicted_s, measured_s)
-            session.stats.busy_s += measured_s
-            session.predicted_s = 0.0
-        session.started_s = now_s if self.batcher else 0.0
 
 
 class SessionThread(threading.Thread):

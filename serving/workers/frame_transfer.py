@@ -32,7 +32,7 @@ from freshet_serving.processor.online_features.online_store import OpenStore
 from freshet_serving.processor.package import Manifest, crc32
 from freshet_serving.processor.repository import WARMUP, VersionReader
 from freshet_serving.processor.running import executable_files
-from freshet_serving.processor.sessions.group import GroupOptions
+from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.tables.remote.reader import RemoteTables
 from freshet_serving.processor.versions.control import ControlWords
 from freshet_serving.processor.versions.replica import WRITTEN_BY_READERS, Frame, Replica

@@ -43,7 +43,7 @@ from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
 from freshet_serving.processor.online_features.opening import open_stores
 from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
-from freshet_serving.processor.sessions.group import GroupOptions
+from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor

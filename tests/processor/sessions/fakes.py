@@ -13,7 +13,8 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.subgraphs import SCORE
 from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from freshet_serving.processor.running.cost import CostTable
-from freshet_serving.processor.sessions.group import GroupOptions, SessionGroup
+from freshet_serving.processor.sessions.group import SessionGroup
+from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.request import PredictReply, Work
 
 TIMEOUT_S = 5

@@ -13,7 +13,7 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.version import VersionReader, table_file
-from freshet_serving.processor.sessions.group import GroupOptions
+from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.tables.table import ServedTable
 from freshet_serving.processor.versions.control import PINS, WORDS, ControlEntry
 from freshet_serving.processor.versions.request_scoring import parse_scores

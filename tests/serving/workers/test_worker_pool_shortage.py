@@ -12,7 +12,7 @@ from os import dup
 import pytest
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.sessions.group import GroupOptions
+from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers.channel import refusal
 from freshet_serving.serving.workers.worker import Worker
