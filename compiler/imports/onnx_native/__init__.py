@@ -2,6 +2,7 @@
 
 native_import   the whole import, verified against ONNX Runtime
 native_export   reads a retrained file for a version that is already served
+native_feeds    the package's inputs by the file's names
 native_reader   reads and checks a file, and opens a session of it
 native_bags     writes nn.EmbeddingBag without the loops of exporters
 whole_outputs   hands whole numbers over in pieces, so that they stay exact

@@ -21,9 +21,10 @@ from freshet_serving.compiler.building.compile import build, checked_buckets, so
 from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGraph
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
 from freshet_serving.compiler.imports.error_reason import reason_of
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, FeedSpec, by_input, own_names_of, plain
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxInput, every_node, types_held
-from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native
+from freshet_serving.compiler.imports.feeds import PADDED, by_input, own_names_of, plain
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node, types_held
+from freshet_serving.compiler.imports.onnx_native.native_feeds import MAX_COLUMNS, feeds_by_name
+from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
 from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples, rows_of
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE, OnnxStage
 from freshet_serving.compiler.imports.onnx_native.served_graph import (
@@ -85,7 +86,6 @@ from freshet_serving.processor.tables.table import ServedTable, descriptors, pac
 
 CLOSE = 1e-5
 TAIL = 3
-MAX_COLUMNS = 65536
 TYPES = {"float": "float32", "double": "float64"}
 SINGLE = "one number for the whole batch: left out, because replies hold numbers for every row"
 EXACT = "computed as float32, which is exact for integers up to 2**24"
@@ -127,7 +127,7 @@ class NativeImporter:
             TooLarge: It exceeds a limit.
         """
         self._model = read_native(path)
-        self._names = _fed_by_name(self._model)
+        self._names = feeds_by_name(self._model)
         self._precision = Precision.of(types_held(self._model.proto.graph))
         self._inputs = list(self._names.values())
         known = {fed.name for fed in self._inputs}
@@ -549,35 +549,6 @@ def compiled(graph: OnnxDenseGraph, folder: Path, buckets: Sequence[int]) -> lis
     ascending = checked_buckets(buckets)
     first = build(lowered, ascending[0], folder)
     return [replace(first, bucket=bucket, source=source_hash(lowered, bucket)) for bucket in ascending]
-
-
-def _fed_by_name(model: NativeModel) -> dict[str, FeedSpec]:
-    """Return the package's inputs by their names in the file; ids and offsets of bags are one, named after the ids."""
-    bags, offsets = {pair.ids for pair in model.offsets}, {pair.offsets for pair in model.offsets}
-    return {
-        one.name: FeedSpec(plain(one.name), RAGGED, one.dtype, (), _own(one.name)) if one.name in bags else _fed(one)
-        for one in model.inputs
-        if one.name not in offsets
-    }
-
-
-def _fed(given: OnnxInput) -> FeedSpec:
-    """Return one input of the file as an input of the package."""
-    what = f"input {given.name[:64]!r}"
-    dims = tuple(n for n in given.dims[1:] if n is not None)
-    if len(dims) < len(given.dims) - 1:
-        if given.dims == (None, None) and given.dtype.kind != "f":
-            return FeedSpec(plain(given.name), PADDED, given.dtype, (), _own(given.name))
-        shape = ["rows", *("any" if n is None else n for n in given.dims[1:])]
-        raise BadInput(f"{what}: expected a fixed size of each row, got {shape}")
-    if any(n < 1 for n in dims) or np.prod(dims, dtype=np.int64) > MAX_COLUMNS:
-        raise BadInput(f"{what}: expected 1 to {MAX_COLUMNS} numbers a row, got shape {list(dims)}")
-    return FeedSpec(plain(given.name), DENSE, given.dtype, dims, _own(given.name))
-
-
-def _own(name: str) -> str:
-    """Return the name that the file gives an input; "" if the package's is the same."""
-    return "" if plain(name) == name else name
 
 
 def _signatures(labels: Mapping[str, str]) -> list[ServingSignature]:
