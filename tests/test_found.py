@@ -17,6 +17,7 @@ BUILDERS = ROOT / "loadtest" / "bench" / "foreign_models" / "builders"
 FOREIGN_BUILDERS = sorted(path.stem for path in BUILDERS.glob("*.py") if not path.stem.startswith("__"))
 TESTED_BY: dict[str, tuple[str, ...]] = {
     "compiler/imports/onnx_native/native_feeds.py": ("tests/compiler/imports/onnx_native/test_native_import.py",),
+    "models/training/run_summary.py": ("tests/models/training/test_loop.py",),
     "processor/sessions/group_options.py": ("tests/processor/sessions/test_group.py",),
     "processor/sessions/session_queue.py": ("tests/processor/sessions/test_group.py",),
     "processor/repository/log/log_reader.py": ("tests/processor/repository/log/test_change_log.py",),

@@ -1,6 +1,7 @@
 """Train a model on a stream of labelled rows, and publish versions, deltas and checkpoints.
 
 loop             a whole run of `freshet train`
+run_summary      what a run comes to
 heartbeat        reports of a run's progress to its servers
 run_start        choice of the state that a run starts from
 lineage          sync of a run's weights with the change log of its version, rollbacks included

@@ -20,7 +20,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +36,7 @@ from freshet_serving.models.evaluation.extra_columns import ExtraColumns
 from freshet_serving.models.evaluation.quality import ScoredRows, next_step
 from freshet_serving.models.runs.run_journal import RunJournal
 from freshet_serving.models.runs.stage_bars import stage_lines
-from freshet_serving.models.runs.step_profile import StageTime, overlap
+from freshet_serving.models.runs.step_profile import overlap
 from freshet_serving.models.runs.train_metrics import RunStatus
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows
@@ -50,6 +50,7 @@ from freshet_serving.models.training.lineage import Lineage, rebuild, retry_unti
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.resolved_config import with_unsigned_ids
 from freshet_serving.models.training.run_start import ContinuedStart, ResumedStart, RunStart, find_start, make_folders
+from freshet_serving.models.training.run_summary import Summary
 from freshet_serving.models.training.spec import draft, measure_log_odds
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.stream_quality import StreamQuality, metrics_line
@@ -68,27 +69,6 @@ CHECKPOINT_SECONDS = 30.0
 LOOK_S, NEWS_S, REACH_S, TOLD_S = 0.5, 10.0, 1.0, 60.0
 SAMPLED_BATCHES, SAMPLED_SHARE = 200, 5
 """Number of batches that the version as published also scores; for an endless stream, one in SAMPLED_SHARE."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Result of a run.
-
-    Attributes:
-        generation: The last generation.
-        rows: Number of rows read.
-        held_out: Scores of the full version's held-out rows.
-        streamed: Scores of the streamed rows before training on them.
-        report: File of the run's report, if there is one.
-        stage_times: Time by stage of a step.
-    """
-
-    generation: Generation
-    rows: int
-    held_out: ScoredRows
-    streamed: ScoredRows
-    report: Path | None = None
-    stage_times: dict[str, StageTime] = field(default_factory=dict)
 
 
 class TrainingRun:

@@ -19,9 +19,10 @@ from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
-from freshet_serving.models.training.loop import Summary, TrainingRun
+from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
+from freshet_serving.models.training.run_summary import Summary
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.processor.errors import BadInput
