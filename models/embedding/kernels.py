@@ -12,8 +12,8 @@ import numpy as np
 from freshet_serving.processor.kernels.index import BLOCK, home, probe_from
 from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import load_i64, prefetch, store_i64
-from freshet_serving.processor.kernels.pool import MEAN, NONE, SQRTN
 from freshet_serving.processor.kernels.rows import prefetch_row
+from freshet_serving.processor.package import DIVIDED_SUMS, NOT_COMBINED, ROOT_DIVIDED_SUMS
 
 ADAGRAD_EPSILON = 1e-7
 MOST_COUNTED = 65535
@@ -83,9 +83,9 @@ def accumulate(
                 stop = min(stop, start + max_length)
         share = np.float32(1.0)
         length = (stop - start) // codes
-        if combiner in (MEAN, SQRTN) and length > 1:
+        if combiner in DIVIDED_SUMS and length > 1:
             share = np.float32(length)
-            if combiner == SQRTN:
+            if combiner in ROOT_DIVIDED_SUMS:
                 share = np.sqrt(share)
         for v in range(start, stop):
             ref = refs[v]
@@ -100,7 +100,7 @@ def accumulate(
                 met[at] = 0
                 count += 1
             met[at] += times[i]
-            first = column + ((v - start) // codes * sums.shape[1] if combiner == NONE else 0)
+            first = column + ((v - start) // codes * sums.shape[1] if combiner == NOT_COMBINED else 0)
             for j in range(sums.shape[1]):
                 sums[at, j] += grad[i, first + j] / share
     return count

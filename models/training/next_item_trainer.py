@@ -209,7 +209,7 @@ class NextItemTrainer(Trainer):
         values = sum(len(refs[c.row]) for c in columns) + (0 if drawn is None else len(drawn))
         place, (touched, sums, met) = self.own[name].place, self._scratch_of(name, 0, values)
         offsets, count = {c.name: c.offset for c in self.sequence.columns}, 0
-        none = COMBINERS["none"]
+        none = COMBINERS["none"].code
         for c in columns:
             most, codes = self._longer_plan.lookups[c.row, [MAX_LENGTH, CODES]].tolist()
             for start, grad in pieces:
@@ -219,7 +219,7 @@ class NextItemTrainer(Trainer):
         if drawn is not None:
             read = met[:count].copy()
             rows, times = np.arange(len(drawn)), np.ones(len(drawn), np.int64)
-            plain = (drawn, NO_SPLITS, rows, times, COMBINERS["sum"], 0, 1, by_candidates, 0, 0, 1)
+            plain = (drawn, NO_SPLITS, rows, times, COMBINERS["sum"].code, 0, 1, by_candidates, 0, 0, 1)
             count = kernels.accumulate(*plain, place, touched, sums, met, count)
             met[: len(read)], met[len(read) : count] = read, 0
         kernels.forget(place, touched[:count])

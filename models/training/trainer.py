@@ -354,7 +354,7 @@ class Trainer:
         for i, f in self._readers[name]:
             splits = bound.keep[self.plan.lookups[i, SOURCE]].splits
             ends = NO_SPLITS if splits is None else splits
-            combiner, (most, codes) = COMBINERS[f.combiner], self.plan.lookups[i, [MAX_LENGTH, CODES]].tolist()
+            combiner, (most, codes) = COMBINERS[f.combiner].code, self.plan.lookups[i, [MAX_LENGTH, CODES]].tolist()
             for piece in grads:
                 if (first := firsts.get(f.input)) is not None:
                     (grad, rows, times), offset = self._sharing.summed(f, piece, first), 0

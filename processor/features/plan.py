@@ -67,6 +67,7 @@ from freshet_serving.processor.features.stage_runs import StageRuns
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.records import LEFT_OUT
 from freshet_serving.processor.package import (
+    COMBINER_OF_CODE,
     COMBINERS,
     DEFAULT,
     UNREAD,
@@ -170,7 +171,7 @@ class SparsePlan:
                 source,
                 max(f.column, 0),
                 table,
-                COMBINERS[f.combiner],
+                COMBINERS[f.combiner].code,
                 f.max_length * codes,
                 f.offset,
                 f.width,
@@ -517,7 +518,7 @@ class SparsePlan:
             length = _length(source) if source[3] or late else int(tables[row] >= 0)
             length = min(length, most) if most > 0 else length
             # A list that a record fills has no more values than the record, and is read with its batch.
-            if length > max_ids and not late and self.plan[row, pool.COMBINER] != pool.NONE:
+            if length > max_ids and not late and COMBINER_OF_CODE[int(self.plan[row, pool.COMBINER])].merge:
                 parts += self._parts(bound, words, row, length, max_ids)
                 continue
             if together and count + length > max_ids:
@@ -535,15 +536,13 @@ class SparsePlan:
         """Yield the steps that sum one feature's list: in order, so bit-identical to summing it at once."""
         scaling, plan = self.scaling[row : row + 1], self.plan[row : row + 1].copy()
         fields = [pool.SOURCE, pool.COMBINER, pool.OFFSET, pool.WIDTH, pool.CODES]
-        source, combiner, offset, width, codes = plan[0, fields].tolist()
-        plan[0, [pool.COMBINER, pool.MAX_LENGTH]] = COMBINERS["sum"], 0
+        source, code, offset, width, codes = plan[0, fields].tolist()
+        combiner = COMBINER_OF_CODE[code]
+        plan[0, [pool.COMBINER, pool.MAX_LENGTH]] = COMBINERS[combiner.merge].code, 0
         for start in range(0, length, max_ids):
             splits, own = np.array([start, min(start + max_ids, length)], np.int64), words.copy()
             own[source, 3] = address(splits)
-            divisor = np.float32(1)
-            if splits[1] == length and combiner in (pool.MEAN, pool.SQRTN):
-                values = np.float32(length // codes)
-                divisor = np.sqrt(values) if combiner == pool.SQRTN else values
+            divisor = combiner.divisor(length // codes) if splits[1] == length else np.float32(1)
             some = BoundRequest(1, int(splits[1]) - start, own.tobytes(), (bound, splits))
             yield PoolingStep(Pooling(plan, scaling), some, slice(offset, offset + width), divisor)
             plan = plan.copy()

@@ -74,11 +74,10 @@ from freshet_serving.processor.kernels.rows import (
     unknown_ref,
     visible,
 )
-from freshet_serving.processor.package import COMBINERS, SCALED
+from freshet_serving.processor.package import DIVIDED_SUMS, NOT_COMBINED, ROOT_DIVIDED_SUMS, SCALED
 
 # MORE: a list whose first part has already been added up in `out`.
 KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE, KIND_FLOATS = 0, 1, 2, 3, 4, 5
-MEAN, SQRTN, NONE = COMBINERS["mean"], COMBINERS["sqrtn"], COMBINERS["none"]
 PLAN_FIELDS, SCALING_FIELDS, INPUT_FIELDS = 9, 4, 4
 KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES = range(PLAN_FIELDS)
 LARGEST = np.finfo(np.float32).max
@@ -302,7 +301,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                     length, codes = stop - start, plan[f, CODES]
                     if codes > 1:
                         length //= codes
-                    if combiner == NONE:
+                    if combiner == NOT_COMBINED:
                         # The width of one row, the bytes from one row to the next, and the address of the mask after
                         # the places.
                         places = max_length // codes
@@ -328,7 +327,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                         for j in range(width):
                             store_f32(here + 4 * j, np.float32(0.0))
                     else:
-                        share = length if combiner in (MEAN, SQRTN) and length > 1 else 0
+                        share = length if combiner in DIVIDED_SUMS and length > 1 else 0
                         more = np.int64(kind == KIND_MORE)
                         take_list(
                             values,
@@ -339,7 +338,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                             width,
                             more,
                             share,
-                            np.int64(combiner == SQRTN),
+                            np.int64(combiner in ROOT_DIVIDED_SUMS),
                             summed,
                             state,
                             epoch,

@@ -2,6 +2,7 @@
 
 manifest    model.json, the description of a version
 manifest_entries  what a manifest lists: inputs, features, tables, outputs, files, executables
+combiners   how the rows of a list become the columns of a feature
 delta       one file of changes since the parent step; merges several into one
 tensors     safetensors files without a copy; the types that rows may be stored as
 regular_file  opens and reads only regular files of bounded size
@@ -24,6 +25,13 @@ value_types       types of online features, and the column that each becomes
 """
 
 from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
+from freshet_serving.processor.package.combiners import (
+    COMBINER_OF_CODE,
+    COMBINERS,
+    DIVIDED_SUMS,
+    NOT_COMBINED,
+    ROOT_DIVIDED_SUMS,
+)
 from freshet_serving.processor.package.delta import (
     MAX_DELTA_NBYTES,
     MAX_TIME_S,
@@ -67,7 +75,6 @@ from freshet_serving.processor.package.manifest import (
     validate,
 )
 from freshet_serving.processor.package.manifest_entries import (
-    COMBINERS,
     FLOATS,
     KINDS,
     MAX_RANK,
@@ -165,8 +172,10 @@ __all__ = [
     "ALIGNMENT",
     "CLASSIFY",
     "COMBINERS",
+    "COMBINER_OF_CODE",
     "DEFAULT",
     "DEFAULT_SIGNATURE",
+    "DIVIDED_SUMS",
     "DROP",
     "FEATURES",
     "FLOATS",
@@ -192,6 +201,7 @@ __all__ = [
     "MAX_TIME_S",
     "MOST_IN_ROW",
     "NAME",
+    "NOT_COMBINED",
     "NOT_GIVEN",
     "ONLINE",
     "OUTPUT_DTYPES",
@@ -201,6 +211,7 @@ __all__ = [
     "PREDICT",
     "RECORD",
     "REGRESS",
+    "ROOT_DIVIDED_SUMS",
     "ROWS",
     "ROW_TYPES",
     "SCALED",

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.package import format1
+from freshet_serving.processor.package.combiners import COMBINERS
 from freshet_serving.processor.package.entities import NOT_GIVEN, EntityEntry, validate_entities
 from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.package.format1 import FORMAT_1
@@ -29,7 +30,6 @@ from freshet_serving.processor.package.input_fillers import (
 )
 from freshet_serving.processor.package.json_dataclasses import build
 from freshet_serving.processor.package.manifest_entries import (
-    COMBINERS,
     DECLARED,
     DTYPES,
     FLOATS,

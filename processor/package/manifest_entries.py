@@ -21,8 +21,6 @@ from freshet_serving.processor.package.tensors import RECORD
 
 KINDS = ("id", "string", "float", "ids", "strings")
 FLOATS = "floats"
-COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 3}
-"""Codes of the combiners in kernels, by name."""
 SIDES = ("user", "item", "context")
 DTYPES = ("int64", "float32", "string")
 MAX_RANK = 8

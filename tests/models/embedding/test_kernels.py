@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.models.embedding.kernels import accumulate, clip_rows, forget, norms
-from freshet_serving.processor.package.manifest_entries import COMBINERS
+from freshet_serving.processor.package import COMBINERS
 
 TABLE_ROWS, DIM, COLUMN = 9, 3, 2
 NO_SPLITS = np.zeros(1, np.int64)
@@ -31,7 +31,7 @@ def run(features, seed):
         splits = NO_SPLITS if kind == "one" else np.cumsum([0] + [len(r) for r in rows])
         refs = np.array(rows if kind == "one" else [v for row in rows for v in row], np.int64)
         each = np.arange(len(rows)), np.ones(len(rows), np.int64)
-        what = (refs, splits, *each, COMBINERS[combiner], max_length, 1, grad, COLUMN, 0, 1)
+        what = (refs, splits, *each, COMBINERS[combiner].code, max_length, 1, grad, COLUMN, 0, 1)
         count = accumulate(*what, place, touched, sums, met, count)
     return touched[:count], sums[:count], met[:count], place
 
@@ -67,7 +67,7 @@ def test_every_key_of_a_value_gets_its_gradient(lists, codes, combiner, most):
     )
     sums = np.empty((len(refs), DIM), np.float32)
     each = np.arange(len(lists)), np.ones(len(lists), np.int64)
-    what = (refs, splits, *each, COMBINERS[combiner], most * codes, codes, grad, COLUMN, 0, 1)
+    what = (refs, splits, *each, COMBINERS[combiner].code, most * codes, codes, grad, COLUMN, 0, 1)
     count = accumulate(*what, place, touched, sums, met, 0)
     wanted = np.zeros((TABLE_ROWS, DIM), np.float64)
     for v, gradient in by_hand(values, 7).items():
