@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from freshet_serving.processor.online_features.group_sections import parse_group
+from freshet_serving.processor.extensions.online_features.group_sections import parse_group
+from freshet_serving.processor.extensions.online_features.section import ONLINE_FEATURES
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
@@ -39,7 +40,7 @@ def manifest(version=1, users=0, tags=0, model="small", section=HASHES):
     small = packages.manifest(version, users, tags, model)
     features = [replace(f, input=f.name, column=-1) if f.kind == "float" else f for f in small.features]
     inputs = [*small.inputs[:2], *(Input(f"f{j}", "float32") for j in range(4)), Input("user_id", "int64")]
-    return replace(small, inputs=inputs, features=features, online_features=[parse_group("user", section)])
+    return replace(small, inputs=inputs, features=features, sections={ONLINE_FEATURES: [parse_group("user", section)]})
 
 
 def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), section=HASHES):
