@@ -106,6 +106,8 @@ class Extension:
         sections: Sections of the manifest by their keys, from a call.
         storages: Storages by the schemes of their addresses.
         input_stores: Stores that inputs are looked up in, by the option that configures them, from a call.
+        late_values: What fills inputs with each batch, by the section of the manifest that says so: from the section's
+            value and the numbers of the plan's sources, a processor.features.late_values.LateInputs.
         training_sections: Readers of the subsections of a training configuration, by the section: from a subsection's
             name, its TOML and the folder that relative paths start from, what the manifest's section has of it.
     """
@@ -113,6 +115,7 @@ class Extension:
     sections: Mapping[str, Callable[[], Section]] = field(default_factory=dict)
     storages: Mapping[str, Storage] = field(default_factory=dict)
     input_stores: Mapping[str, Callable[[], InputStores]] = field(default_factory=dict)
+    late_values: Mapping[str, Callable[[Any, Mapping[tuple[str, int], int]], Any]] = field(default_factory=dict)
     training_sections: Mapping[str, Callable[[str, Mapping[str, Any], Path], Any]] = field(default_factory=dict)
 
 

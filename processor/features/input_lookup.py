@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import first_of
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE, InputStores, missing
 
@@ -117,7 +118,7 @@ def parse_stores(sections: Mapping[str, Any]) -> list[Any]:
         return []
     stores = input_stores()
     if stores is None:
-        raise missing(ONLINE_STORES, EXTENSION)
+        raise missing(f"{ONLINE_STORES}.{first_of(sections)[:64]}", EXTENSION)
     return [stores.parse(name, section) for name, section in sections.items()]
 
 

@@ -1,9 +1,13 @@
-"""Switches extensions off in this process, as FRESHET_EXTENSIONS does when a process starts."""
+"""Switches extensions off in this process, as FRESHET_EXTENSIONS does when a process starts, and installs toys."""
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +23,28 @@ def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setenv(ONLY, ",".join(sorted(folders - set(names))) or NONE)
     for known in (ENGINE, SERVER):
         monkeypatch.setattr(known, "_known", None)
+
+
+@contextmanager
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, toy: str) -> Iterator[None]:
+    """Install a toy beside the extensions of the engine for the time of a test: its folder and no other file.
+
+    Args:
+        monkeypatch: Takes it away when the test ends.
+        folder: An empty folder to copy it to.
+        toy: Name of a folder of tests/extensions.
+    """
+    shutil.copytree(
+        Path(__file__).parents[1] / "extensions" / toy,
+        folder / "installed" / toy,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    monkeypatch.setattr(of_engine, "__path__", [*of_engine.__path__, str(folder / "installed")])
+    monkeypatch.setattr(ENGINE, "_known", None)
+    yield
+    name = f"{of_engine.__name__}.{toy}"
+    for module in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+        del sys.modules[module]
 
 
 @pytest.fixture
