@@ -11,7 +11,6 @@ running     runs a version's dense graph: what fills its inputs, in which bucket
 backends    dense graphs on libraries, one module per library
 features    the sparse graph: from a request's named inputs to the dense graph's input
 tables      embedding tables: rows in memory, on disk, in a row store
-online_features  features by key, read from an online store for a request
 kernels     Numba kernels
 repository  versions, change logs and signatures, in folders and object stores
 package     the on-disk format; numpy alone
@@ -47,7 +46,6 @@ __all__ = [
     "kernels",
     "machine",
     "memory",
-    "online_features",
     "options",
     "overview",
     "package",

@@ -30,11 +30,9 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
+from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import UNDO_DEPTH, Generation
-from freshet_serving.processor.online_features.opening import open_stores
-from freshet_serving.processor.online_features.reader import OnlineFeatureStats
-from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.overview import describe
 from freshet_serving.processor.package import joined
 from freshet_serving.processor.repository import NO_KEYS, Keyring, open_repository
@@ -85,7 +83,7 @@ class ProcessorConfig(SessionConfig):
         keyring: Keys that must have signed what is served.
         mirror: See processor.repository.mirror.repositories.
         mirror_bytes: See processor.repository.mirror.repositories.
-        online_stores: Online stores that features are looked up in.
+        online_stores: Online stores that features are looked up in, each a mapping of `name`, `url` and its options.
     """
 
     repository: str
@@ -103,7 +101,7 @@ class ProcessorConfig(SessionConfig):
     keyring: Keyring = NO_KEYS
     mirror: str = ""
     mirror_bytes: int = 0
-    online_stores: Sequence[OnlineStoreSettings] = ()
+    online_stores: Sequence[Any] = ()
 
 
 class InProcessPredictor(Predictor):
@@ -140,7 +138,7 @@ class InProcessHost(ModelHost):
         """
         self._following = threading.Lock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
-        self._stores = open_stores(config.online_stores, clock)
+        self._lookups = open_lookups(config.online_stores, clock)
         mirrored = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models or ()
         )
@@ -175,7 +173,7 @@ class InProcessHost(ModelHost):
             options.all_cpus,
             self._remote,
             options.runs,
-            self._stores,
+            self._lookups,
         )
 
     def group_stats(self) -> dict[str, GroupStats]:
@@ -201,9 +199,9 @@ class InProcessHost(ModelHost):
         reader = _replica(version).remote
         return reader.statistics() if reader else None
 
-    def feature_lookups(self, version: ServedVersion) -> OnlineFeatureStats | None:
+    def input_lookups(self, version: ServedVersion) -> dict[str, Any] | None:
         lookup = _replica(version).lookup
-        return lookup.statistics() if lookup else None
+        return lookup.counts() if lookup else None
 
     def info(self) -> dict[str, Any]:
         groups = self.group_stats()
@@ -225,8 +223,7 @@ class InProcessHost(ModelHost):
         self.on_routes_changed()
         if self._remote is not None:
             self._remote.close()
-        for opened in self._stores.values():
-            opened.store.close()
+        self._lookups.close()
 
     def disown(self) -> None:
         """Make calls raise NotReady in a child of the process that opened it: a fork copies no threads."""

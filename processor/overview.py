@@ -39,7 +39,7 @@ def model_stats(host: ModelHost) -> list[ModelStats]:
                 delta_nbytes=version.delta_nbytes,
                 deltas={"apply": version.apply_s, "publication": version.age_s, "event": version.event_age_s},
                 remote=host.remote_rows(version),
-                features=host.feature_lookups(version),
+                features=host.input_lookups(version),
                 tiers={name: tally for name, t in version.tables.items() if (tally := t.tier) is not None},
             )
         )

@@ -27,8 +27,9 @@ import importlib.util
 import os
 import pkgutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from freshet_serving.processor.errors import BadInput
@@ -64,17 +65,37 @@ class Storage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of the manifest that an extension reads.
+    """A section of the manifest that an extension reads. A value that is false is a section that is not there.
 
     Attributes:
         parse: Returns the section's value from what JSON has; raises BadInput that names the field.
         dump: Returns what JSON has of a value.
         check: Raises BadInput unless a value agrees with its manifest.
+        fillers: Returns what fills inputs that a request leaves out, by input (processor.package.InputFiller), from a
+            value that parse() returned or a program made.
+        lines: Returns a value as lines for people.
     """
 
     parse: Callable[[Any], Any]
     dump: Callable[[Any], Any]
     check: Callable[[Any, Any], None] = lambda value, manifest: None
+    fillers: Callable[[Any], Mapping[str, Any]] = lambda value: {}
+    lines: Callable[[Any], Sequence[str]] = lambda value: ()
+
+
+@dataclass(frozen=True, slots=True)
+class InputStores:
+    """Stores outside of the process that inputs are looked up in before a request is bound.
+
+    Attributes:
+        parse: Returns the settings of one store, from its name and its address or its section of a file; raises
+            BadInput that names the option.
+        open: Opens the stores of such settings, or of mappings of their fields, on a clock; returns what looks inputs
+            up in them (processor.features.input_lookup.InputLookups).
+    """
+
+    parse: Callable[[str, Any], Any]
+    open: Callable[[Sequence[Any], Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +103,20 @@ class Extension:
     """What an extension offers the engine.
 
     Attributes:
-        sections: Sections of the manifest by their keys.
+        sections: Sections of the manifest by their keys, from a call.
         storages: Storages by the schemes of their addresses.
+        input_stores: Stores that inputs are looked up in, by the option that configures them, from a call.
+        late_values: What fills inputs with each batch, by the section of the manifest that says so: from the section's
+            value and the numbers of the plan's sources, a processor.features.late_values.LateInputs.
+        training_sections: Readers of the subsections of a training configuration, by the section: from a subsection's
+            name, its TOML and the folder that relative paths start from, what the manifest's section has of it.
     """
 
-    sections: Mapping[str, Section] = field(default_factory=dict)
+    sections: Mapping[str, Callable[[], Section]] = field(default_factory=dict)
     storages: Mapping[str, Storage] = field(default_factory=dict)
+    input_stores: Mapping[str, Callable[[], InputStores]] = field(default_factory=dict)
+    late_values: Mapping[str, Callable[[Any, Mapping[tuple[str, int], int]], Any]] = field(default_factory=dict)
+    training_sections: Mapping[str, Callable[[str, Mapping[str, Any], Path], Any]] = field(default_factory=dict)
 
 
 class Extensions(Generic[E]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,11 @@ class ServerExtension:
     Attributes:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
             arguments.
+        metrics: Metric families of models (processor.watching.ModelStats) by subject: functions that yield them.
     """
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    metrics: Mapping[str, Callable[[Sequence[Any]], Iterable[Any]]] = field(default_factory=dict)
 
 
 SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions")

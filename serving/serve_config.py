@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 
 from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.errors import BadInput, first_of, nearest, nearest_file
+from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import UNDO_DEPTH
-from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings, parse_store
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
 from freshet_serving.processor.repository import NO_KEYS, Keyring, default_memory
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
@@ -365,7 +365,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
             self.remote_url, self.remote_tables, self.remote_timeout_s, self.remote_on_error, self.remote_cache_rows
         )
 
-    def stores(self) -> list[OnlineStoreSettings]:
+    def stores(self) -> list[Any]:
         """Return the online stores that features are looked up in. Raises BadInput."""
         addresses: dict[str, str] = {}
         for part in self.online_store:
@@ -379,7 +379,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
                 addresses[first_of(reversed(addresses))] += f",{part}"
         for name in addresses:
             _want(name not in self.online_stores, f"online_store: {name[:64]!r} has a section [online_stores] too")
-        return [parse_store(name, section) for name, section in (addresses | self.online_stores).items()]
+        return parse_stores(addresses | self.online_stores)
 
     @property
     def waiting(self) -> bool:

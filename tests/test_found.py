@@ -49,11 +49,10 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/repository/mirror/test_mirror.py",
         "tests/processor/repository/mirror/test_mirrored_storage.py",
     ),
-    "processor/online_features/online_store.py": (
-        "tests/processor/online_features/test_redis_store.py",
-        "tests/processor/online_features/test_reader.py",
+    "processor/extensions/online_features/online_store.py": (
+        "tests/processor/extensions/online_features/test_redis_store.py",
+        "tests/processor/extensions/online_features/test_reader.py",
     ),
-    "processor/package/feature_groups.py": ("tests/processor/online_features/test_group_sections.py",),
     "processor/package/atomic.py": (
         "tests/processor/package/test_delta.py",
         "tests/processor/repository/test_model_repository.py",
@@ -62,9 +61,9 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/running/test_graph_run.py",
         "tests/models/training/test_named_inputs.py",
     ),
-    "processor/features/late_values.py": (
-        "tests/processor/features/test_entity_records.py",
-        "tests/processor/features/test_stage_rows.py",
+    "processor/features/input_lookup.py": (
+        "tests/processor/extensions/online_features/test_opening.py",
+        "tests/processor/test_engine_features.py",
     ),
     "processor/features/input_reader.py": ("tests/processor/features/test_plan.py",),
     "processor/package/manifest_entries.py": ("tests/processor/package/test_manifest.py",),

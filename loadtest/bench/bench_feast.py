@@ -32,12 +32,12 @@ from rich.console import Console
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.online_features.group_sections import parse_group
-from freshet_serving.processor.online_features.opening import open_stores
-from freshet_serving.processor.online_features.reader import OnlineColumns, OnlineFeatures, Status
-from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
-from freshet_serving.processor.package.feature_groups import FeatureGroup
-from freshet_serving.processor.package.value_types import VALUE_TYPES
+from freshet_serving.processor.extensions.online_features.group_sections import parse_group
+from freshet_serving.processor.extensions.online_features.opening import open_stores
+from freshet_serving.processor.extensions.online_features.reader import OnlineColumns, OnlineFeatures, Status
+from freshet_serving.processor.extensions.online_features.section import FeatureGroup
+from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings
+from freshet_serving.processor.extensions.online_features.value_types import VALUE_TYPES
 from loadtest.bench.store_outages import GOAL_MS, TIMEOUT_MS, Outage, measure_outages, redis_server
 from loadtest.reports.report import machine, opening, origin, table
 

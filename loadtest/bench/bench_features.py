@@ -33,7 +33,7 @@ from rich.console import Console
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.engine import InProcessHost, Processor, ProcessorConfig
-from freshet_serving.processor.online_features.store_settings import parse_store
+from freshet_serving.processor.extensions.online_features.store_settings import parse_store
 from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp

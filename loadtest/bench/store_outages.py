@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.online_features.group_sections import parse_group
-from freshet_serving.processor.online_features.opening import open_stores
-from freshet_serving.processor.online_features.reader import OnlineFeatures
-from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
+from freshet_serving.processor.extensions.online_features.group_sections import parse_group
+from freshet_serving.processor.extensions.online_features.opening import open_stores
+from freshet_serving.processor.extensions.online_features.reader import OnlineFeatures
+from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings
 
 TIMEOUT_MS = 2.0
 GOAL_MS = TIMEOUT_MS + 20

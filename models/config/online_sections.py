@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.processor.errors import BadInput, nearest
-from freshet_serving.processor.online_features.group_sections import parse_group
 from freshet_serving.processor.options import type_name
-from freshet_serving.processor.package.feature_groups import FeatureGroup
+from freshet_serving.processor.ports import ENGINE, missing
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.extensions.online_features.section import FeatureGroup
 
 
 def read_online_features(
@@ -33,12 +35,17 @@ def read_online_features(
     columns = {feature.column for feature in features if not feature.cross}
     lists = {c.column: c.name for c in events if c.sequence and not c.sequence.from_events and c.column not in columns}
     columns |= {c.name for c in events}
-    groups = {}
+    groups: dict[str, FeatureGroup] = {}
+    if not raw:
+        return groups
+    group_of = ENGINE.get("training_sections", "online_features")
+    if group_of is None:
+        raise missing("online_features", "online_features")
     for name, section in raw.items():
         where = f"online_features.{name[:64]}"
         if not isinstance(section, dict):
             raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
-        group = parse_group(name, section, folder)
+        group: FeatureGroup = group_of(name, section, folder)
         named = tuple(replace(f, input=lists.get(f.input, f.input)) for f in group.features)
         groups[name] = group = replace(group, features=named)
         for feature in group.features:

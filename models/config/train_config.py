@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.compiler.dense.expression import parse as parse_expression
 from freshet_serving.models.config.data_section import read_data
@@ -34,7 +34,9 @@ from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.options import type_name
-from freshet_serving.processor.package.feature_groups import FeatureGroup
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.extensions.online_features.section import FeatureGroup
 
 _MAX_CONFIG_NBYTES = 4 << 20
 

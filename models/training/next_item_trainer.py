@@ -70,9 +70,7 @@ class NextItemTrainer(Trainer):
         self.sequence = _longer(served)
         # Histories alone: a candidate is no part of a batch, and nobody looks up what a batch leaves out.
         of_events = [i for i in self.manifest.inputs if i.name in self.sequence.inputs]
-        longer = replace(
-            self.manifest, inputs=of_events, features=[], width=0, sequences=[self.sequence], online_features=[]
-        )
+        longer = replace(self.manifest, inputs=of_events, features=[], width=0, sequences=[self.sequence], sections={})
         self._longer_plan = SparsePlan(longer)
         self._read = [(row, f) for row, f in enumerate(longer.lookups) if f.table]
         graph = subgraphs(self.manifest)[SCORE]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +32,14 @@ from freshet_serving.processor.package import (
     feature_width,
     validate,
 )
-from freshet_serving.processor.package.feature_groups import FeatureGroup
-from freshet_serving.processor.package.value_types import VALUE_TYPES
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.extensions.online_features.section import FeatureGroup
 
 FIRST_ROWS, PART_ROWS, FIRST_NBYTES = 20_000, 500, 256 << 20
 """Rows that settings are chosen by, rows read at once, and the memory that they may take: a list may be in each."""
 HEAVY_TAILS = 15.0
+
 INPUT_DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
 INPUT_DTYPES |= {"seconds": "int64", TIMES: "int64", FLOATS: "float32"}
 DAY_S, HOUR_S = 86_400, 3_600
@@ -221,8 +224,7 @@ def _reading(group: FeatureGroup, unread: Collection[str]) -> FeatureGroup:
 def _unread_keys(groups: Sequence[FeatureGroup], read: Collection[str]) -> list[Input]:
     """Return inputs for the keys of online features that no feature of the model reads."""
     keys = {key.input: key for group in groups for feature in group.features for key in feature.keys}
-    dtypes = {name: "int64" if VALUE_TYPES[key.type].dtype is not None else "string" for name, key in keys.items()}
-    return [Input(name, dtype) for name, dtype in dtypes.items() if name not in read]
+    return [Input(name, key.dtype) for name, key in keys.items() if name not in read]
 
 
 def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = None) -> Manifest:
@@ -307,7 +309,7 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
         dense={},
         files={},
         transforms=transforms,
-        online_features=groups,
+        sections={"online_features": groups} if groups else {},
         sequences=[_sequence(s, columns[name], unread) for name, s in config.sequences.items()],
         notes={"fusion": dict(config.fusion)} if config.fusion else {},
     )

@@ -3,6 +3,7 @@
 limits          limits of a request, checked before its values are read
 plan            checks names, types and rows once, then passes a few integers to the kernel
 bound_request   a request as the kernel reads it
+input_lookup    what looks up, before a request is bound, the inputs that it leaves out
 input_reader    checks one input and makes the arrays that the kernel reads
 sequences       aligns a request's lists of events and cuts them
 late_values     fills in, with each batch, what a bound request leaves out
@@ -20,6 +21,7 @@ __all__ = [
     "entity_records",
     "evaluation",
     "growth_meter",
+    "input_lookup",
     "input_reader",
     "key_codes",
     "late_values",

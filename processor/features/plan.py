@@ -17,7 +17,8 @@ as it checks clients' inputs. That takes as long as the stage does, so callers o
 elsewhere. A stage that reads rows of tables runs with each batch instead (stage_rows).
 
 What a request leaves out (processor.package.input_fillers): online features are filled in before the request is bound;
-inputs of entities are bound without values, and filled in under the state of the batch (entity_records). A key that the
+inputs of entities are bound without values, and filled in under the state of the batch (entity_records), and so are
+those that sections of extensions fill (late_values). A key that the
 model does not read may be absent; one of online features is no source of the plan, and only checked.
 """
 
@@ -58,7 +59,7 @@ from freshet_serving.processor.features.input_reader import (
     bound_input,
     size_of,
 )
-from freshet_serving.processor.features.late_values import LateValues, fill_left_out
+from freshet_serving.processor.features.late_values import LateValues, fill_left_out, late_inputs
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.sequences import SequenceColumns
 from freshet_serving.processor.features.stage import Limit, Stage
@@ -91,7 +92,7 @@ class SparsePlan:
         plan: The features' plan (kernels.pool), and `scaling` their scaling.
         lookups: `plan`, followed by the columns of sequences.
         sequences: The sequences by name.
-        late: What fills sources with each batch: entities, or a stage that reads rows.
+        late: What fills sources with each batch: entities, a stage that reads rows, extensions.
     """
 
     def __init__(self, manifest: Manifest, stage: Stage | None = None, growth: StageGrowth | None = None) -> None:
@@ -183,7 +184,9 @@ class SparsePlan:
             made = {name: self._sources[name, 0] for name in staged}
             first = sum(len(manifest.rows_of(lookup)) for lookup in manifest.stage_lookups)
             self._rows_read = StageRows(manifest, self.stage, made, self.lookups[len(self.lookups) - first :])
-        self.late: list[LateValues] = [*self.entities, *([self._rows_read] if self._rows_read else [])]
+        own = late_inputs(manifest, self._sources)
+        self._late_names = frozenset(name for late in own for name in late.inputs)
+        self.late: list[LateValues] = [*self.entities, *([self._rows_read] if self._rows_read else []), *own]
         firsts = self.lookups[[self._features[s.columns[0].name] for s in manifest.sequences]]
         self._histories: list[tuple[int, int]] = firsts[:, [pool.SOURCE, pool.CODES]].tolist()
 
@@ -297,7 +300,7 @@ class SparsePlan:
         return self._partial[names]
 
     def _reading_of(self, names: frozenset[str]) -> LeftOut | None:
-        left: set[str] = set()
+        left: set[str] = set(self._late_names - names)
         shares: list[EntityShare] = []
         for entity in self.entities:
             missing = entity.left_out(names)

@@ -19,9 +19,7 @@ format1       manifests of format 1, read and written as those of format 2
 atomic      writes a file atomically
 signature   key files, and signatures over bytes
 json_dataclasses  builds dataclasses from parsed JSON
-feature_groups    groups of online features: what one key leads to in an online store
 input_fillers     which inputs a request may leave out, and who fills each of them by a key
-value_types       types of online features, and the column that each becomes
 """
 
 from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
@@ -62,7 +60,7 @@ from freshet_serving.processor.package.entities import (
     unpack_records,
 )
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
-from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD, missing_input
+from freshet_serving.processor.package.input_fillers import UNREAD, InputFiller, missing_input
 from freshet_serving.processor.package.item_ranking import ITEM_IDS, SCORES, ItemRanking, item_ranking_note, ranks_items
 from freshet_serving.processor.package.manifest import (
     FORMAT_2,
@@ -203,7 +201,6 @@ __all__ = [
     "NAME",
     "NOT_COMBINED",
     "NOT_GIVEN",
-    "ONLINE",
     "OUTPUT_DTYPES",
     "PIECES",
     "PIECE_BITS",
@@ -242,6 +239,7 @@ __all__ = [
     "GraphInput",
     "GrowthTerm",
     "Input",
+    "InputFiller",
     "ItemRanking",
     "Manifest",
     "Output",
@@ -271,7 +269,6 @@ __all__ = [
     "divided",
     "exclusive_file",
     "fd_sha256",
-    "feature_groups",
     "feature_width",
     "file_crc32",
     "file_sha256",
@@ -281,6 +278,7 @@ __all__ = [
     "hidden_beside",
     "item_ranking_note",
     "joined",
+    "json_dataclasses",
     "labelled",
     "labels_of",
     "longest_read",
@@ -311,7 +309,6 @@ __all__ = [
     "unpack_records",
     "user_features",
     "validate",
-    "value_types",
     "weight_rows",
     "write_delta",
     "write_tensors",

@@ -68,7 +68,7 @@ class EntityModel(Protocol):
     @property
     def stage(self) -> Any: ...
     @property
-    def online_features(self) -> Sequence[Any]: ...
+    def filled(self) -> Mapping[str, Any]: ...
     @property
     def copies(self) -> Mapping[str, str]: ...
     @property
@@ -364,9 +364,9 @@ def validate_entities(m: EntityModel) -> None:
     _want(owned == records, f"manifest.tables: expected type {RECORD!r} for tables of entities alone")
     _want(not m.entities or m.stage is None, "manifest.entities: expected none in a model with a stage")
     _want(not records & {f.table for f in m.features}, "manifest.features: expected no table of records")
-    filled = {feature.input for group in m.online_features for feature in group.features}
-    keys = {e.key for e in m.entities}
-    keys |= {key.input for group in m.online_features for feature in group.features for key in feature.keys}
+    before = m.filled
+    filled = set(before)
+    keys = {e.key for e in m.entities} | {key for filler in before.values() for key in filler.keys}
     for e in m.entities:
         where = f"manifest.entities[{e.name[:64]}]"
         _want(e.unknown in UNKNOWN, f"{where}.unknown: expected one of {', '.join(UNKNOWN)}, got {e.unknown[:64]!r}")
@@ -374,7 +374,8 @@ def validate_entities(m: EntityModel) -> None:
         _want(key is not None, f"{where}.key: {e.key[:64]!r} is not among manifest.inputs")
         plain = key is not None and not key.ragged and not key.columns and key.dtype != "float32"
         _want(plain, f"{where}.key: expected one int64 or string a row")
-        _want(e.key not in filled, f"{where}.key: {e.key[:64]!r} is filled by online features")
+        by = before[e.key].kind if e.key in before else "an entity"
+        _want(e.key not in filled, f"{where}.key: {e.key[:64]!r} is filled by {by}")
         _want(bool(e.inputs) and len(set(e.inputs)) == len(e.inputs), f"{where}.inputs: expected distinct inputs")
         for name in e.inputs:
             _want(name in inputs, f"{where}.inputs: {name[:64]!r} is not among manifest.inputs")

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,14 +20,8 @@ from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.package import format1
 from freshet_serving.processor.package.combiners import COMBINERS
 from freshet_serving.processor.package.entities import NOT_GIVEN, EntityEntry, validate_entities
-from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.package.format1 import FORMAT_1
-from freshet_serving.processor.package.input_fillers import (
-    UNREAD,
-    InputFiller,
-    check_online_features,
-    input_fillers,
-)
+from freshet_serving.processor.package.input_fillers import UNREAD, InputFiller, input_fillers
 from freshet_serving.processor.package.json_dataclasses import build
 from freshet_serving.processor.package.manifest_entries import (
     DECLARED,
@@ -84,6 +78,7 @@ from freshet_serving.processor.package.subgraphs import (
 )
 from freshet_serving.processor.package.tensors import RECORD, STORED_TYPES
 from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
+from freshet_serving.processor.ports import ENGINE, Section, missing
 
 FORMAT_2 = "freshet/2"
 SIGNED = ("key", "signature", "edition", "vouched")
@@ -133,11 +128,11 @@ class Manifest:
         notes: Free for tools to use.
         graphs: Subgraphs by name; {} for one that reads all features as one matrix
             (processor.package.subgraphs.subgraphs).
-        online_features: Groups of features that an online store has for what a request leaves out.
         sequences: Sequences of the user's events (processor.package.sequences).
         copies: Tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for
             a constant of the stage. Delta.check_fits() rejects a delta that would change only one of the two.
         entities: Entities, which fill inputs that a request leaves out.
+        sections: What extensions read of the file, by its keys there (processor.ports.Section).
         signatures: Signatures of an imported model that has several; [] for one that replies with all outputs
             (processor.package.replies).
         own_names: Inputs by the names that an imported model's signature gives them, where names here cannot be those.
@@ -170,7 +165,7 @@ class Manifest:
     sequences: list[SequenceEntry] = field(default_factory=list)
     copies: dict[str, str] = field(default_factory=dict)
     entities: list[EntityEntry] = field(default_factory=list)
-    online_features: list[FeatureGroup] = field(default_factory=list)
+    sections: dict[str, Any] = field(default_factory=dict)
     signatures: list[ServingSignature] = field(default_factory=list)
     own_names: dict[str, str] = field(default_factory=dict)
     key: str = ""
@@ -182,10 +177,19 @@ class Manifest:
 
     def __post_init__(self) -> None:
         self.texts.update({o.name: texts(o.labels) for o in self.outputs if o.labels})
-        if self.online_features or self.entities or self.sequences:
+        if self.sections or self.entities or self.sequences:
             read = {f.input for f in self.features} | {name for t in self.transforms for name in t.inputs}
             read |= {i.name for i in self.inputs} if self.stage else set()
-            self.fillers.update(input_fillers(self.online_features, self.entities, read, self.sequences))
+            self.fillers.update(input_fillers(self.filled, self.entities, read, self.sequences))
+
+    @property
+    def filled(self) -> dict[str, InputFiller]:
+        """What sections of extensions fill, by input."""
+        return {name: f for key, value in self.sections.items() for name, f in _section(key).fillers(value).items()}
+
+    def section_lines(self) -> list[tuple[str, Sequence[str]]]:
+        """Return the sections of extensions for people, each its title and lines."""
+        return [(key.replace("_", " "), _section(key).lines(value)) for key, value in self.sections.items()]
 
     @property
     def read_inputs(self) -> list[Input]:
@@ -218,13 +222,17 @@ class Manifest:
     def to_json(self) -> bytes:
         """Return the file's bytes; raises BadInput if the manifest contradicts itself."""
         validate(self)
-        document = dataclasses.asdict(self)
+        # Sections are written by their extensions, as keys of their own in the place of this field.
+        written = {key: _section(key).dump(value) for key, value in self.sections.items() if value}
+        document: dict[str, Any] = {}
+        for key, value in dataclasses.asdict(dataclasses.replace(self, sections={})).items():
+            document |= written if key == "sections" else {key: value}
         del document["fillers"], document["texts"]
         if self.format == FORMAT_1:
             document = format1.to_format_1(document)
         else:
             document["graphs"] = {name: dataclasses.asdict(graph) for name, graph in subgraphs(self).items()}
-        for name in ("transforms", "copies", "sequences", "entities", "online_features", "signatures", "own_names"):
+        for name in ("transforms", "copies", "sequences", "entities", "signatures", "own_names"):
             # Left out if empty: servers that predate them reject unknown keys.
             if not document[name]:
                 del document[name]
@@ -268,6 +276,7 @@ class Manifest:
         if written not in (FORMAT_2, FORMAT_1):
             raise BadInput(f"manifest: expected format {FORMAT_2!r} or {FORMAT_1!r}, got {str(written)[:40]!r}")
         user_width = format1.to_format_2(raw) if written == FORMAT_1 else 0
+        sections = _taken_sections(raw) if isinstance(raw, dict) else {}
         manifest: Manifest = build(cls, raw, "manifest")
         if written == FORMAT_1:
             graphs = format1.graphs_of(manifest, user_width)
@@ -275,7 +284,7 @@ class Manifest:
             plain = manifest.graphs == {SCORE: undivided(manifest)}
             _want(bool(manifest.graphs), "manifest: 'graphs' is missing")
             graphs = {} if plain else manifest.graphs
-        manifest = dataclasses.replace(manifest, format=written, graphs=graphs)
+        manifest = dataclasses.replace(manifest, format=written, graphs=graphs, sections=sections)
         validate(manifest)
         return manifest
 
@@ -380,6 +389,29 @@ class Manifest:
         return found
 
 
+OWN_KEYS = frozenset(f.name for f in dataclasses.fields(Manifest) if f.init and f.name != "sections")
+
+
+def _section(key: str) -> Section:
+    """Return the section of an extension; raise BadInput that names the extension if it is not there."""
+    make: Callable[[], Section] | None = ENGINE.get("sections", key)
+    if make is None:
+        raise missing(f"manifest.{key[:64]}", key)
+    return make()
+
+
+def _taken_sections(raw: dict[str, Any]) -> dict[str, Any]:
+    """Take the sections of extensions out of a manifest's JSON, and return what they say, by key."""
+    sections = {}
+    for key in [key for key in raw if key not in OWN_KEYS]:
+        if ENGINE.get("sections", key) is None:
+            # It may be a mistake as well as a section: the message has to help with both.
+            raise missing(f"manifest: unknown key {key[:64]!r}: as a section of an extension, it", key)
+        if value := _section(key).parse(raw.pop(key)):
+            sections[key] = value
+    return sections
+
+
 def _want(condition: bool, message: str) -> None:
     if not condition:
         raise BadInput(message)
@@ -456,7 +488,8 @@ def validate(manifest: Manifest) -> None:
         _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
     _validate_features(m)
     validate_entities(m)
-    check_online_features(m.online_features, {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in m.inputs})
+    for key, value in m.sections.items():
+        _section(key).check(value, m)
     dims = {t.name: t.dim for t in m.tables}
     validate_sequences(m.sequences, {i.name: i for i in m.inputs}, {i.name: i for i in sources}, dims)
     for name, shape in m.dense.items():

@@ -17,8 +17,8 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.entity_records import UsedRecords
+from freshet_serving.processor.features.input_lookup import FilledInputs
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.online_features.feature_lookup import FilledInputs, LeftOut
 from freshet_serving.processor.package import DROP
 from freshet_serving.processor.sessions.batcher import Ticket
 from freshet_serving.processor.versions.replica import Replica
@@ -64,7 +64,7 @@ class PredictRequest:
         key: Sticky key: requests with the same key are answered by one version of a split.
         request_id: The client's id, or "".
         filled: What was looked up of the inputs that it left out; set when it is submitted.
-        left_out: What it leaves out, if a store has to be asked for it.
+        left_out: What it leaves out (InputLookup.find), if a store has to be asked for it; else None.
         shows_features: True to keep the values that entities fill in, in `used`, for the reply.
         used: These values, complete once there is a reply; None if there are none.
         top_items: Number of the best items to reply with instead of the scores of candidates, which are then left out;
@@ -80,7 +80,7 @@ class PredictRequest:
     key: bytes | None = None
     request_id: str = ""
     filled: FilledInputs | None = None
-    left_out: LeftOut | None = None
+    left_out: Any = None
     shows_features: bool = False
     used: UsedRecords | None = None
     top_items: int = 0

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.online_features.reader import OnlineFeatureStats
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import PeriodicThread, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
@@ -186,8 +185,8 @@ class ModelHost(ABC):
         """Return the statistics of a version's reads of remote tables; None if it has none."""
 
     @abstractmethod
-    def feature_lookups(self, version: ServedVersion) -> OnlineFeatureStats | None:
-        """Return the statistics of a version's lookups of online features; None if it has none."""
+    def input_lookups(self, version: ServedVersion) -> dict[str, Any] | None:
+        """Return the counters of a version's lookups of inputs (InputLookup.counts); None if it has none."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:

@@ -41,13 +41,12 @@ from freshet_serving.processor.cores import on
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
 from freshet_serving.processor.features.growth_meter import growth_of
+from freshet_serving.processor.features.input_lookup import NO_LOOKUPS, InputLookups
 from freshet_serving.processor.features.input_reader import blank_inputs
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
-from freshet_serving.processor.online_features.feature_lookup import FeatureLookup
-from freshet_serving.processor.online_features.online_store import OpenStore
 from freshet_serving.processor.package import ItemRanking, Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.running import Package, open_programs
@@ -200,7 +199,7 @@ class Replica:
         cpus: frozenset[int] = frozenset(),
         remote: RemoteTables | None = None,
         runs: int = 1,
-        stores: Mapping[str, OpenStore] | None = None,
+        lookups: InputLookups = NO_LOOKUPS,
     ) -> None:
         """Read the executables' files; raise FreshetError if they cannot be served.
 
@@ -214,7 +213,7 @@ class Replica:
             remote: Source of the rows of tables that are not in memory, in this process.
             runs: Number of buffers to have ready and warm before the first request, and of runs of an executable that
                 may be in progress at once.
-            stores: The online stores of this process.
+            lookups: What looks up inputs in this process.
         """
         self.manifest: Manifest = files.manifest
         spec = self.manifest.stage
@@ -225,8 +224,7 @@ class Replica:
             growth = growth_of(self.manifest, stage, data)
         self.plan = SparsePlan(self.manifest, stage, growth)
         self.remote = remote.open_reader(self.manifest, self.plan) if remote else None
-        looked_up = self.manifest.online_features
-        self.lookup = FeatureLookup(self.manifest, stores or {}, clock) if looked_up else None
+        self.lookup = lookups.of(self.manifest)
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.ranking = ItemRanking.of(self.manifest)
         self.graphs = GraphRun(self.manifest, self.plan)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.online_features.reader import OnlineFeatureStats
 from freshet_serving.processor.tables.remote.reader import RemoteStats
 from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching.sketch import Scores, Sketch
@@ -133,7 +133,7 @@ class ModelStats:
             its newest event ("event") until it was served.
         remote: Counts of tables in a row store.
         tiers: Counts of tables with a memory budget.
-        features: Counts of lookups of online features.
+        features: Counters of lookups of inputs, which the extension that looks them up knows.
     """
 
     model: str
@@ -150,7 +150,7 @@ class ModelStats:
     deltas: Mapping[str, Histogram] = field(default_factory=dict)
     remote: RemoteStats | None = None
     tiers: dict[str, TierStats] = field(default_factory=dict)
-    features: OnlineFeatureStats | None = None
+    features: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.package import ONLINE, Input, Manifest
+from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.serving.front.example_text import MOST_ROWS, texts
@@ -67,10 +67,10 @@ class ExampleRequests:
 
     def _example(self, version: ServedVersion) -> tuple[str, dict[str, str]]:
         """Return the example's source, and each input as JSON text; those are left out that are too long to show."""
-        inputs, fillers = version.manifest.read_inputs, version.manifest.fillers
+        inputs, filled = version.manifest.read_inputs, version.manifest.filled
         made_up = {i.name: _made_up_input(i, version) for i in inputs}
         # What the server looks up of a person is shown to nobody who asks for an example.
-        hidden = {name: made_up[name] for name, filler in fillers.items() if filler.kind == ONLINE and name in made_up}
+        hidden = {name: made_up[name] for name in filled if name in made_up}
         for source, found in ((RECORDED, self._recorded), (ASKED, _asked), (WARM, _warm)):
             # An unreadable source is skipped.
             with contextlib.suppress(FreshetError, OSError, ImportError, ValueError, KeyError):

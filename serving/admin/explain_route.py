@@ -24,12 +24,9 @@ from freshet_serving.processor.errors import BadInput, Conflict, NotFound, Overl
 from freshet_serving.processor.explaining.explanation import Explainer, GenerationRef
 from freshet_serving.processor.explaining.scoring_process import ScoringProcess
 from freshet_serving.processor.extras import needed
+from freshet_serving.processor.features.input_lookup import InputLookup, InputLookups, open_lookups
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.online_features.feature_lookup import FeatureLookup
-from freshet_serving.processor.online_features.online_store import OpenStore
-from freshet_serving.processor.online_features.opening import open_stores
-from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.package import UNREAD, Manifest
 from freshet_serving.processor.repository import DELTA, ROLLBACK
 from freshet_serving.processor.versions.replica import Replica
@@ -66,7 +63,7 @@ class ExplainSettings(NamedTuple):
     recordings: str = ""
     limits: RequestLimits = DEFAULTS
     workers: int = 1
-    online_stores: Sequence[OnlineStoreSettings] = ()
+    online_stores: Sequence[Any] = ()
 
 
 class ExplainRequest(StrictModel):
@@ -102,8 +99,8 @@ class Explanations:
         self._asked = 0
         self._turn = asyncio.Lock()
         # A supervisor has no lookups of its own until something is explained: workers fill requests.
-        self._stores: dict[str, OpenStore] | None = None
-        self._lookups: weakref.WeakKeyDictionary[ServedVersion, FeatureLookup] = weakref.WeakKeyDictionary()
+        self._opened: InputLookups | None = None
+        self._lookups: weakref.WeakKeyDictionary[ServedVersion, InputLookup | None] = weakref.WeakKeyDictionary()
 
     async def answer(
         self, processor: ModelHost, name: str, body: bytearray, shows_features: bool = True
@@ -147,22 +144,22 @@ class Explanations:
                 f"authorization: expected a key with the scope {FEATURES}, because {hidden[0]!r} would be "
                 "looked up and shown; or send it"
             )
-        filled = self._lookup(version).fill(sent) if version.manifest.online_features else None
+        lookup = self._lookup(version) if version.manifest.filled else None
+        filled = None if lookup is None else lookup.fill(sent)
         inputs = sent if filled is None else filled.inputs
         answer = self._asked_for(model, inputs, asked, GenerationRef(version, step), against, limits)
         return answer if filled is None else {**answer, "features_missing": dict(filled.defaulted)}
 
-    def _lookup(self, version: ServedVersion) -> FeatureLookup:
+    def _lookup(self, version: ServedVersion) -> InputLookup | None:
         """Return what fills the inputs that requests of a version leave out, as a request is filled."""
         replicas = version.replicas
         if isinstance(replicas, Replica) and replicas.lookup is not None:
             return replicas.lookup
-        if self._stores is None:
-            self._stores = open_stores(self._settings.online_stores, SystemClock())
-        lookup = self._lookups.get(version)
-        if lookup is None:
-            lookup = self._lookups[version] = FeatureLookup(version.manifest, self._stores, SystemClock())
-        return lookup
+        if self._opened is None:
+            self._opened = open_lookups(self._settings.online_stores, SystemClock())
+        if version not in self._lookups:
+            self._lookups[version] = self._opened.of(version.manifest)
+        return self._lookups[version]
 
     def _recorded(
         self, model: ServedModel, asked: ExplainRequest, request_id: str, limits: RequestLimits, shows_features: bool

@@ -26,7 +26,6 @@ from freshet_serving.processor.package import (
     Output,
     read_delta,
 )
-from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.repository import (
     DELTA,
     DELTAS,
@@ -253,7 +252,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     console.print(f"  {served}" + (f"; {len(bare)} delta files without a record" if bare else ""))
     for title, lines in (
         ("inputs", [f"{i.name}: {_shape(i)}" for i in manifest.inputs]),
-        *([("online features", [_group(g) for g in manifest.online_features])] if manifest.online_features else ()),
+        *manifest.section_lines(),
         ("outputs", [f"{o.name}: {o.dtype} {_row(o)}" for o in manifest.outputs]),
         ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.embeddings]),
         *([("top items", [_ranking(manifest, ranking)])] if (ranking := ItemRanking.of(manifest)) else ()),
@@ -286,13 +285,6 @@ def _ranking(manifest: Manifest, ranking: ItemRanking) -> str:
 
 def _executable(e: ExecutableEntry) -> str:
     return f"{e.backend}-{e.target} {e.precision} for {e.bucket} rows{_part(e)}"
-
-
-def _group(group: FeatureGroup) -> str:
-    keys = ", ".join(dict.fromkeys(key.input for feature in group.features for key in feature.keys))
-    filled = ", ".join(f"{feature.input} ({feature.type})" for feature in group.features)
-    where = f"{group.format} in store {group.store}, {group.timeout_ms:g} ms"
-    return f"{group.name}: {filled} by {keys}, {where}"
 
 
 def _part(executable: ExecutableEntry) -> str:

@@ -21,7 +21,7 @@ from freshet_serving.processor.overview import model_stats, version_stats
 from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
-from freshet_serving.serving.telemetry.feature_metrics import feature_families
+from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.telemetry.gate_metrics import gate_families
 from freshet_serving.serving.telemetry.mirror_metrics import mirror_families
 from freshet_serving.serving.telemetry.trainer_metrics import trainer_families
@@ -377,7 +377,8 @@ class Metrics(Collector):
                 yield family
         yield from _delta_families(stats)
         yield from _tier_families(stats)
-        yield from feature_families(stats)
+        for families in SERVER.offers("metrics").values():
+            yield from families(stats)
         yield from version_families(versions)
 
 

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Corrupt, FreshetError, NotReady
+from freshet_serving.processor.features.input_lookup import NO_LOOKUPS, InputLookups
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import ArrayHandle, advise, share
-from freshet_serving.processor.online_features.online_store import OpenStore
 from freshet_serving.processor.package import Manifest, crc32
 from freshet_serving.processor.repository import WARMUP, VersionReader
 from freshet_serving.processor.running import executable_files
@@ -181,7 +181,7 @@ class FrameReceiver:
         options_of: Callable[[str], GroupOptions],
         clock: Clock,
         remote: RemoteTables | None = None,
-        stores: Mapping[str, OpenStore] | None = None,
+        lookups: InputLookups = NO_LOOKUPS,
     ) -> None:
         """Make the replica from the "open" message.
 
@@ -191,7 +191,7 @@ class FrameReceiver:
             options_of: Returns the options of a model's session group.
             clock: The replica's clock.
             remote: Reader of tables in a remote store, if there is one.
-            stores: The online stores of this process.
+            lookups: What looks up inputs in this process.
         """
         files = {name: unpacker.unpack(packed) for name, packed in message["files"].items()}
         package = ReceivedPackage(Manifest.from_json(message["manifest"].encode()), files)
@@ -206,7 +206,7 @@ class FrameReceiver:
             options.all_cpus,
             remote,
             options.runs,
-            stores,
+            lookups,
         )
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}

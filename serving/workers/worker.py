@@ -39,10 +39,9 @@ from typing import Any
 from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.errors import FreshetError, NotReady, shortage
+from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
-from freshet_serving.processor.online_features.opening import open_stores
-from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.placement import Groups
@@ -200,7 +199,7 @@ class Worker:
         self._receivers: dict[int, FrameReceiver] = {}
         remote = settings["remote"]
         self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
-        self._stores = open_stores([OnlineStoreSettings(**one) for one in settings["online_stores"]], self._clock)
+        self._lookups = open_lookups(settings["online_stores"], self._clock)
         self._adopting: set[asyncio.Task[None]] = set()
         self._calls: asyncio.Task[None] | None = None
         self._asked: dict[int, Future[Message]] = {}
@@ -221,8 +220,7 @@ class Worker:
         self._changes.close()
         self._predictor.close()
         self._watching.close()
-        for opened in self._stores.values():
-            opened.store.close()
+        self._lookups.close()
 
     def _read(self) -> None:
         try:
@@ -369,7 +367,7 @@ class Worker:
             with ArrayUnpacker(fds) as unpacker:
                 if op == "open":
                     self._receivers[key] = FrameReceiver(
-                        message, unpacker, self._options_of, self._clock, self._remote, self._stores
+                        message, unpacker, self._options_of, self._clock, self._remote, self._lookups
                     )
                 elif op == "frame":
                     self._receivers[key].prepare(message, unpacker)
@@ -438,7 +436,7 @@ class Worker:
         computes = {key: list(replica.computes.items()) for key, replica in replicas.items()}
         user_split_thresholds = {key: list(replica.user_split_thresholds) for key, replica in replicas.items()}
         remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
-        features = {key: asdict(r.lookup.statistics()) for key, r in replicas.items() if r.lookup is not None}
+        features = {key: r.lookup.counts() for key, r in replicas.items() if r.lookup is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
         served = self._ports.dispatcher.served.snapshot()

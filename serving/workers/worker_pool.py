@@ -55,7 +55,6 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.memory import reserve, share
-from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
 from freshet_serving.serving.access.credentials import DATA_PLACE, Credentials
 from freshet_serving.serving.access.rate_limiter import clear_process, rate_limiter_memory
@@ -128,7 +127,7 @@ class WorkerSettings:
     front: FrontendOptions
     session_options: dict[str, Any]
     remote: RemoteConfig | None
-    online_stores: list[OnlineStoreSettings]
+    online_stores: list[Any]
     grpc_address: str
 
     def message(self) -> Message:

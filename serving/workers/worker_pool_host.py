@@ -44,7 +44,6 @@ from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.online_features.reader import OnlineFeatureStats
 from freshet_serving.processor.overview import describe
 from freshet_serving.processor.repository import BYTES, open_repository
 from freshet_serving.processor.standby_thread import standing_pool
@@ -213,10 +212,9 @@ class WorkerPoolHost(ModelHost):
         counted = self._reported("remote", version)
         return RemoteStats(**counted) if counted else None
 
-    def feature_lookups(self, version: ServedVersion) -> OnlineFeatureStats | None:
-        """Return the statistics of lookups of online features, as last reported."""
-        counted = self._reported("features", version)
-        return OnlineFeatureStats(**counted) if counted else None
+    def input_lookups(self, version: ServedVersion) -> dict[str, Any] | None:
+        """Return the counters of lookups of inputs, as last reported."""
+        return self._reported("features", version) or None
 
     def _reported(self, what: str, version: ServedVersion) -> Any:
         """Return the sum of a version's counts over all processes; None if there is none."""

@@ -6,15 +6,15 @@ import base64
 import json
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.online_features.feast_registry import FeastRegistry
-from freshet_serving.processor.online_features.feast_values import decode_timestamp, decode_value
-from freshet_serving.processor.online_features.group_sections import parse_group
-from freshet_serving.processor.online_features.plain_values import decode_text
-from freshet_serving.processor.online_features.protobuf_fields import MalformedMessage
-from freshet_serving.processor.package.feature_groups import FeatureGroup
-from freshet_serving.processor.package.value_types import VALUE_TYPES
+from freshet_serving.processor.extensions.online_features.feast_registry import FeastRegistry
+from freshet_serving.processor.extensions.online_features.feast_values import decode_timestamp, decode_value
+from freshet_serving.processor.extensions.online_features.group_sections import parse_group
+from freshet_serving.processor.extensions.online_features.plain_values import decode_text
+from freshet_serving.processor.extensions.online_features.protobuf_fields import MalformedMessage
+from freshet_serving.processor.extensions.online_features.section import dump, parse
+from freshet_serving.processor.extensions.online_features.value_types import VALUE_TYPES
 from tests.fuzz.target import Target
-from tests.processor.online_features.value_messages import VECTORS
+from tests.processor.extensions.online_features.value_messages import VECTORS
 
 SECTION = {
     "key": "user_id", "format": "hash", "features": ["age", "tags"], "types": {"age": "int64", "tags": "string_list"},
@@ -60,13 +60,13 @@ def group(data):
         value = json.loads(data)
     except ValueError:
         raise BadInput("not JSON") from None
-    FeatureGroup.from_json(value)
+    parse([value])
 
 
 def online_targets() -> tuple[Target, ...]:
     """All of them."""
     values = tuple(bytes.fromhex(one) for found in VECTORS["values"].values() for one, _ in found)
-    packaged = json.dumps(parse_group("user", SECTION).to_json()).encode()
+    packaged = json.dumps(dump([parse_group("user", SECTION)])[0]).encode()
     return (
         Target("online features: value of Feast", of_any_type(decode_value, VALUE_TYPES.values()), values, 2),
         Target("online features: text", of_any_type(decode_text, NUMBERS), TEXTS),

@@ -3,8 +3,8 @@ import typing
 
 from freshet_serving.models.config.gate_section import GateConfig
 from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.processor.extensions.online_features.section import FeatureGroup
 from freshet_serving.processor.options import options_of
-from freshet_serving.processor.package.feature_groups import FeatureGroup
 from generators.training_page import PAGE, page
 
 MADE = {

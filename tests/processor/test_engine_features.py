@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.processor import engine
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.extensions.online_features import opening
+from freshet_serving.processor.extensions.online_features.online_store import Loss
 from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.processor.online_features.online_store import Loss
-from tests.processor.online_features.stores import MemoryStore, opened
+from tests.processor.extensions.online_features.stores import MemoryStore, opened
 from tests.support.looked_up import reference, write_package
 
 ITEMS, F2, F3 = [1, 2, 3], [0.5, 1.5, 2.5], [0.0, 1.0, -1.0]
@@ -35,7 +35,7 @@ def store():
 
 @pytest.fixture
 def processor(folder, store, monkeypatch):
-    monkeypatch.setattr(engine, "open_stores", lambda settings, clock: opened(store, ttl_s=0.0))
+    monkeypatch.setattr(opening, "open_stores", lambda settings, clock: opened(store, ttl_s=0.0))
     with Processor.initialize(ProcessorConfig(str(folder), limits=RequestLimits(max_ids=40))) as processor:
         yield processor
     assert store.closed

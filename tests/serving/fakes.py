@@ -306,7 +306,7 @@ class FakeProcessor:
     def remote_rows(self, version: Any) -> None:
         return None
 
-    def feature_lookups(self, version: Any) -> None:
+    def input_lookups(self, version: Any) -> None:
         return None
 
     def close(self) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from freshet_serving.processor.online_features.group_sections import parse_group
+from freshet_serving.processor.extensions.online_features.group_sections import parse_group
+from freshet_serving.processor.extensions.online_features.section import ONLINE_FEATURES
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
@@ -35,14 +36,15 @@ FEAST = {
 FILLED, SENT = ("tags", "f0", "f1"), ("user", "f2", "f3")
 
 
-def manifest(version=1, users=0, tags=0, model="small", section=HASHES):
+def manifest(version=1, users=0, tags=0, model="small", section=HASHES, sections=None):
     small = packages.manifest(version, users, tags, model)
     features = [replace(f, input=f.name, column=-1) if f.kind == "float" else f for f in small.features]
     inputs = [*small.inputs[:2], *(Input(f"f{j}", "float32") for j in range(4)), Input("user_id", "int64")]
-    return replace(small, inputs=inputs, features=features, online_features=[parse_group("user", section)])
+    sections = {ONLINE_FEATURES: [parse_group("user", section)]} if sections is None else sections
+    return replace(small, inputs=inputs, features=features, sections=sections)
 
 
-def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), section=HASHES):
+def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), section=HASHES, sections=None):
     """Commits a version; returns its folder."""
     keys = {
         "user": np.array(list(users), np.int64),
@@ -56,7 +58,7 @@ def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), 
         folder.mkdir(parents=True)
         for bucket in packages.BUCKETS:
             (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
-        return writer.commit(manifest(version, len(keys["user"]), len(keys["tag"]), section=section))
+        return writer.commit(manifest(version, len(keys["user"]), len(keys["tag"]), section=section, sections=sections))
 
 
 def reference(items, f2, f3, tags=(), f0=np.nan, f1=np.nan):

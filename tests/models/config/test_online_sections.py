@@ -3,6 +3,7 @@ import pytest
 from freshet_serving.models.config.train_config import load_config, parse_config
 from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.online_features.section import groups_of
 
 FILE = """
 [model]
@@ -33,7 +34,7 @@ def path(tmp_path):
 def test_package_holds_the_group_and_its_key(path):
     made = draft(load_config(path), {})
     assert [(i.name, i.dtype) for i in made.inputs] == [("age", "float32"), ("item", "int64"), ("user_id", "int64")]
-    (group,) = made.online_features
+    (group,) = groups_of(made)
     assert (group.name, group.features[0].input, group.features[0].default) == ("user", "age", 30)
     assert [i.name for i in made.read_inputs] == ["age", "item"]
 
@@ -62,7 +63,7 @@ def test_online_feature_fills_the_column_of_a_sequence(path, feature, more):
         "features.item.side='item'",
     ]
     made = draft(load_config(path, [*changes, *more]), {})
-    assert [f.input for f in made.online_features[0].features] == ["history.item"]
+    assert [f.input for f in groups_of(made)[0].features] == ["history.item"]
     assert made.expected_inputs(["item", "user_id"]) == [i for i in made.inputs if i.name != "history.item"]
 
 

@@ -10,6 +10,7 @@ from freshet_serving.models.data.source import Field
 from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.online_features.section import groups_of
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import UNREAD
 
@@ -142,7 +143,7 @@ def test_times_that_the_network_does_not_read_may_be_left_out():
         file = FILE | {"model": FILE["model"] | {"arch": arch}, "online_features": online}
         manifest = draft(parse_config(file | {"sequences": {"history": history}}), {})
         inputs[arch] = [i.name for i in manifest.inputs if i.ragged]
-        filled[arch] = [f.input for group in manifest.online_features for f in group.features]
+        filled[arch] = [f.input for group in groups_of(manifest) for f in group.features]
         assert manifest.sequences[0].inputs == inputs[arch]
         assert manifest.sequences[0].time == ("history.time" if arch == "hstu" else "")
         optional[arch] = [name for name, filler in manifest.fillers.items() if filler.kind == UNREAD]

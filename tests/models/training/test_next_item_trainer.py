@@ -10,6 +10,7 @@ from freshet_serving.models.training import next_item_step
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.extensions.online_features.section import groups_of
 from freshet_serving.processor.package import ItemRanking
 from tests.models.training.next_item_logs import next_config
 
@@ -59,7 +60,7 @@ def test_histories_that_a_store_has_are_learned_alike(tmp_path):
     }
     for group in ({}, {"user": section}):
         trainer = make_trainer(tmp_path, online_features=group)
-        assert len(trainer.manifest.online_features) == len(group)
+        assert len(groups_of(trainer.manifest)) == len(group)
         learned.append([trainer.learn(histories([1, 2, 3], [4, 5])) for _ in range(2)])
     assert learned[0] == learned[1]
 

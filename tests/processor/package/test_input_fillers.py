@@ -1,66 +1,16 @@
-from dataclasses import replace
+"""Who fills which input, and which a request has to have."""
 
-import pytest
+from freshet_serving.processor.package.input_fillers import UNREAD, InputFiller, input_fillers, missing_input
 
-from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.online_features.group_sections import parse_group
-from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD, InputFiller
-from freshet_serving.processor.package.manifest import Manifest, validate
-from tests.support import packages
-from tests.support.looked_up import FILLED, HASHES, manifest
+BY_USER = InputFiller("looked-up values", "user", ("user_id", "shop"))
 
 
-def plain(section=HASHES):
-    return replace(manifest(section=section), executables=[])
+def test_keys_that_the_model_does_not_read_may_be_absent():
+    fillers = input_fillers({"age": BY_USER}, (), {"age", "shop"})
+    assert fillers == {"age": BY_USER, "user_id": InputFiller(UNREAD, "", ())}
 
 
-def test_group_fills_inputs_and_unread_key_may_be_absent():
-    filled = {name: InputFiller(ONLINE, "user", ("user_id",)) for name in FILLED}
-    assert manifest().fillers == filled | {"user_id": InputFiller(UNREAD, "", ())}
-
-
-def test_a_key_that_the_model_reads_has_to_be_sent():
-    by_item = manifest(section=HASHES | {"key": "user"})
-    assert set(by_item.fillers) == set(FILLED)
-
-
-def test_file_holds_groups_only_if_there_are_some():
-    made = plain()
-    read = Manifest.from_json(made.to_json())
-    assert (read.online_features, read.fillers) == (made.online_features, made.fillers)
-    assert b"online_features" not in replace(packages.manifest(), executables=[]).to_json()
-    assert b"fillers" not in made.to_json()
-
-
-def test_only_the_inputs_that_nobody_fills_are_expected():
-    assert [i.name for i in manifest().expected_inputs(())] == ["user", "f2", "f3"]
-    assert [i.name for i in manifest().expected_inputs({"f0"})] == ["user", "f0", "f2", "f3"]
-    assert packages.manifest().expected_inputs(()) == packages.manifest().inputs
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        (HASHES | {"key": "user_ids"}, r"online_features\[user\]: the key 'user_ids' is not among manifest.inputs"),
-        (HASHES | {"key": "f2"}, r"the key 'f2': expected one int64 a row, which has one value of float32"),
-        (HASHES | {"key": "f0"}, r"the key 'f0' is filled by a feature itself"),
-        (HASHES | {"names": {"f1": "f9"}}, r"the input 'f9' is not among manifest.inputs"),
-        (HASHES | {"names": {"tags": "f2"}}, r"type string_list does not fill the input 'f2', which has one value"),
-        (
-            HASHES | {"names": {"f0": "user"}},
-            r"type double does not fill the input 'user', which has one value of int64",
-        ),
-    ],
-)
-def test_groups_that_do_not_fit_are_refused_by_name(section, message):
-    made = plain(section)
-    with pytest.raises(BadInput, match=message):
-        validate(made)
-
-
-def test_two_groups_share_no_input_and_no_name():
-    groups = [parse_group("user", HASHES), parse_group("other", HASHES)]
-    with pytest.raises(BadInput, match=r"online_features\[user\]: the input 'tags' is filled by two features"):
-        validate(replace(plain(), online_features=groups))
-    with pytest.raises(BadInput, match=r"online_features\[user\]: expected every name once"):
-        validate(replace(plain(), online_features=groups[:1] * 2))
+def test_missing_input_is_told_by_what_could_fill_it():
+    error = missing_input("age", {"age": BY_USER}, {"shop"})
+    assert str(error) == "input 'age' is missing: expected it, or 'user_id', by which looked-up values 'user' fill it"
+    assert str(missing_input("sex", {"age": BY_USER}, ())) == "input 'sex' is missing"

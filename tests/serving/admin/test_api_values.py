@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.engine import PredictRequest
-from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
+from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.processor.engines import processors, publish
 from tests.serving.admin.fakes import Client

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.engine import PredictRequest
+from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.serving.admin.api import create_admin
 from freshet_serving.serving.admin.authorization import SHOWS_FEATURES
 from freshet_serving.serving.admin.explain_route import WAITING, ExplainSettings

@@ -1,0 +1,74 @@
+"""Open the online stores that a server is configured with; redis-py is imported only if there is one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.online_features.online_store import OpenStore
+from freshet_serving.processor.extensions.online_features.section import groups_of
+from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings, parse_store
+from freshet_serving.processor.extras import needed
+from freshet_serving.processor.features.input_lookup import InputLookup
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import InputStores
+
+
+def open_stores(settings: Iterable[OnlineStoreSettings], clock: Clock) -> dict[str, OpenStore]:
+    """Open stores; returns at once, also if they cannot be reached. A process that forks opens them after the fork.
+
+    Args:
+        settings: Their settings.
+        clock: The clock.
+
+    Returns:
+        The stores by name; the caller closes them.
+
+    Raises:
+        BadInput: redis-py is not installed, or two stores have one name.
+    """
+    settings = list(settings)
+    # Before the first is opened: its thread would try to connect for as long as the process lives.
+    for name, count in Counter(one.name for one in settings).items():
+        if count > 1:
+            raise BadInput(f"online_stores.{name}: expected a store once, got it {count} times")
+    stores: dict[str, OpenStore] = {}
+    for one in settings:
+        with needed("an online store"):
+            from freshet_serving.processor.extensions.online_features.redis_store import RedisOnlineStore
+        stores[one.name] = OpenStore(RedisOnlineStore(one, clock), one.cache_ttl_s, one.cache_bytes)
+    return stores
+
+
+class OnlineLookups:
+    """The online stores of one process, and lookups in them (processor.features.input_lookup.InputLookups)."""
+
+    def __init__(self, settings: Iterable[OnlineStoreSettings | Mapping[str, Any]], clock: Clock) -> None:
+        """Open the stores, as open_stores() does.
+
+        Args:
+            settings: Their settings, or mappings of the fields of these.
+            clock: The clock.
+        """
+        known = [one if isinstance(one, OnlineStoreSettings) else OnlineStoreSettings(**one) for one in settings]
+        self._stores, self._clock = open_stores(known, clock), clock
+
+    def of(self, manifest: Manifest) -> InputLookup | None:
+        """Return what fills inputs of a version; None if it has no online features."""
+        if not groups_of(manifest):
+            return None
+        # Most servers have no such version.
+        from freshet_serving.processor.extensions.online_features.feature_lookup import FeatureLookup
+
+        return FeatureLookup(manifest, self._stores, self._clock)
+
+    def close(self) -> None:
+        """Close the stores."""
+        for opened in self._stores.values():
+            opened.store.close()
+
+
+STORES = InputStores(parse_store, OnlineLookups)

@@ -1,0 +1,141 @@
+"""What looks up, outside of the process, the inputs that a request leaves out, before it is bound to a plan.
+
+Invariants
+- A replica has at most one lookup, made when it is opened: a request asks for no extension.
+- find() says what a request leaves out, once; peek() fills it from memory and never waits, so an event loop may call
+  it; fill() may wait for a store, and belongs on another thread.
+- What a request sends wins: a lookup adds absent inputs only.
+
+The extension that has the stores implements it (processor.ports.InputStores); without one nothing is looked up, and
+who configures a store is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import first_of
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import ENGINE, InputStores, missing
+
+ONLINE_STORES, EXTENSION = "online_stores", "online_features"
+
+
+class FilledInputs(NamedTuple):
+    """A request's inputs after the lookup.
+
+    Attributes:
+        inputs: All inputs, those that were sent and those that were looked up.
+        looked_up: Those that were looked up, as they are used.
+        defaulted: Those of them with a default in at least one row, and why, in lower case.
+    """
+
+    inputs: Mapping[str, Column]
+    looked_up: Mapping[str, Column]
+    defaulted: Mapping[str, str]
+
+
+class InputLookup(Protocol):
+    """Fills inputs of one version's requests. Thread-safe."""
+
+    def find(self, inputs: Mapping[str, Column]) -> Any:
+        """Return what a request leaves out, for peek() and fill().
+
+        Args:
+            inputs: The inputs that it sends.
+
+        Raises:
+            BadInput: A key is not one, or this server does not have the store.
+        """
+
+    def peek(self, inputs: Mapping[str, Column], left_out: Any) -> FilledInputs | None:
+        """Add what a request leaves out, from memory; return None if a store would have to be asked.
+
+        Args:
+            inputs: The inputs that it sends.
+            left_out: What find() returned for them.
+        """
+
+    def fill(self, inputs: Mapping[str, Column], end_s: float = ..., left_out: Any = None) -> FilledInputs:
+        """Add what a request leaves out.
+
+        Args:
+            inputs: The inputs that it sends.
+            end_s: The request's deadline, on the clock's now_s().
+            left_out: What find() of any lookup returned for them, if it was called.
+
+        Raises:
+            BadInput: A key is not one, or this server does not have the store.
+        """
+
+    def counts(self) -> dict[str, Any]:
+        """Return the counters since the start, numbers and objects of numbers as JSON has them."""
+
+
+class InputLookups(Protocol):
+    """The stores of one process."""
+
+    def of(self, manifest: Manifest) -> InputLookup | None:
+        """Return what fills inputs of a version; None if it needs no store."""
+
+    def close(self) -> None:
+        """Close the stores."""
+
+
+class NoLookups:
+    """The lookups of a process without stores."""
+
+    def of(self, manifest: Manifest) -> InputLookup | None:
+        """Return None."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+NO_LOOKUPS: InputLookups = NoLookups()
+
+
+def input_stores() -> InputStores | None:
+    """Return what parses and opens online stores; None if there is no such extension."""
+    make = ENGINE.get("input_stores", ONLINE_STORES)
+    return None if make is None else make()
+
+
+def parse_stores(sections: Mapping[str, Any]) -> list[Any]:
+    """Return the settings of stores.
+
+    Args:
+        sections: By the store's name, its address, or its section of the server's file.
+
+    Raises:
+        BadInput: An option does not fit, or nothing here has online stores.
+    """
+    if not sections:
+        return []
+    stores = input_stores()
+    if stores is None:
+        raise missing(f"{ONLINE_STORES}.{first_of(sections)[:64]}", EXTENSION)
+    return [stores.parse(name, section) for name, section in sections.items()]
+
+
+def open_lookups(settings: Sequence[Any], clock: Clock) -> InputLookups:
+    """Open a process' stores; returns at once, also if they cannot be reached.
+
+    Args:
+        settings: What parse_stores() returned, or mappings of the fields of it.
+        clock: The clock.
+
+    Raises:
+        BadInput: A library is not installed, two stores have one name, or nothing here has online stores.
+    """
+    stores = input_stores()
+    if stores is not None:
+        lookups: InputLookups = stores.open(settings, clock)
+        return lookups
+    if settings:
+        raise missing(ONLINE_STORES, EXTENSION)
+    return NO_LOOKUPS

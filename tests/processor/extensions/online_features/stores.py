@@ -1,0 +1,72 @@
+"""An online store that is a dictionary, with what can go wrong in one."""
+
+import math
+
+import numpy as np
+
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.extensions.online_features.group_sections import parse_group
+from freshet_serving.processor.extensions.online_features.online_store import Loss, OpenStore
+from freshet_serving.processor.extensions.online_features.reader import OnlineFeatures
+
+
+class MemoryStore:
+    """An OnlineStore in memory: hashes, losses by key, and one loss for all that it is asked while `down`."""
+
+    def __init__(self):
+        self.hashes, self.losses, self.down = {}, {}, None
+        self.fetches = []
+        self.closed = False
+
+    def fetch(self, reads, end_s):
+        self.fetches.append((list(reads), end_s))
+        if self.down is not None:
+            return [self.down] * len(reads)
+        return [
+            self.losses.get(read.key) or [self.hashes.get(read.key, {}).get(field) for field in read.fields]
+            for read in reads
+        ]
+
+    def close(self):
+        self.closed = True
+
+
+HASHES = {
+    "key": "user_id",
+    "format": "hash",
+    "features": ["age", "tags"],
+    "types": {"age": "int64", "tags": "string_list"},
+    "timeout_ms": 50,
+}
+
+
+def opened(store, ttl_s=10.0, nbytes=1 << 20):
+    return {"main": OpenStore(store, ttl_s, nbytes)}
+
+
+def features_of(store, clock, section=HASHES, ttl_s=10.0, **defaults):
+    return OnlineFeatures([parse_group("user", section)], opened(store, ttl_s), defaults, clock)
+
+
+def read(features, entities, end_s=math.inf):
+    return features.read(features.keys_of(entities), end_s)
+
+
+def peek(features, entities):
+    return features.peek(features.keys_of(entities))
+
+
+def users(*ids):
+    return {"user_id": np.array(ids, np.int64)}
+
+
+def plain(column):
+    """A column as Python values."""
+    values = column.values
+    if hasattr(values, "row_splits"):
+        flat = values.values.tolist()
+        return [flat[a:b] for a, b in zip(values.row_splits, values.row_splits[1:])]
+    return values.tolist()
+
+
+__all__ = ["HASHES", "Loss", "MemoryStore", "Strings", "features_of", "opened", "plain", "users"]
