@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.commands.fleet_comparison import ReplicaStatus, ReplicaVersion, compare, read_report
+from freshet_serving.serving.extensions.fleet.fleet_comparison import (
+    ReplicaStatus,
+    ReplicaVersion,
+    compare,
+    read_report,
+)
 
 CHAIN = {"state": "CURRENT", "reason": "", "digest": "d7", "records": 7, "next_step": 8, "behind": 0}
 

@@ -3,10 +3,10 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.commands.fleet_command import table
-from freshet_serving.serving.commands.fleet_comparison import compare, read_report
-from freshet_serving.serving.commands.fleet_trainers import TrainerStatus, read_trainer, trainer_line
-from tests.serving.commands.test_fleet_comparison import served
+from freshet_serving.serving.extensions.fleet.fleet_command import table
+from freshet_serving.serving.extensions.fleet.fleet_comparison import compare, read_report
+from freshet_serving.serving.extensions.fleet.fleet_trainers import TrainerStatus, read_trainer, trainer_line
+from tests.serving.extensions.fleet.test_fleet_comparison import served
 
 RUNNING = {"state": "running", "age_s": 3.0, "rows_per_s": 1310.4, "problem": ""}
 SILENT = {"state": "running", "age_s": 660.0, "rows_per_s": 1310.4, "problem": "trainer silent for 11 min"}

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.commands import fleet_polling
-from freshet_serving.serving.commands.fleet_polling import AdminAddress, check_token, poll_all, resolve
-from tests.serving.commands.test_fleet_comparison import served
+from freshet_serving.serving.extensions.fleet import fleet_polling
+from freshet_serving.serving.extensions.fleet.fleet_polling import AdminAddress, check_token, poll_all, resolve
+from tests.serving.extensions.fleet.test_fleet_comparison import served
 
 GOOD = json.dumps({"ready": True, "models": {"ctr": {"served": {"3": served()}}}}).encode()
 

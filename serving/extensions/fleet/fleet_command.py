@@ -11,7 +11,7 @@ import typer
 from freshet_serving.serving.commands.delta_commands import TokenOption
 
 if TYPE_CHECKING:
-    from freshet_serving.serving.commands.fleet_comparison import FleetReport, VersionComparison
+    from freshet_serving.serving.extensions.fleet.fleet_comparison import FleetReport, VersionComparison
 
 HEADINGS = ("replica", "ready", "model", "generation", "digest", "behind", "stale", "state")
 RIGHT = ("behind", "stale")
@@ -83,8 +83,8 @@ def _poller(
     """Return a function that polls the fleet once; it resolves the service's addresses again each time."""
     import asyncio
 
-    from freshet_serving.serving.commands.fleet_comparison import ReplicaStatus, compare
-    from freshet_serving.serving.commands.fleet_polling import AdminAddress, check_token, poll_all, resolve
+    from freshet_serving.serving.extensions.fleet.fleet_comparison import ReplicaStatus, compare
+    from freshet_serving.serving.extensions.fleet.fleet_polling import AdminAddress, check_token, poll_all, resolve
 
     check_token(token)
     given = [AdminAddress.parse(text) for text in dict.fromkeys(replicas)]
@@ -104,7 +104,7 @@ def _poller(
 
 def table(report: FleetReport) -> str:
     """Format a report as text: a row for each version of each replica, then the problems, then the trainers."""
-    from freshet_serving.serving.commands.fleet_trainers import trainer_line
+    from freshet_serving.serving.extensions.fleet.fleet_trainers import trainer_line
 
     rows: list[tuple[str, ...]] = [HEADINGS]
     listed = {line.where for line in report.lines}

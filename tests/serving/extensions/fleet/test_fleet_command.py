@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.commands import fleet_command, fleet_polling
 from freshet_serving.serving.commands.cli import app
+from freshet_serving.serving.extensions.fleet import fleet_command, fleet_polling
 from tests.serving.commands.running import run
-from tests.serving.commands.test_fleet_comparison import said
+from tests.serving.extensions.fleet.test_fleet_comparison import said
 
 WELL = """\
 replica  ready  model  generation  digest  behind   stale  state

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from freshet_serving.processor.errors import BadInput, FreshetError, printable
 from freshet_serving.serving.commands.admin_client import admin_context
-from freshet_serving.serving.commands.fleet_comparison import ReplicaStatus, read_report
+from freshet_serving.serving.extensions.fleet.fleet_comparison import ReplicaStatus, read_report
 
 MAX_REPLY_NBYTES, MAX_HEAD_NBYTES = 4 << 20, 1 << 16
 AT_ONCE, MOST = 64, 1024
