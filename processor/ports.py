@@ -27,7 +27,7 @@ import importlib.util
 import os
 import pkgutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -98,13 +98,14 @@ class Extensions(Generic[E]):
         True
     """
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, below: Extensions[Any] | None = None) -> None:
         """Take a package whose folders are extensions; nothing is imported before the first question.
 
         Args:
             package: Name of the package; there are no extensions if it does not exist.
+            below: Extensions that these may require too.
         """
-        self._package = package
+        self._package, self._below = package, below
         self._lock = threading.Lock()
         self._known: dict[str, E] | None = None
 
@@ -116,7 +117,7 @@ class Extensions(Generic[E]):
         """
         with self._lock:
             if self._known is None:
-                self._known = _found(self._package)
+                self._known = _found(self._package, self._below.all() if self._below else {})
         return self._known
 
     def offers(self, part: str) -> Mapping[str, Any]:
@@ -149,8 +150,13 @@ def missing(subject: str, extension: str) -> BadInput:
     return BadInput(f"{subject} needs the extension {extension[:64]!r}: {why}")
 
 
-def _found(package: str) -> dict[str, Any]:
-    """Import the extensions of a package."""
+def _found(package: str, below: Collection[str]) -> dict[str, Any]:
+    """Import the extensions of a package.
+
+    Args:
+        package: Name of the package.
+        below: Names of further extensions that they may require, those of the same names among them.
+    """
     if importlib.util.find_spec(package) is None:
         return {}
     folders = [m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__) if m.ispkg]
@@ -160,7 +166,7 @@ def _found(package: str) -> dict[str, Any]:
     taken: dict[tuple[str, str], str] = {}
     for name, module in modules.items():
         for other in module.REQUIRES:
-            if other not in modules:
+            if other not in below and (other not in modules or other == name):
                 raise missing(f"extension {name!r}", other)
         for part in fields(module.EXTENSION):
             offered = getattr(module.EXTENSION, part.name)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from freshet_serving.processor.ports import Extensions
+from freshet_serving.processor.ports import ENGINE, Extensions
+
+
+class Routes(Protocol):
+    """Routes of the admin port."""
+
+    def add_to(self, app: Any) -> None:
+        """Add the routes to a FastAPI application."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +23,12 @@ class ServerExtension:
     Attributes:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
             arguments.
+        admin_routes: Routes of the admin port, by the last part of their path, from serving.server_parts.ServerParts.
     """
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    admin_routes: Mapping[str, Callable[[Any], Routes]] = field(default_factory=dict)
 
 
-SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions")
+SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions", ENGINE)
 """The extensions of the server."""

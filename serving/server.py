@@ -44,7 +44,6 @@ from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.serving.access.credentials import ADMIN_PLACE, DATA_PLACE, AccessControl, CredentialFiles
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.admin.api import MAX_DELTA_NBYTES, create_admin
-from freshet_serving.serving.admin.explain_route import ExplainSettings
 from freshet_serving.serving.data_ports import DataPorts
 from freshet_serving.serving.front.model_control import ModelControl
 from freshet_serving.serving.front.resource_limits import BodyMemory, ConnectionLimits, raise_descriptor_limit
@@ -54,8 +53,10 @@ from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.loading.auto_import import AutoImporter
 from freshet_serving.serving.loading.priority import low_priority_pool, lower_priority
 from freshet_serving.serving.loading.watcher import Watcher
+from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.server_parts import ServerParts
 from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog
 from freshet_serving.serving.telemetry.live_samples import LiveSamples
 from freshet_serving.serving.telemetry.metrics import Metrics
@@ -193,6 +194,16 @@ class Server:
             self._supervise(data, version, fork_server)
         self._live = LiveSamples(self._lifecycle, self._metrics)
         self._metrics.own.source(self._credentials.counters)
+        parts = ServerParts(
+            config,
+            self._layout.workers,
+            self._lifecycle,
+            self._metrics,
+            self._live,
+            self._access,
+            self.http_address,
+            self._bulk,
+        )
         guarded = create_admin(
             self._lifecycle,
             self._metrics,
@@ -202,7 +213,8 @@ class Server:
             live=self._live,
             data_address=self.http_address,
             tls=bool(config.tls_cert),
-            explain=ExplainSettings(config.record, RequestLimits.of(config), self._layout.workers, config.stores()),
+            recordings=config.record,
+            routes={name: make(parts) for name, make in SERVER.offers("admin_routes").items()},
         )
         connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
         tls = self._access.certificates if config.tls_cert else None

@@ -23,7 +23,6 @@ table_analysis      inspect --tables
 inspection          inspect, and the output of delta list
 graph_description   subgraphs and their work, for inspect
 join_command        join
-explain_command     explain
 extension_commands  subcommands of extensions, each in its place of --help
 usage_errors        command-line errors as one line
 system_errors       what the system refuses, as one line

@@ -18,7 +18,6 @@ from freshet_serving.serving.commands.convert_command import convert
 from freshet_serving.serving.commands.delta_commands import delta_app
 from freshet_serving.serving.commands.demo import demo
 from freshet_serving.serving.commands.evaluate_command import evaluate
-from freshet_serving.serving.commands.explain_command import explain
 from freshet_serving.serving.commands.extension_commands import ExtensibleGroup
 from freshet_serving.serving.commands.import_command import import_command
 from freshet_serving.serving.commands.inspection import inspect
@@ -61,7 +60,6 @@ def freshet(
 
 app.command(cls=ServeCommand)(serve)
 app.command()(inspect)
-app.command()(explain)
 app.command()(train)
 app.command()(join)
 app.command()(evaluate)

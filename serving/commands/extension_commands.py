@@ -26,7 +26,7 @@ class Place(NamedTuple):
     after: str
 
 
-PLACES = {"fleet": Place("fleet", after="rollback")}
+PLACES = {"explain": Place("explaining", after="inspect"), "fleet": Place("fleet", after="rollback")}
 """Commands of Freshet's own extensions; --help lists those of others last."""
 
 

@@ -3,8 +3,8 @@
 How to use it: docs/how-to/explain-predictions.md.
 
 Threads: the admin port's event loop reads the body and waits; a thread, at low priority if there are several workers,
-does the rest (processor.explaining.explanation). One explanation is made at a time and WAITING more may wait; further
-ones are refused. So explanations take at most one of the threads that apply large deltas.
+does the rest (processor.extensions.explaining.explanation). One explanation is made at a time and WAITING more may
+wait; further ones are refused. So explanations take at most one of the threads that apply large deltas.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
 from pydantic import Field
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound, Overloaded
-from freshet_serving.processor.explaining.explanation import Explainer, GenerationRef
-from freshet_serving.processor.explaining.scoring_process import ScoringProcess
+from freshet_serving.processor.extensions.explaining.explanation import Explainer, GenerationRef
+from freshet_serving.processor.extensions.explaining.scoring_process import ScoringProcess
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
@@ -37,10 +39,14 @@ from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.timeline import MOST, UNDONE
 from freshet_serving.serving.access.access_guard import Forbidden
 from freshet_serving.serving.access.scopes import FEATURES
-from freshet_serving.serving.admin.validation import StrictModel, validated
+from freshet_serving.serving.admin.admin_bodies import Name, documented, json_reply, read_whole
+from freshet_serving.serving.admin.authorization import SHOWS_FEATURES
 from freshet_serving.serving.codecs import tfs_rest
+from freshet_serving.serving.codecs.validation import StrictModel, validated
 from freshet_serving.serving.codecs.wire import load_json
 from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.serve_config import ServeConfig
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.host import ModelHost
@@ -68,6 +74,16 @@ class ExplainSettings(NamedTuple):
     workers: int = 1
     online_stores: Sequence[OnlineStoreSettings] = ()
 
+    @classmethod
+    def of(cls, config: ServeConfig, workers: int) -> ExplainSettings:
+        """Return the settings of a server.
+
+        Args:
+            config: Its options.
+            workers: Number of processes that answer.
+        """
+        return cls(config.record, RequestLimits.of(config), workers, config.stores())
+
 
 class ExplainRequest(StrictModel):
     """Options of an explanation, beside the request itself: `inputs` or `instances` as :predict takes them."""
@@ -81,6 +97,39 @@ class ExplainRequest(StrictModel):
     generation: str | None = Field(None, max_length=40, description="Generation to explain the score of, such as 3.16.")
     against: str | None = Field(None, max_length=40, description="Second generation, to compare with.")
     vectors: bool = Field(False, description="Also return the embedding rows.")
+
+
+class ExplainRoute:
+    """The route of explanations."""
+
+    def __init__(
+        self,
+        lifecycle: Availability[ModelHost],
+        settings: ExplainSettings | None = None,
+        bulk: Executor | None = None,
+    ) -> None:
+        """Set up the explanations.
+
+        Args:
+            lifecycle: Says whether the models are available.
+            settings: Settings of the server; those of one process without recordings if None.
+            bulk: Runs explanations; None for the loop's default threads.
+        """
+        self._lifecycle, self._explanations = lifecycle, Explanations(settings or ExplainSettings(), bulk)
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add the route."""
+        app.post("/admin/models/{name}/explain", openapi_extra=documented(ExplainRequest))(self.explain)
+
+    async def explain(self, name: Name, request: Request) -> Response:
+        """Explain the score of one row: its features, embedding rows and executable.
+
+        With `against` the reply also explains the score under a second generation and compares the two.
+        """
+        processor = self._lifecycle.processor()
+        body = await read_whole(request, MAX_EXPLAIN_NBYTES)
+        shows = request.scope.get(SHOWS_FEATURES, True)
+        return json_reply(await self._explanations.answer(processor, name, body, shows))
 
 
 class Explanations:

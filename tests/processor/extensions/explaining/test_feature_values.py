@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.explaining.feature_values import MAX_TEXT, feature_values
+from freshet_serving.processor.extensions.explaining.feature_values import MAX_TEXT, feature_values
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry

@@ -12,7 +12,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.serving.admin.api import create_admin
 from freshet_serving.serving.admin.authorization import SHOWS_FEATURES
-from freshet_serving.serving.admin.explain_route import WAITING, ExplainSettings
+from freshet_serving.serving.extensions.explaining.explain_route import WAITING, ExplainRoute, ExplainSettings
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.processor.engines import USERS, processors, publish
@@ -29,7 +29,8 @@ class Asking:
     def __init__(self, processor, **settings):
         lifecycle = Lifecycle()
         lifecycle.open(processor.host)
-        self.app = create_admin(lifecycle, Metrics(lifecycle), explain=ExplainSettings(**settings))
+        route = ExplainRoute(lifecycle, ExplainSettings(**settings))
+        self.app = create_admin(lifecycle, Metrics(lifecycle), routes={"explain": route})
 
     def __call__(self, path=ROUTE, **request):
         return asyncio.run(self.ask(path, **request))
@@ -168,7 +169,7 @@ def test_bytes_that_are_not_a_request_are_refused(ask):
 def test_row_with_too_many_ids_is_refused(ask, monkeypatch):
     many = {**REQUEST, "tags": [["a"] * 5000, []]}
     assert ask(json={"inputs": many}).status_code == 200, "three of a list count, and are read"
-    monkeypatch.setattr("freshet_serving.processor.explaining.explanation.MAX_IDS", 2)
+    monkeypatch.setattr("freshet_serving.processor.extensions.explaining.explanation.MAX_IDS", 2)
     assert "expected a row of at most 2 ids, got 4" in error_of(ask(json={"inputs": many}), 413)
 
 
@@ -210,7 +211,7 @@ def test_one_explanation_runs_at_a_time_and_few_wait(ask, monkeypatch):
         running.pop()
         return {}
 
-    monkeypatch.setattr("freshet_serving.serving.admin.explain_route.Explanations._explain", slow)
+    monkeypatch.setattr("freshet_serving.serving.extensions.explaining.explain_route.Explanations._explain", slow)
 
     async def crowd():
         asked = [asyncio.ensure_future(ask.ask(json={})) for _ in range(WAITING + 3)]

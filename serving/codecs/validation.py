@@ -1,4 +1,4 @@
-"""Validate JSON bodies of the admin port strictly; errors name the field and the expected value."""
+"""Validate JSON documents strictly; errors name the field and the expected value."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Explain one row of a request: its lookups, its score, and the same under another generation.
 
 Everything is read and computed outside the request path: in the caller's thread, in the process that writes (with
-several workers their supervisor), by an executable that is opened for it (processor.explaining.spare_executable). It
-involves no session, no replica and no pin, and none of it is counted. A supervisor runs no native code of a backend
-itself: it has a process for that (processor.explaining.scoring_process).
+several workers their supervisor), by an executable that is opened for it (spare_executable). It involves no session, no
+replica and no pin, and none of it is counted. A supervisor runs no native code of a backend itself: it has a process
+for that (scoring_process).
 
 Invariants
 - A generation is read at one moment, under the version's lock: no delta comes in between, and rows that the undo log
@@ -13,7 +13,7 @@ Invariants
 
 Costs: under the lock some microseconds per id; after it one run of a bucket for the score and, where two generations
 are compared, one for as many features as the bucket has rows. A history costs a row for each of its events
-(processor.explaining.event_effects).
+(event_effects).
 
 Rejected: tables in a row store (the supervisor never queries it), and with several workers versions with a stage, whose
 library only workers load.
@@ -39,10 +39,10 @@ from numpy.typing import NDArray
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
-from freshet_serving.processor.explaining.event_effects import event_effects
-from freshet_serving.processor.explaining.feature_values import FeatureValues, feature_values
-from freshet_serving.processor.explaining.movers import ScoredRow, changes, comparable, movers
-from freshet_serving.processor.explaining.spare_executable import Score, ScoringPath, SpareExecutables
+from freshet_serving.processor.extensions.explaining.event_effects import event_effects
+from freshet_serving.processor.extensions.explaining.feature_values import FeatureValues, feature_values
+from freshet_serving.processor.extensions.explaining.movers import ScoredRow, changes, comparable, movers
+from freshet_serving.processor.extensions.explaining.spare_executable import Score, ScoringPath, SpareExecutables
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan

@@ -5,8 +5,8 @@ import gc
 import numpy as np
 import pytest
 
-from freshet_serving.processor.explaining import spare_executable
-from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
+from freshet_serving.processor.extensions.explaining import spare_executable
+from freshet_serving.processor.extensions.explaining.spare_executable import ScoringPath, SpareExecutables
 from freshet_serving.processor.package.subgraphs import SCORE
 from freshet_serving.processor.repository.version import VersionReader
 from tests.processor.backends.artefacts import WIDTH, expected

@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from freshet_serving.processor.explaining.explanation import DELTA, FILE, NOWHERE, REMOVED, RowOrigin, row_origins
+from freshet_serving.processor.extensions.explaining.explanation import (
+    DELTA,
+    FILE,
+    NOWHERE,
+    REMOVED,
+    RowOrigin,
+    row_origins,
+)
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable

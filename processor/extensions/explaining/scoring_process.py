@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor import errors
 from freshet_serving.processor.backends import Weights, weights_hash
 from freshet_serving.processor.errors import FreshetError, NotReady, first_of
-from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables, SpareRun
+from freshet_serving.processor.extensions.explaining.spare_executable import ScoringPath, SpareExecutables, SpareRun
 from freshet_serving.processor.package import Manifest, Tensors, crc32, parse_tensors, write_tensors
 from freshet_serving.processor.repository import VersionReader
 from freshet_serving.processor.running.given_rows import Tensors as Inputs
@@ -63,7 +63,7 @@ class ScoringProcess:
         self._end: Callable[[], object] = lambda: None
 
     def score(self, files: VersionReader, way: ScoringPath, dense: Weights, inputs: Inputs) -> SpareRun:
-        """Score rows in the process (processor.explaining.spare_executable.Score), starting it if necessary.
+        """Score rows in the process (spare_executable.Score), starting it if necessary.
 
         Args:
             files: The version's files.
@@ -110,7 +110,7 @@ class ScoringProcess:
     def _start(self) -> socket.socket:
         mine, theirs = socket.socketpair()
         mine.settimeout(ANSWER_S)
-        command = [sys.executable, "-P", "-m", "freshet_serving.processor.explaining", str(theirs.fileno())]
+        command = [sys.executable, "-P", "-m", "freshet_serving.processor.extensions.explaining", str(theirs.fileno())]
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         with theirs:
             process = subprocess.Popen(

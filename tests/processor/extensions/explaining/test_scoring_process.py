@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.errors import Corrupt, NotReady
-from freshet_serving.processor.explaining import scoring_process
-from freshet_serving.processor.explaining.scoring_process import ScoringProcess
-from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
+from freshet_serving.processor.extensions.explaining import scoring_process
+from freshet_serving.processor.extensions.explaining.scoring_process import ScoringProcess
+from freshet_serving.processor.extensions.explaining.spare_executable import ScoringPath, SpareExecutables
 from freshet_serving.processor.repository.version import VersionReader
 from tests.processor.backends.artefacts import WIDTH
 from tests.support.packages import make_weights, write_package
@@ -93,7 +93,7 @@ def test_unresponsive_scoring_process_is_killed(files, process, monkeypatch):
 
 IDLE = """
 import sys
-from freshet_serving.processor.explaining import scoring_process
+from freshet_serving.processor.extensions.explaining import scoring_process
 
 scoring_process.IDLE_S = 0.05
 sys.exit(scoring_process.main(int(sys.argv[1])))
@@ -117,6 +117,6 @@ def test_scoring_process_ends_when_idle_or_when_its_parent_dies(files):
 
 def test_scoring_process_imports_no_kernels_and_no_server(files):
     modules = "{'numba', 'fastapi', 'pyarrow'} & set(sys.modules)"
-    code = f"import sys, freshet_serving.processor.explaining.scoring_process; print(sorted({modules}))"
+    code = f"import sys, freshet_serving.processor.extensions.explaining.scoring_process; print(sorted({modules}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"

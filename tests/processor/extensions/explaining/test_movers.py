@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.explaining import movers as module
-from freshet_serving.processor.explaining.movers import ScoredRow, comparable, movers
+from freshet_serving.processor.extensions.explaining import movers as module
+from freshet_serving.processor.extensions.explaining.movers import ScoredRow, comparable, movers
 from freshet_serving.processor.package import SequenceColumn, SequenceEntry
 from freshet_serving.processor.package.manifest_entries import Output
 from tests.processor.backends.artefacts import WIDTH

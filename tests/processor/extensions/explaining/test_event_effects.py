@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.explaining import event_effects as module
-from freshet_serving.processor.explaining.event_effects import event_effects, without_event
+from freshet_serving.processor.extensions.explaining import event_effects as module
+from freshet_serving.processor.extensions.explaining.event_effects import event_effects, without_event
 from freshet_serving.processor.package import SequenceColumn, SequenceEntry
 
 DIMS = {"h.item": 3, "h.action": 2}

@@ -1,7 +1,7 @@
 """Open executables of one bucket at a time, separately from those that answer requests, from the same files.
 
 Ownership: used by one thread at a time. What is opened is shared with nothing: no session's buffers, no replica's
-frame, no pin. A supervisor has it in a process of its own (processor.explaining.scoring_process).
+frame, no pin. A supervisor has it in a process of its own (scoring_process).
 
 The file that serves a bucket is chosen as for a replica (processor.running.opening), by the same checks in the same
 order; likewise whether float32 replaces a lower precision with these weights.

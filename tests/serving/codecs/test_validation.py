@@ -4,7 +4,7 @@ import pytest
 from pydantic import Field
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.admin.validation import StrictModel, validated
+from freshet_serving.serving.codecs.validation import StrictModel, validated
 
 
 class Sample(StrictModel):

@@ -8,4 +8,9 @@ movers            attributes a change of score to features, histories and dense 
 event_effects     attributes a score to the events of a history
 """
 
+from freshet_serving.processor.ports import Extension
+
 __all__ = ["explanation", "scoring_process"]
+
+REQUIRES = ()
+EXTENSION = Extension()

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.explaining.movers import changes, largest_change
+from freshet_serving.processor.extensions.explaining.movers import changes, largest_change
 from freshet_serving.processor.package import SequenceEntry
 
 MOST_EVENTS = 256

@@ -9,8 +9,8 @@ import pytest
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
-from freshet_serving.processor.explaining import explanation as module
-from freshet_serving.processor.explaining.explanation import Explainer, GenerationRef
+from freshet_serving.processor.extensions.explaining import explanation as module
+from freshet_serving.processor.extensions.explaining.explanation import Explainer, GenerationRef
 from freshet_serving.processor.package.manifest_entries import StageEntry, TableEntry
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
