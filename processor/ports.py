@@ -128,6 +128,14 @@ class Extensions(Generic[E]):
         """
         return {name: thing for extension in self.all().values() for name, thing in getattr(extension, part).items()}
 
+    def only(self, part: str) -> Any:
+        """Return a part that one extension at most offers, or None.
+
+        Args:
+            part: An attribute of what extensions offer that is None by default.
+        """
+        return next((one for known in self.all().values() if (one := getattr(known, part)) is not None), None)
+
     def get(self, part: str, name: str) -> Any:
         """Return what is offered under a name, or None.
 
@@ -170,10 +178,12 @@ def _found(package: str, below: Collection[str]) -> dict[str, Any]:
                 raise missing(f"extension {name!r}", other)
         for part in fields(module.EXTENSION):
             offered = getattr(module.EXTENSION, part.name)
-            for key in offered if isinstance(offered, Mapping) else ():
+            keys = offered if isinstance(offered, Mapping) else () if offered is None else ("",)
+            for key in keys:
                 first = taken.setdefault((part.name, key), name)
                 if first != name:
-                    raise BadInput(f"extensions {first!r} and {name!r} both offer {key!r} of {part.name}: remove one")
+                    same = f"{key!r} of {part.name}" if key else part.name
+                    raise BadInput(f"extensions {first!r} and {name!r} both offer {same}: remove one")
     return {name: module.EXTENSION for name, module in modules.items()}
 
 

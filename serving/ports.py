@@ -16,6 +16,19 @@ class Routes(Protocol):
         """Add the routes to a FastAPI application."""
 
 
+class Importer(Protocol):
+    """Brings models into the repository that are no packages. Used by one thread at a time, except for close()."""
+
+    def announce(self) -> list[str]:
+        """Return the models that readiness waits for."""
+
+    def poll(self) -> list[str]:
+        """Do what is due without blocking, and return lines for the log."""
+
+    def close(self) -> None:
+        """End what is running."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerExtension:
     """What an extension offers the server and the `freshet` command.
@@ -24,10 +37,12 @@ class ServerExtension:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
             arguments.
         admin_routes: Routes of the admin port, by the last part of their path, from serving.server_parts.ServerParts.
+        importer: The importer, from the options and the host of the models; None for none.
     """
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     admin_routes: Mapping[str, Callable[[Any], Routes]] = field(default_factory=dict)
+    importer: Callable[[Any, Any], Importer] | None = None
 
 
 SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions", ENGINE)

@@ -50,10 +50,10 @@ from freshet_serving.serving.front.resource_limits import BodyMemory, Connection
 from freshet_serving.serving.http.connection import HttpConnection
 from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, HttpPort, listen, new_loop, reserve
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.loading.auto_import import AutoImporter
 from freshet_serving.serving.loading.priority import low_priority_pool, lower_priority
+from freshet_serving.serving.loading.refused_sources import RefusedSources
 from freshet_serving.serving.loading.watcher import Watcher
-from freshet_serving.serving.ports import SERVER
+from freshet_serving.serving.ports import SERVER, Importer
 from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.server_parts import ServerParts
@@ -171,7 +171,7 @@ class Server:
         self._start_s = time.monotonic() if start_s is None else start_s
         self._lifecycle: Lifecycle[InProcessHost] | Lifecycle[WorkerPoolHost]
         self._watcher: Watcher | None = None
-        self._importer: AutoImporter | None = None
+        self._importer: Importer | None = None
         self._failed = False
         self._announced = False
         self._closing = threading.Lock()
@@ -376,9 +376,7 @@ class Server:
             self._failed = True
             self.stop()
             return
-        config = self._config
-        folder = str(processor.repository.root)
-        importer = AutoImporter(folder, config.models, processor, config.import_limits(), signed=config.signed)
+        importer = _importer(self._config, processor)
         processor.expect(importer.announce())
         # Loaded objects stay alive: freezing them leaves the garbage collector less to traverse between two requests.
         gc.collect()
@@ -442,6 +440,13 @@ class Server:
             self._watching.close()
         self._reserved.close()
         log.info("stopped")
+
+
+def _importer(config: ServeConfig, host: ModelHost) -> Importer:
+    """Return what brings in models that are no packages, or refuses them where no extension does."""
+    make = SERVER.only("importer")
+    importer: Importer = make(config, host) if make else RefusedSources(host.repository.root, config.models, host)
+    return importer
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -98,6 +98,7 @@ MOST_FLAT = 14
 # they write pages of.
 WIDE = {
     "serving/commands/": {"serving", "models", "compiler", "processor"},
+    "serving/extensions/explaining/explain_command.py": {"serving", "compiler", "processor"},
     "loadtest/bench/": set(FLOORS),
     "generators/": set(FLOORS),
 }

@@ -7,8 +7,14 @@ import sys
 
 import pytest
 
-from freshet_serving.serving.loading import import_process
-from freshet_serving.serving.loading.import_process import KILLED, STOP_WAIT_S, UNKNOWN, ImportLimits, RunningImport
+from freshet_serving.serving.extensions.auto_import import import_process
+from freshet_serving.serving.extensions.auto_import.import_process import (
+    KILLED,
+    STOP_WAIT_S,
+    UNKNOWN,
+    ImportLimits,
+    RunningImport,
+)
 
 LIMITS = ImportLimits(600.0, 3600, 1 << 30)
 WAIT_S = 60

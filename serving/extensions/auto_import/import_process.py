@@ -23,7 +23,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
+
+from freshet_serving.processor.cores import ResourceLimits
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.serve_config import ServeConfig
 
 log = logging.getLogger("freshet.importer")
 
@@ -37,6 +42,7 @@ NEEDED = re.compile(
     "|COVERAGE)_.*"
 )
 SECRET = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY")
+LEAST_MEMORY_NBYTES = 4 << 30
 SAID_NBYTES = 64 << 10
 STOP_WAIT_S = 10.0
 SHOWN_LINES = 20
@@ -57,6 +63,13 @@ class ImportLimits:
     wall_s: float
     processor_s: int
     memory_nbytes: int
+
+    @classmethod
+    def of(cls, config: ServeConfig) -> ImportLimits:
+        """Return the limits that a server's options set; by default half of the machine's memory."""
+        half_nbytes = (ResourceLimits.here().memory_nbytes or 0) // 2
+        nbytes = config.import_memory_bytes or max(LEAST_MEMORY_NBYTES, half_nbytes)
+        return cls(config.import_timeout_s, config.import_cpu_s, nbytes)
 
 
 class Process(Protocol):

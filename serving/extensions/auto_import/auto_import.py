@@ -1,13 +1,13 @@
 """Find plain SavedModels, Keras and ONNX files in a repository and import each in a process of its own.
 
 The server never imports in its own process: importing needs TensorFlow, takes seconds and reads untrusted files. Two
-imports run at a time, of two models, so that one that uses its whole time limit (serving.loading.import_process) does
-not delay the others. The result is an ordinary package in the same folder, its manifest written last; the next poll of
-the repository finds it. This module only reports progress.
+imports run at a time, of two models, so that one that uses its whole time limit (import_process) does not delay the
+others. The result is an ordinary package in the same folder, its manifest written last; the next poll of the repository
+finds it. This module only reports progress.
 
 A version's folder with neither a package nor a source is reported as not servable, but an empty one is not, because its
 content may still be on its way. A model that lies directly in its own folder, not in a version's, is reported in the
-log, and so is a Triton config.pbtxt beside a model (serving.loading.triton_config).
+log, and so is a Triton config.pbtxt beside a model (triton_config).
 
 Which versions are imported is the model's policy, as for packages: by default the newest one. The status of any other
 source says that it is left alone.
@@ -34,8 +34,8 @@ from freshet_serving.processor.package import read_file
 from freshet_serving.processor.repository import FILE_SUFFIXES, MANIFEST, SAVED_MODEL, FolderWatch, Repository
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
 from freshet_serving.processor.versions.routes import END, LOADING, VersionStatus
-from freshet_serving.serving.loading.import_process import ImportLimits, RunningImport, Start, start
-from freshet_serving.serving.loading.triton_config import CONFIG, MAX_NBYTES, remarks
+from freshet_serving.serving.extensions.auto_import.import_process import ImportLimits, RunningImport, Start, start
+from freshet_serving.serving.extensions.auto_import.triton_config import CONFIG, MAX_NBYTES, remarks
 
 log = logging.getLogger("freshet.importer")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import ServingSignature
-from freshet_serving.serving.loading.triton_config import MAX_DEPTH, parse, remarks
+from freshet_serving.serving.extensions.auto_import.triton_config import MAX_DEPTH, parse, remarks
 from tests.serving.fakes import PACKED
 
 TEXT = """

@@ -8,8 +8,14 @@ import pytest
 
 from freshet_serving.processor.versions.policy import VersionPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
-from freshet_serving.serving.loading.auto_import import LEFT, LOOK_EVERY_S, REST_S, SETTLED_S, AutoImporter
-from freshet_serving.serving.loading.import_process import UNKNOWN, ImportLimits
+from freshet_serving.serving.extensions.auto_import.auto_import import (
+    LEFT,
+    LOOK_EVERY_S,
+    REST_S,
+    SETTLED_S,
+    AutoImporter,
+)
+from freshet_serving.serving.extensions.auto_import.import_process import UNKNOWN, ImportLimits
 from tests.support.packages import write_package
 
 LIMITS = ImportLimits(600.0, 60, 1 << 30)
