@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.extensions.explaining.explain_route import ExplainRoute
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
 
@@ -55,7 +56,8 @@ def _document() -> dict[str, Any]:
         "root_path": "",
         "headers": [(b"host", b"localhost")],
     }
-    asyncio.run(create_admin(lifecycle, Metrics(lifecycle))(scope, receive, send))
+    admin = create_admin(lifecycle, Metrics(lifecycle), routes={"explain": ExplainRoute(lifecycle)})
+    asyncio.run(admin(scope, receive, send))
     document: dict[str, Any] = json.loads(b"".join(sent))
     return document
 

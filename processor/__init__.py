@@ -3,7 +3,6 @@
 extensions  what a predict and a delta do not need: a folder each
 engine      the processor as a library: initialize, process, batch_process, info, close
 overview    reports about the models of a host
-explaining  explains a score, under one generation or two
 sessions    executes requests: batcher, sessions and their groups, device stages, shadow traffic
 versions    what is served: versions, their deltas and replicas, labels, splits, the one writer
 watching    statistics of batches and scores, and verdicts on deltas and canaries
@@ -38,7 +37,6 @@ __all__ = [
     "eas",
     "engine",
     "errors",
-    "explaining",
     "extensions",
     "extras",
     "features",

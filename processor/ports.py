@@ -27,7 +27,7 @@ import importlib.util
 import os
 import pkgutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -127,13 +127,14 @@ class Extensions(Generic[E]):
         True
     """
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, below: Extensions[Any] | None = None) -> None:
         """Take a package whose folders are extensions; nothing is imported before the first question.
 
         Args:
             package: Name of the package; there are no extensions if it does not exist.
+            below: Extensions that these may require too.
         """
-        self._package = package
+        self._package, self._below = package, below
         self._lock = threading.Lock()
         self._known: dict[str, E] | None = None
 
@@ -145,7 +146,7 @@ class Extensions(Generic[E]):
         """
         with self._lock:
             if self._known is None:
-                self._known = _found(self._package)
+                self._known = _found(self._package, self._below.all() if self._below else {})
         return self._known
 
     def offers(self, part: str) -> Mapping[str, Any]:
@@ -155,6 +156,14 @@ class Extensions(Generic[E]):
             part: A mapping among the attributes of what extensions offer.
         """
         return {name: thing for extension in self.all().values() for name, thing in getattr(extension, part).items()}
+
+    def only(self, part: str) -> Any:
+        """Return a part that one extension at most offers, or None.
+
+        Args:
+            part: An attribute of what extensions offer that is None by default.
+        """
+        return next((one for known in self.all().values() if (one := getattr(known, part)) is not None), None)
 
     def get(self, part: str, name: str) -> Any:
         """Return what is offered under a name, or None.
@@ -178,8 +187,13 @@ def missing(subject: str, extension: str) -> BadInput:
     return BadInput(f"{subject} needs the extension {extension[:64]!r}: {why}")
 
 
-def _found(package: str) -> dict[str, Any]:
-    """Import the extensions of a package."""
+def _found(package: str, below: Collection[str]) -> dict[str, Any]:
+    """Import the extensions of a package.
+
+    Args:
+        package: Name of the package.
+        below: Names of further extensions that they may require, those of the same names among them.
+    """
     if importlib.util.find_spec(package) is None:
         return {}
     folders = [m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__) if m.ispkg]
@@ -189,14 +203,16 @@ def _found(package: str) -> dict[str, Any]:
     taken: dict[tuple[str, str], str] = {}
     for name, module in modules.items():
         for other in module.REQUIRES:
-            if other not in modules:
+            if other not in below and (other not in modules or other == name):
                 raise missing(f"extension {name!r}", other)
         for part in fields(module.EXTENSION):
             offered = getattr(module.EXTENSION, part.name)
-            for key in offered if isinstance(offered, Mapping) else ():
+            keys = offered if isinstance(offered, Mapping) else () if offered is None else ("",)
+            for key in keys:
                 first = taken.setdefault((part.name, key), name)
                 if first != name:
-                    raise BadInput(f"extensions {first!r} and {name!r} both offer {key!r} of {part.name}: remove one")
+                    same = f"{key!r} of {part.name}" if key else part.name
+                    raise BadInput(f"extensions {first!r} and {name!r} both offer {same}: remove one")
     return {name: module.EXTENSION for name, module in modules.items()}
 
 

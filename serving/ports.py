@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from freshet_serving.processor.ports import Extensions
+from freshet_serving.processor.ports import ENGINE, Extensions
+
+
+class Routes(Protocol):
+    """Routes of the admin port."""
+
+    def add_to(self, app: Any) -> None:
+        """Add the routes to a FastAPI application."""
+
+
+class Importer(Protocol):
+    """Brings models into the repository that are no packages. Used by one thread at a time, except for close()."""
+
+    def announce(self) -> list[str]:
+        """Return the models that readiness waits for."""
+
+    def poll(self) -> list[str]:
+        """Do what is due without blocking, and return lines for the log."""
+
+    def close(self) -> None:
+        """End what is running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +37,15 @@ class ServerExtension:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
             arguments.
         metrics: Metric families of models (processor.watching.ModelStats) by subject: functions that yield them.
+        admin_routes: Routes of the admin port, by the last part of their path, from serving.server_parts.ServerParts.
+        importer: The importer, from the options and the host of the models; None for none.
     """
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     metrics: Mapping[str, Callable[[Sequence[Any]], Iterable[Any]]] = field(default_factory=dict)
+    admin_routes: Mapping[str, Callable[[Any], Routes]] = field(default_factory=dict)
+    importer: Callable[[Any, Any], Importer] | None = None
 
 
-SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions")
+SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions", ENGINE)
 """The extensions of the server."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.errors import BadInput, first_of, nearest, nearest_file
 from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.features.limits import REQUESTS
@@ -30,14 +29,12 @@ from freshet_serving.processor.tables.remote.settings import RemoteConfig
 from freshet_serving.processor.watching import MODES, ON
 from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
 from freshet_serving.serving.http.origin_checks import is_loopback
-from freshet_serving.serving.loading.import_process import ImportLimits
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.policy import ModelPolicy
 
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
-LEAST_IMPORT_NBYTES = 4 << 30
 SAMPLE_REPOSITORY = "the sample"
 """Stands for the repository of the sample until it is laid out."""
 SECTIONS = ("groups", "model", "online_stores")
@@ -320,11 +317,6 @@ class ServeConfig(FrontendOptions, SessionOptions):
         """
         mine = {f.name: getattr(self, f.name) for f in fields(FrontendOptions)}
         return FrontendOptions(**{**mine, "version": version, "record_max_bytes": self.record_max_bytes // processes})
-
-    def import_limits(self) -> ImportLimits:
-        """Return the limits of one import."""
-        nbytes = self.import_memory_bytes or max(LEAST_IMPORT_NBYTES, (ResourceLimits.here().memory_nbytes or 0) // 2)
-        return ImportLimits(self.import_timeout_s, self.import_cpu_s, nbytes)
 
     def policies(self) -> dict[str, ModelPolicy]:
         """Return the policies of the [model.NAME] sections. Raises BadInput."""

@@ -44,18 +44,19 @@ from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.serving.access.credentials import ADMIN_PLACE, DATA_PLACE, AccessControl, CredentialFiles
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.admin.api import MAX_DELTA_NBYTES, create_admin
-from freshet_serving.serving.admin.explain_route import ExplainSettings
 from freshet_serving.serving.data_ports import DataPorts
 from freshet_serving.serving.front.model_control import ModelControl
 from freshet_serving.serving.front.resource_limits import BodyMemory, ConnectionLimits, raise_descriptor_limit
 from freshet_serving.serving.http.connection import HttpConnection
 from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, HttpPort, listen, new_loop, reserve
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.loading.auto_import import AutoImporter
 from freshet_serving.serving.loading.priority import low_priority_pool, lower_priority
+from freshet_serving.serving.loading.refused_sources import RefusedSources
 from freshet_serving.serving.loading.watcher import Watcher
+from freshet_serving.serving.ports import SERVER, Importer
 from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.server_parts import ServerParts
 from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog
 from freshet_serving.serving.telemetry.live_samples import LiveSamples
 from freshet_serving.serving.telemetry.metrics import Metrics
@@ -170,7 +171,7 @@ class Server:
         self._start_s = time.monotonic() if start_s is None else start_s
         self._lifecycle: Lifecycle[InProcessHost] | Lifecycle[WorkerPoolHost]
         self._watcher: Watcher | None = None
-        self._importer: AutoImporter | None = None
+        self._importer: Importer | None = None
         self._failed = False
         self._announced = False
         self._closing = threading.Lock()
@@ -193,6 +194,16 @@ class Server:
             self._supervise(data, version, fork_server)
         self._live = LiveSamples(self._lifecycle, self._metrics)
         self._metrics.own.source(self._credentials.counters)
+        parts = ServerParts(
+            config,
+            self._layout.workers,
+            self._lifecycle,
+            self._metrics,
+            self._live,
+            self._access,
+            self.http_address,
+            self._bulk,
+        )
         guarded = create_admin(
             self._lifecycle,
             self._metrics,
@@ -202,7 +213,8 @@ class Server:
             live=self._live,
             data_address=self.http_address,
             tls=bool(config.tls_cert),
-            explain=ExplainSettings(config.record, RequestLimits.of(config), self._layout.workers, config.stores()),
+            recordings=config.record,
+            routes={name: make(parts) for name, make in SERVER.offers("admin_routes").items()},
         )
         connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
         tls = self._access.certificates if config.tls_cert else None
@@ -364,9 +376,7 @@ class Server:
             self._failed = True
             self.stop()
             return
-        config = self._config
-        folder = str(processor.repository.root)
-        importer = AutoImporter(folder, config.models, processor, config.import_limits(), signed=config.signed)
+        importer = _importer(self._config, processor)
         processor.expect(importer.announce())
         # Loaded objects stay alive: freezing them leaves the garbage collector less to traverse between two requests.
         gc.collect()
@@ -430,6 +440,13 @@ class Server:
             self._watching.close()
         self._reserved.close()
         log.info("stopped")
+
+
+def _importer(config: ServeConfig, host: ModelHost) -> Importer:
+    """Return what brings in models that are no packages, or refuses them where no extension does."""
+    make = SERVER.only("importer")
+    importer: Importer = make(config, host) if make else RefusedSources(host.repository.root, config.models, host)
+    return importer
 
 
 def _text(address: tuple[str, int]) -> str:

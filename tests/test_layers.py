@@ -28,7 +28,7 @@ LEVELS = {
         ("extensions",),
         ("capi",),
         ("engine",),
-        ("explaining", "overview", "sessions"),
+        ("overview", "sessions"),
         ("versions",),
         ("running",),
         ("backends", "watching"),
@@ -63,7 +63,7 @@ LEVELS = {
         ("commands",),
         ("server",),
         ("workers",),
-        ("process_layout",),
+        ("process_layout", "server_parts"),
         ("serve_config",),
         ("admin", "data_ports"),
         ("client", "http", "rpc"),
@@ -98,6 +98,7 @@ MOST_FLAT = 14
 # they write pages of.
 WIDE = {
     "serving/commands/": {"serving", "models", "compiler", "processor"},
+    "serving/extensions/explaining/explain_command.py": {"serving", "compiler", "processor"},
     "loadtest/bench/": set(FLOORS),
     "generators/": set(FLOORS),
 }

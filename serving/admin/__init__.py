@@ -8,10 +8,8 @@ console_files     the console's files (console/), by fixed names
 live_stream       live statistics as server-sent events
 model_views       read-only views of one model
 example_requests  an example request, recorded or generated
-explain_route     explanations of scores
-validation        strict validation of JSON bodies
 version_routes    decisions about full versions
 try_call          forwards one request to the data port
 """
 
-__all__ = ["api", "authorization", "explain_route", "validation"]
+__all__ = ["admin_bodies", "api", "authorization"]

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.admin.validation import validated
+from freshet_serving.serving.codecs.validation import validated
 from freshet_serving.serving.codecs.wire import SizeLimit, dump_json, header_int
 from freshet_serving.serving.http.asgi import MAX_LENGTH_HEADER
 

@@ -8,6 +8,7 @@ loop is not involved. Long operations may have threads of their own, at low prio
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,7 @@ from starlette.requests import ClientDisconnect
 
 from freshet_serving.processor.errors import FreshetError, shortage
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.ports import missing
 from freshet_serving.processor.versions.version_rollback import RollbackTarget
 from freshet_serving.processor.watching import LabelSums
 from freshet_serving.serving.access.access_guard import AccessGuard
@@ -32,26 +34,21 @@ from freshet_serving.serving.admin.admin_bodies import (
     read_whole,
 )
 from freshet_serving.serving.admin.audit_trail import AuditTrail
-from freshet_serving.serving.admin.authorization import SHOWS_FEATURES, Authorization
+from freshet_serving.serving.admin.authorization import Authorization
 from freshet_serving.serving.admin.console_files import ConsoleFiles
 from freshet_serving.serving.admin.example_requests import ExampleRequests
-from freshet_serving.serving.admin.explain_route import (
-    MAX_EXPLAIN_NBYTES,
-    ExplainRequest,
-    ExplainSettings,
-    Explanations,
-)
 from freshet_serving.serving.admin.live_stream import LiveStreams
 from freshet_serving.serving.admin.model_views import ModelViews
 from freshet_serving.serving.admin.try_call import TryCalls
-from freshet_serving.serving.admin.validation import StrictModel, first_problem
 from freshet_serving.serving.admin.version_routes import VersionRoutes
+from freshet_serving.serving.codecs.validation import StrictModel, first_problem
 from freshet_serving.serving.codecs.wire import dump_json, show
 from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.http.asgi import error_body, error_reply
 from freshet_serving.serving.http.pages import PAGE_HEADERS, reference
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.loading.priority import BULK_NBYTES
+from freshet_serving.serving.ports import Routes
 from freshet_serving.serving.telemetry.live_samples import LiveSamples
 from freshet_serving.serving.telemetry.metrics import Metrics
 
@@ -60,6 +57,9 @@ if TYPE_CHECKING:
     from freshet_serving.processor.versions.host import ModelHost
 
 MAX_DELTA_NBYTES = 4 << 30
+EXTENSIONS = {"explain": "explaining"}
+"""Routes of a model that are extensions', by the last part of their path."""
+
 UPLOAD = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 REFUSED = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -139,7 +139,8 @@ def create_admin(
     live: LiveSamples | None = None,
     data_address: tuple[str, int] | None = None,
     tls: bool = False,
-    explain: ExplainSettings | None = None,
+    recordings: str = "",
+    routes: Mapping[str, Routes] | None = None,
 ) -> Authorization:
     """Create the admin port's ASGI application.
 
@@ -153,16 +154,16 @@ def create_admin(
         live: Samples for the console; their owner starts and stops them.
         data_address: Host and port of the data port, for requests that are tried.
         tls: Whether the data port speaks TLS.
-        explain: The folder of recorded requests, and limits of explanations.
+        recordings: The folder of recorded requests; "" for none.
+        routes: Routes of extensions by the last part of their path.
     """
     # FastAPI's own documentation pages would load scripts from other hosts.
     app = FastAPI(
         title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
     )
     _handle_errors(app, data_address)
-    trail, settings = AuditTrail(), explain or ExplainSettings()
-    explanations = Explanations(settings, bulk)
-    admin, model = Admin(lifecycle, metrics, max_delta_nbytes, bulk, trail, explanations), "/admin/models/{name}"
+    trail, of_extensions = AuditTrail(), routes or {}
+    admin, model = Admin(lifecycle, metrics, max_delta_nbytes, bulk, trail), "/admin/models/{name}"
     app.get("/docs", include_in_schema=False)(admin.docs)
     app.get("/admin/health")(admin.health)
     app.get("/admin/models")(admin.models)
@@ -171,7 +172,11 @@ def create_admin(
     app.post(f"{model}/release", openapi_extra=documented(HeldDeltasRequest))(admin.release)
     app.post(f"{model}/reject", openapi_extra=documented(HeldDeltasRequest))(admin.reject)
     app.post(f"{model}/calibration", openapi_extra=documented(JoinedLabels))(admin.calibrate)
-    app.post(f"{model}/explain", openapi_extra=documented(ExplainRequest))(admin.explain)
+    for part in of_extensions.values():
+        part.add_to(app)
+    for name, extension in EXTENSIONS.items():
+        if name not in of_extensions:
+            app.post(f"{model}/{name}", include_in_schema=False)(_refused(name, extension))
     app.post(f"{model}/versions/{{version}}/load")(admin.load)
     app.post(f"{model}/versions/{{version}}/unload")(admin.unload)
     app.put(f"{model}/labels/{{label}}", openapi_extra=documented(LabelRequest))(admin.set_label)
@@ -181,16 +186,17 @@ def create_admin(
     app.put("/admin/groups/{group}", openapi_extra=documented(SessionCount))(admin.resize_one)
     streams, views = (
         LiveStreams(live or LiveSamples(lifecycle, metrics)),
-        ModelViews(lifecycle, ExampleRequests(settings.recordings), data_address),
+        ModelViews(lifecycle, ExampleRequests(recordings), data_address),
     )
-    for part in (
+    own: tuple[Routes, ...] = (
         ConsoleFiles(),
         streams,
         views,
         VersionRoutes(lifecycle, trail, bulk),
         TryCalls(data_address, tls),
         trail,
-    ):
+    )
+    for part in own:
         part.add_to(app)
     return Authorization(app, guard, host)
 
@@ -205,11 +211,10 @@ class Admin:
         max_delta_nbytes: int,
         bulk: Executor | None,
         trail: AuditTrail,
-        explanations: Explanations,
     ) -> None:
         """Keep the arguments; create_admin() documents them."""
         self._lifecycle, self._metrics, self._trail = lifecycle, metrics, trail
-        self._max_delta_nbytes, self._bulk, self._explanations = max_delta_nbytes, bulk, explanations
+        self._max_delta_nbytes, self._bulk = max_delta_nbytes, bulk
 
     async def docs(self) -> HTMLResponse:
         return HTMLResponse(reference("/admin/openapi.json"), headers=PAGE_HEADERS)
@@ -289,16 +294,6 @@ class Admin:
         processor.calibrated(name, Generation.parse(body.generation), evidence)
         return json_reply({"model": name, "generation": body.generation})
 
-    async def explain(self, name: Name, request: Request) -> Response:
-        """Explain the score of one row: its features, embedding rows and executable.
-
-        With `against` the reply also explains the score under a second generation and compares the two.
-        """
-        processor = self._lifecycle.processor()
-        body = await read_whole(request, MAX_EXPLAIN_NBYTES)
-        shows = request.scope.get(SHOWS_FEATURES, True)
-        return json_reply(await self._explanations.answer(processor, name, body, shows))
-
     async def load(self, name: Name, version: Version, request: Request) -> Response:
         """Load a version from the repository; reply when it is served."""
         processor = self._lifecycle.processor()
@@ -350,6 +345,15 @@ class Admin:
         what = f"resize {'every group' if group is None else repr(group)} to {sessions} sessions"
         await self._trail.run(request, what, lambda: processor.resize(sessions, group))
         return json_reply({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
+
+
+def _refused(name: str, extension: str) -> Callable[[], Any]:
+    """Return the handler of a route whose extension is not there."""
+
+    async def refuse() -> Response:
+        raise missing(name, extension)
+
+    return refuse
 
 
 def _told(name: str, done: RollbackResult, only: str = "") -> dict[str, Any]:

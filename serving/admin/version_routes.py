@@ -12,7 +12,7 @@ from pydantic import Field
 
 from freshet_serving.serving.admin.admin_bodies import Name, Version, documented, json_reply, read_json
 from freshet_serving.serving.admin.audit_trail import AuditTrail
-from freshet_serving.serving.admin.validation import StrictModel
+from freshet_serving.serving.codecs.validation import StrictModel
 from freshet_serving.serving.codecs.wire import show
 from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.lifecycle import Availability

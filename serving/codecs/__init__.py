@@ -10,6 +10,7 @@ kserve_header      tensor descriptions of a KServe request, checked against the 
 json_columns       JSON values to columns
 sequence_tensors   the tensors that tell lists apart, one for all columns of a sequence
 tensor_types       names of tensor types on the wire, and the types that an input accepts
+validation         strict validation of JSON documents
 templates          cache of parsed messages, recognised by the bytes around their tensors
 messages           protobuf message classes, in a private descriptor pool
 proto_files        protos/*.proto, compiled
@@ -27,5 +28,6 @@ __all__ = [
     "tensor_types",
     "tfs_rest",
     "tfs_rpc",
+    "validation",
     "wire",
 ]

@@ -23,15 +23,11 @@ table_analysis      inspect --tables
 inspection          inspect, and the output of delta list
 graph_description   subgraphs and their work, for inspect
 join_command        join
-explain_command     explain
-fleet_command       fleet
-fleet_comparison    compares the replicas of a fleet
-fleet_trainers      the newest report of each trainer of a fleet
-fleet_polling       polls the replicas of a fleet
+extension_commands  subcommands of extensions, each in its place of --help
 usage_errors        command-line errors as one line
 system_errors       what the system refuses, as one line
 shutdown_signals    signal handling of commands that run until stopped
 admin_client        a small client of the admin port
 """
 
-__all__ = ["cli"]
+__all__ = ["admin_client", "cli", "delta_commands", "shutdown_signals"]

@@ -18,8 +18,7 @@ from freshet_serving.serving.commands.convert_command import convert
 from freshet_serving.serving.commands.delta_commands import delta_app
 from freshet_serving.serving.commands.demo import demo
 from freshet_serving.serving.commands.evaluate_command import evaluate
-from freshet_serving.serving.commands.explain_command import explain
-from freshet_serving.serving.commands.fleet_command import fleet
+from freshet_serving.serving.commands.extension_commands import ExtensibleGroup
 from freshet_serving.serving.commands.import_command import import_command
 from freshet_serving.serving.commands.inspection import inspect
 from freshet_serving.serving.commands.join_command import join
@@ -43,6 +42,7 @@ def _tell_version(wanted: bool) -> None:
 
 app = typer.Typer(
     name="freshet",
+    cls=ExtensibleGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -60,7 +60,6 @@ def freshet(
 
 app.command(cls=ServeCommand)(serve)
 app.command()(inspect)
-app.command()(explain)
 app.command()(train)
 app.command()(join)
 app.command()(evaluate)
@@ -69,7 +68,6 @@ app.command()(rollback)
 app.add_typer(version_app, name="version")
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
-app.command()(fleet)
 app.add_typer(tables_app, name="tables")
 app.add_typer(recordings_app, name="recordings")
 app.add_typer(repository_app, name="repository")

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from freshet_serving.processor.errors import nearest
-from freshet_serving.serving.admin.validation import expected
+from freshet_serving.serving.codecs.validation import expected
 
 COMMAND = re.compile(r"No such command '(.*?)'")
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.engine import Processor, ProcessorConfig
-from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
+from freshet_serving.processor.extensions.explaining.spare_executable import ScoringPath, SpareExecutables
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.package.subgraphs import SCORE, USER, user_features
 from freshet_serving.serving.commands.cli import app

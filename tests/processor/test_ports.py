@@ -46,6 +46,15 @@ def test_extension_without_one_that_it_needs_is_refused(install):
         toys.all()
 
 
+def test_extension_may_need_one_of_its_name_in_the_package_below(install):
+    below = install("sand")
+    install("castle", requires=("sand",))
+    assert Extensions("toys", below).all().keys() == {"castle", "sand"}
+    install("tower", requires=("tower",))
+    with pytest.raises(BadInput, match="extension 'tower' needs the extension 'tower': "):
+        Extensions("toys", below).all()
+
+
 def test_name_that_two_offer_is_refused(install):
     install("sand", offers="storages={'s': print}")
     toys = install("stone", offers="storages={'s': print}")

@@ -13,6 +13,7 @@ from freshet_serving.serving.access.scopes import (
     admin_scope,
 )
 from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.extensions.explaining.explain_route import ExplainRoute
 from freshet_serving.serving.http.paths import OF_MODELS, PLAIN, POSTED, VERBS
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
@@ -44,7 +45,7 @@ def test_every_method_of_the_grpc_port_has_a_scope():
 
 def test_every_route_of_the_admin_port_has_a_scope():
     lifecycle = Lifecycle()
-    app = create_admin(lifecycle, Metrics(lifecycle)).app
+    app = create_admin(lifecycle, Metrics(lifecycle), routes={"explain": ExplainRoute(lifecycle)}).app
     routes = {f"{method} {route.path}" for route in app.routes for method in route.methods - {"HEAD"}}
     assert routes == set(ADMIN_SCOPES)
 

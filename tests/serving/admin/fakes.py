@@ -9,6 +9,7 @@ from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.key_file import ApiKeys
 from freshet_serving.serving.access.rate_limiter import RateLimiter, rate_limiter_memory
 from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.extensions.explaining.explain_route import ExplainRoute
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.serving.fakes import FakeProcessor
@@ -29,6 +30,7 @@ class Client:
         self.processor = FakeProcessor()
         self.metrics = Metrics(self.lifecycle)
         self.lifecycle.open(self.processor)
+        options.setdefault("routes", {"explain": ExplainRoute(self.lifecycle)})
         self.app = create_admin(self.lifecycle, self.metrics, **options)
         self.base = base
 

@@ -1,7 +1,7 @@
 """Bodies are read within bounds, and what is wrong with one is one line."""
 
 from freshet_serving.serving.admin.admin_bodies import MAX_JSON_NBYTES, documented
-from freshet_serving.serving.admin.validation import StrictModel
+from freshet_serving.serving.codecs.validation import StrictModel
 from tests.serving.admin.fakes import Client
 
 

@@ -262,6 +262,12 @@ def test_every_route_is_in_the_schema():
     assert content.keys() == {"application/octet-stream", "application/json"}
 
 
+def test_route_of_a_missing_extension_is_refused_by_its_name():
+    reply = Client(routes={})("POST", "/admin/models/ctr/explain", json={})
+    assert reply.status_code == 400
+    assert reply.json()["error"].startswith("explain needs the extension 'explaining': ")
+
+
 @pytest.mark.parametrize("failure", [MemoryError(), OSError(errno.EMFILE, "Too many open files")])
 def test_shortage_passes_and_is_not_an_error_of_the_server(failure, monkeypatch):
     client = Client()

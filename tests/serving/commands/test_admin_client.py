@@ -4,7 +4,7 @@ import pytest
 
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.serving.commands.admin_client import AdminClient
-from freshet_serving.serving.commands.fleet_polling import AdminAddress, poll_all
+from freshet_serving.serving.extensions.fleet.fleet_polling import AdminAddress, poll_all
 from tests.serving.access.certified import Authority
 from tests.serving.commands.running import admin_port, run
 from tests.serving.fakes import FakeProcessor

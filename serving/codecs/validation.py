@@ -1,0 +1,109 @@
+"""Validate JSON documents strictly; errors name the field and the expected value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from freshet_serving.processor.errors import BadInput, json_kind, nearest
+
+
+class StrictModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+Validated = TypeVar("Validated", bound=BaseModel)
+
+
+def validated(document: Any, model: type[Validated], where: str = "body") -> Validated:
+    """Return a JSON document as an instance of a model.
+
+    Args:
+        document: The parsed document.
+        model: Class of the result.
+        where: Name of the document in errors.
+
+    Raises:
+        BadInput: The document does not fit the class.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise BadInput(first_problem(error.errors(), where, model.model_fields)) from None
+
+
+TYPES = {
+    "int": "an integer",
+    "float": "a number",
+    "string": "a string",
+    "bool": "true or false",
+    "dict": "an object",
+    "model": "an object",
+    "list": "a list",
+}
+BOUNDS = {
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "{le} at most",
+    "string_too_long": "at most {max_length} characters",
+    "string_too_short": "at least {min_length} characters",
+    "too_long": "at most {max_length} entries",
+    "literal_error": "{expected}",
+}
+MAX_SHOWN = 64
+
+
+def first_problem(errors: Any, root: str = "", known: Collection[str] = ()) -> str:
+    """Return a one-line message from pydantic's list of errors: the field, the expected and the actual value.
+
+    Args:
+        errors: The result of `ValidationError.errors()`.
+        root: Name of the document.
+        known: Fields of the document, to suggest the nearest.
+    """
+    first = errors[0]
+    path = first["loc"]
+    # A value of several types has one error for each type, one level below the field.
+    same = [each for each in errors if len(path) > 1 and each["loc"][:-1] == path[:-1] and _type(each)]
+    several = len(same) > 1
+    where = ".".join(str(part) for part in (root, *(path[:-1] if several else path)) if part != "")[:80]
+    if several:
+        wanted = " or ".join(dict.fromkeys(_type(each) for each in same))
+        return f"{where}: expected {wanted}, got {_shown(first['input'])}"
+    if first["type"] == "extra_forbidden":
+        name = str(path[-1])
+        fields = known if len(path) == 1 else ()
+        listed = f"; known: {', '.join(fields)}" if fields else ""
+        return f"{where}: unknown field{nearest(name, fields) or listed}"
+    return f"{where}: {expected(first)}"
+
+
+def expected(problem: Any) -> str:
+    """Return expected and actual value of one of pydantic's errors, in the format of all other messages."""
+    kind = problem["type"]
+    if kind == "missing":
+        return "expected a value, got nothing"
+    wanted = _type(problem)
+    if not wanted and kind in BOUNDS:
+        wanted = BOUNDS[kind].format(**problem["ctx"])
+    if not wanted:
+        message = str(problem["msg"])
+        return f"{message[:1].lower()}{message[1:]}"
+    return f"expected {wanted}, got {_shown(problem['input'])}"
+
+
+def _type(problem: Any) -> str:
+    """Return the type that an error expects; "" if it is about something else."""
+    name, _, what = problem["type"].partition("_")
+    return TYPES.get(name, "") if what in ("type", "parsing", "from_float", "attributes_type") else ""
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str | int | float):
+        return repr(value)[:MAX_SHOWN]
+    return json_kind(value)

@@ -1,0 +1,77 @@
+"""Refuse plain SavedModels, Keras and ONNX files by name, in a server without the extension that imports them.
+
+Costs: a list of each model's versions, once in LOOK_EVERY_S.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.ports import missing
+from freshet_serving.processor.repository import Repository
+from freshet_serving.processor.versions.failed_versions import FailureMessage
+from freshet_serving.processor.versions.routes import END, VersionStatus
+
+LOOK_EVERY_S = 5.0
+
+
+class Host(Protocol):
+    """The part of processor.versions.host.ModelHost that receives the status of versions."""
+
+    def tell(self, model: str, status: VersionStatus) -> None: ...
+
+
+class RefusedSources:
+    """Reports each source once, in place of an importer (serving.ports.Importer)."""
+
+    def __init__(
+        self, repository: Path, models: Sequence[str], host: Host, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Prepare to watch a repository.
+
+        Args:
+            repository: Folder of the repository.
+            models: The only models to report; empty for all.
+            host: Receives the status of each source.
+            now_s: Clock in seconds.
+        """
+        self._folder, self._wanted, self._host, self._now_s = repository, frozenset(models), host, now_s
+        self._next_s = 0.0
+        self._told: set[tuple[str, int]] = set()
+
+    def announce(self) -> list[str]:
+        """Return no model: readiness waits for none of them."""
+        return []
+
+    def poll(self) -> list[str]:
+        """Return a line for each new source."""
+        now_s = self._now_s()
+        if now_s < self._next_s:
+            return []
+        self._next_s = now_s + LOOK_EVERY_S
+        try:
+            repository = Repository(self._folder)
+            sources = {
+                (model, version): path.name
+                for model in repository.models()
+                if not self._wanted or model in self._wanted
+                for version, path in repository.sources(model).items()
+            }
+        except (OSError, FreshetError):
+            # The processor's own poll reports a repository that cannot be read.
+            return []
+        new = {key: name for key, name in sources.items() if key not in self._told}
+        self._told = set(sources)
+        return [self._refuse(*key, name) for key, name in sorted(new.items())]
+
+    def close(self) -> None:
+        """Do nothing: nothing runs."""
+
+    def _refuse(self, model: str, version: int, name: str) -> FailureMessage:
+        why = str(missing(f"importing {name[:64]!r}", "auto_import"))
+        self._host.tell(model, VersionStatus(version, END, why))
+        return FailureMessage(f"{model} version {version} refused: {why}")

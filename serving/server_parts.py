@@ -1,0 +1,41 @@
+"""Name the parts of a server that its extensions are made from (serving.ports)."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from freshet_serving.serving.access.credentials import AccessControl
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.telemetry.live_samples import LiveSamples
+from freshet_serving.serving.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.host import ModelHost
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """Parts of one server; it owns them, starts and stops them.
+
+    Attributes:
+        config: The options.
+        workers: Number of processes that answer.
+        lifecycle: Says whether the models are available.
+        metrics: The data port's metrics.
+        live: Samples of what happens.
+        access: Who may do what.
+        data_address: Host and port of the HTTP data port.
+        bulk: Runs long operations at low priority; None if one process answers.
+    """
+
+    config: ServeConfig
+    workers: int
+    lifecycle: Availability[ModelHost]
+    metrics: Metrics
+    live: LiveSamples
+    access: AccessControl
+    data_address: tuple[str, int]
+    bulk: Executor | None
