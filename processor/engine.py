@@ -83,8 +83,8 @@ class ProcessorConfig(SessionConfig):
         ready_when_empty: See ModelHost.
         scratch: See ModelHost.
         keyring: Keys that must have signed what is served.
-        mirror: See processor.repository.mirror.repositories.
-        mirror_bytes: See processor.repository.mirror.repositories.
+        mirror: See processor.repository.opening.
+        mirror_bytes: See processor.repository.opening.
         online_stores: Online stores that features are looked up in.
     """
 

@@ -29,7 +29,7 @@ import pkgutil
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from freshet_serving.processor.errors import BadInput
 
@@ -39,27 +39,20 @@ NONE = "none"
 E = TypeVar("E")
 
 
-class Storage(Protocol):
-    """Opens repositories at addresses of one scheme."""
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What opens addresses of one scheme.
 
-    def __call__(
-        self,
-        address: str,
-        *,
-        mirror: str = "",
-        mirror_bytes: int = 0,
-        serving: bool = False,
-        models: Iterable[str] = (),
-    ) -> Any:
-        """Open a repository.
+    Attributes:
+        repository: Opens a repository (processor.repository) from its address, the folder for local copies ("" for the
+            default), their maximum size in bytes (0 for the default), True to serve the copies while the address
+            cannot be reached, and the names of the only models to copy (all if empty).
+        objects: Opens the objects below an address, from the address and its name in messages, to be listed (`head`,
+            `entries`) and read (`read_range`).
+    """
 
-        Args:
-            address: Its address, such as s3://bucket/prefix.
-            mirror: Folder for local copies; "" for the default.
-            mirror_bytes: Maximum size of the local copies; 0 for the default.
-            serving: Serve local copies while the address cannot be reached.
-            models: Names of the only models to copy; all if empty.
-        """
+    repository: Callable[[str, str, int, bool, Iterable[str]], Any]
+    objects: Callable[[str, str], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,11 @@ class ServerExtension:
     Attributes:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
             arguments.
+        repository_metrics: Metric families of a repository by subject: functions that yield them.
     """
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    repository_metrics: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
 
 
 SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions")

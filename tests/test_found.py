@@ -38,11 +38,11 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/kernels/top_rows.py": ("tests/processor/tables/test_row_ranking.py",),
     "processor/kernels/texts.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/wire_format.py": ("tests/processor/eas/test_message_tree.py",),
-    "processor/repository/mirror/counted_store.py": ("tests/processor/repository/mirror/test_mirror.py",),
-    "processor/repository/mirror/mirrored_repository.py": (
+    "processor/extensions/object_stores/counted_store.py": ("tests/processor/extensions/object_stores/test_mirror.py",),
+    "processor/extensions/object_stores/mirrored_repository.py": (
         "tests/processor/versions/test_model_mirrored.py",
-        "tests/processor/repository/mirror/test_mirror.py",
-        "tests/processor/repository/mirror/test_mirrored_storage.py",
+        "tests/processor/extensions/object_stores/test_mirror.py",
+        "tests/processor/extensions/object_stores/test_mirrored_storage.py",
     ),
     "processor/online_features/online_store.py": (
         "tests/processor/online_features/test_redis_store.py",

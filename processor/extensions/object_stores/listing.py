@@ -3,7 +3,7 @@
 Invariants
 - The folder shows what the store had at the last listing. A model has a folder once one of its versions has a manifest;
   a version that is gone in the store is removed here too.
-- A listing ends, and reports when and how: the store limits each part (processor.repository.mirror.object_store), names
+- A listing ends, and reports when and how: the store limits each part (object_store), names
   without a version are queried a few at a time (NegativeCache), and names that were not queried within WHOLE_S come
   first in the next listing.
 - A version appears after the records that hold or withdraw it (processor.repository.version_records): a server that
@@ -33,14 +33,13 @@ from functools import partial
 from pathlib import Path
 
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady
+from freshet_serving.processor.extensions.object_stores.counted_store import CountedStore
+from freshet_serving.processor.extensions.object_stores.mirrored_storage import MirroredStorage
+from freshet_serving.processor.extensions.object_stores.store_errors import StoreErrors
+from freshet_serving.processor.extensions.object_stores.version_copy import AT_ONCE, EtagCache
 from freshet_serving.processor.package import NAME
-from freshet_serving.processor.repository.mirror.counted_store import CountedStore
-from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
-from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
-from freshet_serving.processor.repository.mirror.version_copy import AT_ONCE, EtagCache
+from freshet_serving.processor.repository import MANIFEST, MAX_TRAINER_NBYTES, TRAINER
 from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC, VERSION
-from freshet_serving.processor.repository.trainer_report import MAX_TRAINER_NBYTES, TRAINER
-from freshet_serving.processor.repository.version import MANIFEST
 from freshet_serving.processor.repository.version_records import (
     MAX_FILES,
     MAX_RECORD_NBYTES,

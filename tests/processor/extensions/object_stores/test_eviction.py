@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from freshet_serving.processor.repository.mirror.eviction import LEFT_S, evict, total_nbytes
-from tests.processor.repository.mirror.bucket import Bucket
-from tests.processor.repository.mirror.sides import opened, publish
+from freshet_serving.processor.extensions.object_stores.eviction import LEFT_S, evict, total_nbytes
+from tests.processor.extensions.object_stores.bucket import Bucket
+from tests.processor.extensions.object_stores.sides import opened, publish
 
 ALL = 1 << 40
 

@@ -9,7 +9,7 @@ Invariants
   files mapped and goes on.
 - In a server, follow() starts two threads that poll the store; reading the folder then waits for no network. One thread
   polls: the hint, and by its name the next record of each version that is read. The other thread does
-  listings (processor.repository.mirror.listing), when the hint has changed and every half a minute: however long they
+  listings (listing), when the hint has changed and every half a minute: however long they
   take, records arrive. Before follow(), and in writers, each read queries the store.
 - A poll comes BEAT_S after the last, and less often while nothing changes: after a quiet time of T within T / 100,
   and within LONGEST_BEAT_S at the most. So what ends a pause arrives late by a hundredth of the pause, and a trainer
@@ -43,18 +43,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import Corrupt, FreshetError, NotReady, shortage
-from freshet_serving.processor.repository.keyring import NO_KEYS
+from freshet_serving.processor.extensions.object_stores.counted_store import CountedStore
+from freshet_serving.processor.extensions.object_stores.eviction import evict, total_nbytes
+from freshet_serving.processor.extensions.object_stores.listing import RepositoryListing, end_place
+from freshet_serving.processor.extensions.object_stores.mirrored_storage import MirroredStorage
+from freshet_serving.processor.extensions.object_stores.store_errors import StoreErrors
+from freshet_serving.processor.repository import DELTAS, MANIFEST, NO_KEYS
 from freshet_serving.processor.repository.log.chain_record import CHAIN
-from freshet_serving.processor.repository.mirror.counted_store import CountedStore
-from freshet_serving.processor.repository.mirror.eviction import evict, total_nbytes
-from freshet_serving.processor.repository.mirror.listing import RepositoryListing, end_place
-from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
-from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
-from freshet_serving.processor.repository.version import DELTAS, MANIFEST
 from freshet_serving.processor.standby_thread import COME_S, spawn
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.repository.mirror.object_store import ObjectContent, ObjectStore
+    from freshet_serving.processor.extensions.object_stores.object_store import ObjectContent, ObjectStore
 
 log = logging.getLogger("freshet.mirror")
 

@@ -3,8 +3,8 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.repository.mirror import store_errors as module
-from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
+from freshet_serving.processor.extensions.object_stores import store_errors as module
+from freshet_serving.processor.extensions.object_stores.store_errors import StoreErrors
 
 
 def failing(error):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from freshet_serving.processor.errors import NotReady
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.repository.mirror.object_store import (
+    from freshet_serving.processor.extensions.object_stores.object_store import (
         FolderListing,
         ObjectContent,
         ObjectHead,
@@ -25,7 +25,7 @@ RECEIVED, SENT = "received", "sent"
 
 
 class CountedStore:
-    """The methods of processor.repository.mirror.object_store.ObjectStore that a mirror needs. Thread-safe."""
+    """The methods of processor.extensions.object_stores.object_store.ObjectStore that a mirror needs. Thread-safe."""
 
     def __init__(self, store: ObjectStore, now_s: Callable[[], float]) -> None:
         self._store, self._now_s, self._counting = store, now_s, threading.Lock()

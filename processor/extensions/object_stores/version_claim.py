@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.processor.errors import Conflict, Corrupt, FreshetError
-from freshet_serving.processor.repository.mirror.counted_store import CountedStore
+from freshet_serving.processor.extensions.object_stores.counted_store import CountedStore
 
 CLAIM = ".claim"
 CLAIM_S, RENEW_S = 3600.0, 600.0
@@ -118,5 +118,5 @@ def _renew(claim: VersionClaim, ended: threading.Event, built: Path) -> None:
     while not ended.wait(RENEW_S):
         with contextlib.suppress(FreshetError, OSError):
             claim.renew()
-            # Keep the folder from being evicted as unused (processor.repository.mirror.eviction).
+            # Keep the folder from being evicted as unused (processor.extensions.object_stores.eviction).
             os.utime(built)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any, Self
 
 from freshet_serving.processor.errors import NotReady
-from freshet_serving.processor.repository.keyring import Keyring
-from freshet_serving.processor.repository.mirror.mirror import Mirror
-from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
+from freshet_serving.processor.extensions.object_stores.mirror import Mirror
+from freshet_serving.processor.extensions.object_stores.mirrored_storage import MirroredStorage
+from freshet_serving.processor.repository import CANDIDATES, TRAINER, Keyring, VersionReader
 from freshet_serving.processor.repository.model_repository import ONE_MODEL, Repository, check_name
-from freshet_serving.processor.repository.trainer_report import TRAINER
-from freshet_serving.processor.repository.version import CANDIDATES, VersionReader
 from freshet_serving.processor.repository.version_records import WITHDRAWN, VersionRecords
 
 

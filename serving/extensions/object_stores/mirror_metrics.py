@@ -9,13 +9,11 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from freshet_serving.processor.repository import MirroredRepository, Repository
+from freshet_serving.processor.extensions.object_stores.mirrored_repository import MirroredRepository
 
 
-def mirror_families(repository: Repository) -> Iterator[Metric]:
+def mirror_families(repository: MirroredRepository) -> Iterator[Metric]:
     """Yield the metric families of this process's mirror. With workers, only the supervisor has a mirror."""
-    if not isinstance(repository, MirroredRepository):
-        return
     mirror = repository.mirror
     requests = CounterMetricFamily(
         "freshet_store_requests",

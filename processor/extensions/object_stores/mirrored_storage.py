@@ -6,11 +6,11 @@ Invariants
 - A write goes to the store first and to the folder after: a record that is in the folder is, or was, in the store. The
   file that a record names is in the store before the record is (processor.repository.log.change_log), and in the folder
   too, so that a reader that finds the record need not wait.
-- A name has one fixed content, in the store as in the folder (processor.repository.mirror.version_copy).
+- A name has one fixed content, in the store as in the folder (processor.extensions.object_stores.version_copy).
 - The folder is a copy. A file there that fails its checksum, has another size than its record says, or is missing, is
   downloaded (again); only if it is not in the store either, it is damaged, or gone. catch_up() compares existing files
   with the store: the manifest, and the newest record, by whose hashes all earlier ones are checked.
-- Versions are built aside: files under the claim of one writer (processor.repository.mirror.version_claim), then the
+- Versions are built aside: files under the claim of one writer (version_claim), then the
   manifest, created exclusively. A version without a manifest does not exist.
 - Files are kept by a shared lock (flock) on `.lease`, for as long as a process needs the version.
 - Nothing is downloaded whose size is not given by the manifest or an acceptable record, and nothing larger.
@@ -31,8 +31,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady
+from freshet_serving.processor.extensions.object_stores.counted_store import CountedStore
+from freshet_serving.processor.extensions.object_stores.version_claim import claimed
+from freshet_serving.processor.extensions.object_stores.version_copy import AT_ONCE, EtagCache, VersionCopy
 from freshet_serving.processor.package import MAX_DELTA_NBYTES, MAX_MANIFEST_NBYTES, Manifest, hidden_beside
-from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository import DELTAS, MANIFEST, NO_KEYS, SNAPSHOTS, Keyring, VersionReader
 from freshet_serving.processor.repository.log.chain_record import (
     CHAIN,
     DELTA,
@@ -47,11 +50,7 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import open_snapshot
 from freshet_serving.processor.repository.log.repair import parsed_repair
 from freshet_serving.processor.repository.log.scrub import TrustedRecords, unrecorded_deltas
-from freshet_serving.processor.repository.mirror.counted_store import CountedStore
-from freshet_serving.processor.repository.mirror.version_claim import claimed
-from freshet_serving.processor.repository.mirror.version_copy import AT_ONCE, EtagCache, VersionCopy
 from freshet_serving.processor.repository.storage import FolderStorage, newest
-from freshet_serving.processor.repository.version import DELTAS, MANIFEST, SNAPSHOTS, VersionReader
 
 RECORD = re.compile(rf"{CHAIN}/([0-9]{{10}})\.json")
 LEASE, WALKED = ".lease", 256

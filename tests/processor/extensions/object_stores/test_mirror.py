@@ -14,7 +14,7 @@ from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.chain_record import record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import ONE_MODEL
-from tests.processor.repository.mirror.sides import Server, follows, opened, publish
+from tests.processor.extensions.object_stores.sides import Server, follows, opened, publish
 from tests.support.packages import make_delta
 
 
@@ -227,7 +227,7 @@ def test_space_is_freed_before_any_download_that_may_need_it(bucket, trainer, se
     server.load(1)
     server.mirror.prepare("small", 2)
     server.mirror.storage("small", 1).release()
-    monkeypatch.setattr("freshet_serving.processor.repository.mirror.mirror.ROOM_NBYTES", 1 << 60)
+    monkeypatch.setattr("freshet_serving.processor.extensions.object_stores.mirror.ROOM_NBYTES", 1 << 60)
 
     def full(call, key):
         if call == "get" and "chain" in key:
@@ -243,7 +243,7 @@ def test_folder_walks_take_one_percent_of_the_time(server, trainer, monkeypatch)
     walks, spent_s = [], iter(range(1000))
     monkeypatch.setattr(server.mirror, "tidy", lambda: walks.append(server.clock.now_s()))
     monkeypatch.setattr(
-        "freshet_serving.processor.repository.mirror.mirror.time.monotonic", lambda: float(next(spent_s))
+        "freshet_serving.processor.extensions.object_stores.mirror.time.monotonic", lambda: float(next(spent_s))
     )
     for _ in range(250):
         server.beat(1.0)
@@ -348,7 +348,7 @@ def test_refused_object_does_not_block_others_but_delays_freshness(bucket, train
 
 
 def test_freshness_counts_only_after_the_last_record_of_a_backlog(bucket, trainer, server, monkeypatch):
-    monkeypatch.setattr("freshet_serving.processor.repository.mirror.mirrored_storage.WALKED", 2)
+    monkeypatch.setattr("freshet_serving.processor.extensions.object_stores.mirrored_storage.WALKED", 2)
     server.load()
     server.beat()
     for step in range(1, 6):

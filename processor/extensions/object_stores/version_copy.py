@@ -12,12 +12,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from freshet_serving.processor.extensions.object_stores.counted_store import CountedStore
 from freshet_serving.processor.package import atomic_file, exclusive_file, hidden_beside
 from freshet_serving.processor.repository.log.scrub import Identity, identity_of
-from freshet_serving.processor.repository.mirror.counted_store import CountedStore
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.repository.mirror.object_store import ObjectContent
+    from freshet_serving.processor.extensions.object_stores.object_store import ObjectContent
 
 AT_ONCE = 8
 

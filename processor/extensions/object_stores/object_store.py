@@ -38,15 +38,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady, nearest
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady
 from freshet_serving.processor.extras import needed
+from freshet_serving.processor.repository import address_parts
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Bucket
 
-SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 CONNECT_S, PATIENCE_S, RETRY_S, RETRIES = 1.0, 3.0, 2.0, 2
 # A whole request may take any time while bytes arrive, and BRIEF times the patience if it is small.
 WHOLE_S, BRIEF, BRIEF_NBYTES = 86_400.0, 10, 1 << 20
@@ -54,7 +54,6 @@ PART_NBYTES, CHUNK_NBYTES, SLOWEST_NBYTES_PER_S = 8 << 20, 4 << 20, 1 << 20
 MAX_GET_NBYTES = 64 << 20
 LISTING_S, MAX_NAMES, MAX_KEYS, MAX_KEY_NBYTES = 10.0, 100_000, 10_000_000, 1024
 DELETED_AT_ONCE = 1000
-_ADDRESS = re.compile(r"([a-z0-9+.-]+)://([^/?#@\s]+)(/[^?#]*)?")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 T = TypeVar("T")
 
@@ -111,11 +110,6 @@ class ObjectEntry(NamedTuple):
     etag: str
 
 
-def is_address(text: str) -> bool:
-    """Return True if a repository or a data path is a URL rather than a folder."""
-    return "://" in text
-
-
 def open_store(address: str, what: str = "repository", patience_s: float = PATIENCE_S) -> ObjectStore:
     """Open the store at an address such as s3://bucket/prefix; nothing is requested yet.
 
@@ -129,32 +123,10 @@ def open_store(address: str, what: str = "repository", patience_s: float = PATIE
     Raises:
         BadInput: The address is invalid, or the library is missing.
     """
-    address_parts(address, what)
-    with needed(f"{what} {_scheme(address)}://", "objects"):
+    scheme, _, _ = address_parts(address, what)
+    with needed(f"{what} {scheme}://", "objects"):
         import obstore.store  # noqa: F401
     return ObjectStore(address, what, patience_s)
-
-
-def address_parts(address: str, what: str) -> tuple[str, str, str]:
-    """Return scheme, bucket and prefix of an address; raise BadInput.
-
-    Args:
-        address: The address.
-        what: Name of the address in messages.
-    """
-    if (found := _ADDRESS.fullmatch(address)) is None or found[1] not in SCHEMES:
-        scheme = _scheme(address)
-        if scheme in SCHEMES:
-            more = address.partition("://")[2].strip("/")
-            got = f"{scheme}:// {'with more than a bucket and a prefix' if more else 'without a bucket'}"
-        else:
-            got = f"scheme {scheme!r}{nearest(scheme, SCHEMES)}"
-        raise BadInput(f"{what}: expected a folder, or s3://BUCKET, gs://BUCKET or az://BUCKET, got {got}")
-    return found[1], found[2], (found[3] or "").strip("/")
-
-
-def _scheme(address: str) -> str:
-    return address.partition("://")[0][:40]
 
 
 class ObjectStore:

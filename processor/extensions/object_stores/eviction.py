@@ -5,7 +5,7 @@ longest; then, of the versions that this process follows, delta files far behind
 
 Manifests and records stay: they are small, and they identify a version. A version is needed while any process holds its
 lease, a shared lock; evict() tries to take that lock exclusively, without waiting. An evicted file is downloaded again
-when it is requested (processor.repository.mirror.mirrored_storage), so a wrong eviction costs time and nothing else.
+when it is requested (mirrored_storage), so a wrong eviction costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from freshet_serving.processor.extensions.object_stores.mirrored_storage import LEASE, MirroredStorage
+from freshet_serving.processor.repository import CANDIDATES, DELTAS, MANIFEST
 from freshet_serving.processor.repository.log.chain_record import CHAIN
 from freshet_serving.processor.repository.log.pruning import unfinished
-from freshet_serving.processor.repository.mirror.mirrored_storage import LEASE, MirroredStorage
 from freshet_serving.processor.repository.model_repository import VERSION
-from freshet_serving.processor.repository.version import CANDIDATES, DELTAS, MANIFEST
 
 KEPT_DELTAS = 64
 LEFT_S = 6 * 3600.0

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.extensions.object_stores.mirror import Mirror
+from freshet_serving.processor.extensions.object_stores.mirrored_repository import MirroredRepository
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.mirror.mirror import Mirror
-from freshet_serving.processor.repository.mirror.mirrored_repository import MirroredRepository
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.support.packages import make_delta, write_package
 

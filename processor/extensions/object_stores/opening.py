@@ -1,4 +1,4 @@
-"""Open a repository by its address: a folder, or the URL of an object store with a mirror in the cache folder."""
+"""Open a repository at the URL of an object store, with a mirror in the cache folder."""
 
 from __future__ import annotations
 
@@ -9,45 +9,32 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from freshet_serving.processor.errors import NotReady
-from freshet_serving.processor.repository.mirror.mirror import Mirror
-from freshet_serving.processor.repository.mirror.mirrored_repository import MirroredRepository
-from freshet_serving.processor.repository.mirror.object_store import is_address, open_store
-from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.extensions.object_stores.mirror import Mirror
+from freshet_serving.processor.extensions.object_stores.mirrored_repository import MirroredRepository
+from freshet_serving.processor.extensions.object_stores.object_store import open_store
 
 MIRROR = "FRESHET_MIRROR"
 
 
-def open_repository(
-    address: str | os.PathLike[str],
-    mirror: str = "",
-    mirror_bytes: int = 0,
-    serving: bool = False,
-    create: bool = False,
-    models: Iterable[str] = (),
-) -> Repository:
+def open_mirrored(
+    address: str, mirror: str = "", mirror_bytes: int = 0, serving: bool = False, models: Iterable[str] = ()
+) -> MirroredRepository:
     """Open the repository at an address.
 
     Args:
-        address: A folder, or a URL such as s3://bucket/prefix.
+        address: A URL such as s3://bucket/prefix.
         mirror: Folder for mirrors; "" for FRESHET_MIRROR, or else the user's cache.
         mirror_bytes: Maximum size of the mirror; 0 for half of the disk.
         serving: Serve what the mirror has while the store cannot be reached.
-        create: Create a folder that does not exist.
         models: Names of the only models to mirror; all if empty.
 
     Raises:
-        NotFound: The folder does not exist.
         BadInput: The address is invalid.
         NotReady: The mirror folder cannot be written.
     """
-    text = os.fspath(address)
-    if not is_address(text):
-        if create:
-            Path(text).mkdir(parents=True, exist_ok=True)
-        return Repository(text)
-    store = open_store(text)
+    store = open_store(address)
     try:
-        return MirroredRepository(Mirror(store, mirror_folder(text, mirror), mirror_bytes, serving, models))
+        return MirroredRepository(Mirror(store, mirror_folder(address, mirror), mirror_bytes, serving, models))
     except OSError as error:
         raise NotReady(f"mirror: the folder cannot be written: {error.strerror}") from None
 

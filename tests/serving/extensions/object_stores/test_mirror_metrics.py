@@ -8,8 +8,8 @@ from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
-from tests.processor.repository.mirror.bucket import Bucket
-from tests.processor.repository.mirror.sides import opened, publish
+from tests.processor.extensions.object_stores.bucket import Bucket
+from tests.processor.extensions.object_stores.sides import opened, publish
 from tests.serving.fakes import FakeProcessor
 from tests.serving.telemetry.test_version_metrics import scraped
 from tests.support.packages import make_delta
@@ -63,7 +63,7 @@ def test_folder_repository_has_no_store_metrics(tmp_path):
 
 
 def test_every_metric_is_documented(metrics):
-    text = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text()
+    text = (Path(__file__).parents[4] / "docs" / "reference" / "metrics.md").read_text()
     told = {line.split()[2] for line in metrics.scrape().decode().splitlines() if line.startswith("# TYPE freshet_")}
     ours = {name for name in told if "_store_" in name or "_mirror_" in name}
     assert len(ours) == 6

@@ -1,6 +1,6 @@
 """Which names of a listing are asked for."""
 
-from freshet_serving.processor.repository.mirror.listing import EMPTY_AT_ONCE, NegativeCache
+from freshet_serving.processor.extensions.object_stores.listing import EMPTY_AT_ONCE, NegativeCache
 
 
 def test_unknown_names_come_first_and_empty_ones_take_turns():

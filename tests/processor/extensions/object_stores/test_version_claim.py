@@ -7,8 +7,8 @@ import time
 import pytest
 
 from freshet_serving.processor.errors import Conflict
-from freshet_serving.processor.repository.mirror import version_claim
-from freshet_serving.processor.repository.mirror.version_claim import CLAIM_S, claimed
+from freshet_serving.processor.extensions.object_stores import version_claim
+from freshet_serving.processor.extensions.object_stores.version_claim import CLAIM_S, claimed
 from tests.support.waiting import until
 
 KEY = "small/1/.claim"

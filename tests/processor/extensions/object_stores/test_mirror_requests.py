@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from freshet_serving.processor.repository.mirror.mirror import BEAT_S, LONGEST_BEAT_S, QUIET_SHARE
-from tests.processor.repository.mirror.sides import Server, opened, publish
+from freshet_serving.processor.extensions.object_stores.mirror import BEAT_S, LONGEST_BEAT_S, QUIET_SHARE
+from tests.processor.extensions.object_stores.sides import Server, opened, publish
 from tests.support.packages import make_delta
 
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "object-stores.md"

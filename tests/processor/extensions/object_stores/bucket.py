@@ -4,7 +4,7 @@ import hashlib
 import threading
 
 from freshet_serving.processor.errors import Corrupt, NotReady
-from freshet_serving.processor.repository.mirror.object_store import FolderListing, ObjectContent, ObjectHead
+from freshet_serving.processor.extensions.object_stores.object_store import FolderListing, ObjectContent, ObjectHead
 
 
 class Killed(BaseException):

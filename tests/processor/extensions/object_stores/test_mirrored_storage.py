@@ -13,8 +13,8 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import VersionContents
 from freshet_serving.processor.repository.log.re_signing import re_sign
 from freshet_serving.processor.tables.compaction import compact
-from tests.processor.repository.mirror.bucket import Bucket, Killed
-from tests.processor.repository.mirror.sides import opened, publish
+from tests.processor.extensions.object_stores.bucket import Bucket, Killed
+from tests.processor.extensions.object_stores.sides import opened, publish
 from tests.support.packages import make_delta
 
 

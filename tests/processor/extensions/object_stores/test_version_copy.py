@@ -3,9 +3,9 @@
 import pytest
 
 from freshet_serving.processor.errors import Corrupt, NotReady
-from freshet_serving.processor.repository.mirror.counted_store import CountedStore
-from freshet_serving.processor.repository.mirror.object_store import ObjectContent
-from freshet_serving.processor.repository.mirror.version_copy import EtagCache, VersionCopy
+from freshet_serving.processor.extensions.object_stores.counted_store import CountedStore
+from freshet_serving.processor.extensions.object_stores.object_store import ObjectContent
+from freshet_serving.processor.extensions.object_stores.version_copy import EtagCache, VersionCopy
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from freshet_serving.processor.errors import NotReady
-from freshet_serving.processor.repository.mirror.listing import LATE_S, WHOLE_S
-from tests.processor.repository.mirror.sides import Server, follows, opened
+from freshet_serving.processor.extensions.object_stores.listing import LATE_S, WHOLE_S
+from tests.processor.extensions.object_stores.sides import Server, follows, opened
 from tests.support.packages import make_delta
 from tests.support.waiting import until
 
