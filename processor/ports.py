@@ -77,10 +77,15 @@ class Extension:
     Attributes:
         sections: Sections of the manifest by their keys.
         storages: Storages by the schemes of their addresses.
+        messages: What answers requests as bytes, by the name of their form: returns the reply's bytes, from a
+            Processor, the bytes, and the model's name or None.
+        programs: What `python -m freshet_serving.processor.NAME` runs, by name: returns the exit code.
     """
 
     sections: Mapping[str, Section] = field(default_factory=dict)
     storages: Mapping[str, Storage] = field(default_factory=dict)
+    messages: Mapping[str, Callable[[Any, bytes, str | None], bytes]] = field(default_factory=dict)
+    programs: Mapping[str, Callable[[], int]] = field(default_factory=dict)
 
 
 class Extensions(Generic[E]):

@@ -16,10 +16,13 @@ class ServerExtension:
     Attributes:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
             arguments.
-        repository_metrics: Metric families of a repository by subject: functions that yield them.
+        dialects: decode() and encode() of forms of predict requests (serving.http.dialects) by name, from a call.
+        dialects: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    repository_metrics: Metric families of a repository by subject: functions that yield them.
     """
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    dialects: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     repository_metrics: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
 
 

@@ -33,7 +33,6 @@ LEVELS = {
         ("running",),
         ("backends", "watching"),
         ("online_features", "tables"),
-        ("eas",),
         ("features",),
         ("kernels",),
         ("repository",),

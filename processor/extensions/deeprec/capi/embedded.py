@@ -59,7 +59,7 @@ class EmbeddedModel:
         self._poller.start()
 
     def process(self, data: bytes) -> bytes:
-        """Return a PredictResponse for a PredictRequest (processor.eas); raises FreshetError."""
+        """Return a PredictResponse for a PredictRequest (processor.extensions.deeprec); raises FreshetError."""
         return self._processor.process(data, self._model)
 
     def info(self) -> bytes:

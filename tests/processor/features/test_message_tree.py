@@ -5,10 +5,10 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.eas import codec as eas
-from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.errors import TooLarge
+from freshet_serving.processor.extensions.deeprec import codec as eas
 from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.features.message_tree import MessageTree
 from freshet_serving.processor.kernels.wire_format import HOLDER
 
 TREE = MessageTree(eas.Request.DESCRIPTOR)

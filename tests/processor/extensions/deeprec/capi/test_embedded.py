@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from freshet_serving.processor.capi import embedded
-from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.errors import BadInput
-from tests.processor.eas.test_codec import array
+from freshet_serving.processor.extensions.deeprec import codec as eas
+from freshet_serving.processor.extensions.deeprec.capi import embedded
+from tests.processor.extensions.deeprec.test_codec import array
 from tests.support.packages import make_inputs, write_package
 
 USERS = [0, 3, 7]

@@ -18,10 +18,10 @@ from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.eas.message_tree import MessageTree
-from freshet_serving.processor.eas.predict_messages import FILES
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.deeprec.predict_messages import FILES
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
+from freshet_serving.processor.features.message_tree import MessageTree
 from freshet_serving.processor.package import Input, Manifest
 
 SIGNATURE = "serving_default"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from freshet_serving.processor.capi import __main__ as capi
-from freshet_serving.processor.eas import codec as eas
-from tests.processor.capi.test_embedded import USERS, predict_request
+from freshet_serving.processor.extensions.deeprec import capi
+from freshet_serving.processor.extensions.deeprec import codec as eas
+from tests.processor.extensions.deeprec.capi.test_embedded import USERS, predict_request
 from tests.support.packages import write_package
 
 pytestmark = [
@@ -82,7 +82,7 @@ def test_every_function_of_the_header_is_exported(folder):
     """In a process of its own: the library starts its own interpreter, or finds this one's."""
     program = f"""
 import ctypes, json, sys
-from tests.processor.capi.test_library import call_all
+from tests.processor.extensions.deeprec.capi.test_library import call_all
 call_all({str(folder)!r})
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)

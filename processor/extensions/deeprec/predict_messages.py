@@ -1,4 +1,4 @@
-"""processor/eas/*.proto, compiled: one serialized FileDescriptorProto each, imports before what imports them.
+"""Compiled from processor/extensions/deeprec/*.proto: one serialized FileDescriptorProto each, imports first.
 
 Written by `make -C loadtest protos`; do not edit.
 """
