@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 # Module -> folder of its sources.
 TARGETS = {
     "serving/codecs/proto_files.py": "serving/codecs/protos",
-    "processor/eas/predict_messages.py": "processor/eas",
+    "processor/extensions/deeprec/predict_messages.py": "processor/extensions/deeprec",
 }
 CHUNK = 24
 
@@ -31,8 +31,8 @@ def generate(target: str) -> str:
             raise SystemExit("protos: compilation failed")
         files = FileDescriptorSet.FromString(out.read_bytes()).file
     text = [
-        f'"""{TARGETS[target]}/*.proto, compiled: one serialized FileDescriptorProto each, imports before what imports '
-        'them.\n\nWritten by `make -C loadtest protos`; do not edit.\n"""\n\n# fmt: off\n\nFILES = (\n'
+        f'"""Compiled from {TARGETS[target]}/*.proto: one serialized FileDescriptorProto each, imports first.\n\n'
+        'Written by `make -C loadtest protos`; do not edit.\n"""\n\n# fmt: off\n\nFILES = (\n'
     ]
     for file in files:
         data = file.SerializeToString(deterministic=True)

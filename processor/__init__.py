@@ -14,8 +14,7 @@ kernels     Numba kernels
 repository  versions, change logs and signatures, in folders and object stores
 package     the on-disk format; numpy alone
 redis_client     what every reader of a Redis server shares
-eas         DeepRec's messages
-capi        DeepRec Processor's C interface
+capi        the command that builds DeepRec Processor's C interface
 generation  the state that answers, and the position of a loaded version in its change log
 columns     the column types that carry feature values
 errors      every error a caller can meet, and which of them are transient
@@ -34,7 +33,6 @@ __all__ = [
     "clock",
     "columns",
     "cores",
-    "eas",
     "engine",
     "errors",
     "extensions",

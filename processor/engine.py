@@ -29,12 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock, SystemClock
-from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
+from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import UNDO_DEPTH, Generation
 from freshet_serving.processor.overview import describe
-from freshet_serving.processor.package import joined
+from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring, open_repository
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
@@ -81,8 +81,8 @@ class ProcessorConfig(SessionConfig):
         ready_when_empty: See ModelHost.
         scratch: See ModelHost.
         keyring: Keys that must have signed what is served.
-        mirror: See processor.repository.mirror.repositories.
-        mirror_bytes: See processor.repository.mirror.repositories.
+        mirror: See processor.repository.opening.
+        mirror_bytes: See processor.repository.opening.
         online_stores: Online stores that features are looked up in, each a mapping of `name`, `url` and its options.
     """
 
@@ -256,6 +256,7 @@ class Processor:
         # The host loads and changes models; the predictor answers requests with them.
         self.host = InProcessHost(config, clock or SystemClock())
         self.predictor = self.host.predictor
+        self._answer_bytes = ENGINE.get("messages", "deeprec")
 
     @classmethod
     def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Self:
@@ -289,7 +290,7 @@ class Processor:
         """Score one request.
 
         Args:
-            request: A request, or the bytes of DeepRec's PredictRequest (processor.eas); the reply is of the same kind.
+            request: A request, or the bytes of DeepRec's PredictRequest; the reply is of the same kind.
             model: The model that bytes are for; needed only if there are several.
 
         Raises:
@@ -297,29 +298,10 @@ class Processor:
         """
         if isinstance(request, PredictRequest):
             return self.predictor.process(request)
-        # Slow to import, and needed only for requests as bytes.
-        from freshet_serving.processor.eas import codec as eas
-
-        name = self._only_model() if model is None else model
-        limits = self.predictor.limits(name)
-        if len(request) > limits.max_body_bytes:
-            most = f"expected at most {limits.max_body_bytes} bytes"
-            raise TooLarge(f"max_body_bytes: {most}, got {len(request)}; ask for fewer at once")
-        manifest = self.predictor.manifest(name)[0]
-        inputs, wanted = eas.decode(request, manifest, limits)
-        reply = self.predictor.process(PredictRequest(name, inputs))
-        if reply.dropped_rows:
-            raise BadInput(f"model {name!r} drops rows of unknown keys, which DeepRec's replies cannot name: use mark")
-        replies, exact = manifest.replies(), any(o.exact for o in manifest.outputs)
-        named = {given: (reply.outputs[o.name], o.exact) for given, o in replies.items()}
-        outputs = {given: joined(array) if whole else array for given, (array, whole) in named.items()}
-        return eas.encode(outputs, wanted, exact)
-
-    def _only_model(self) -> str:
-        names = self.host.models()
-        if len(names) != 1:
-            raise BadInput(f"model: expected one of {', '.join(names) or 'none'}, got nothing")
-        return names[0]
+        if self._answer_bytes is None:
+            raise missing("a request as bytes", "deeprec")
+        reply: bytes = self._answer_bytes(self, request, model)
+        return reply
 
     def batch_process(self, requests: Sequence[PredictRequest]) -> list[PredictReply | FreshetError]:
         """Score requests together; each gets its own reply or its own error, in order."""

@@ -30,7 +30,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from freshet_serving.processor.errors import BadInput
 
@@ -40,27 +40,20 @@ NONE = "none"
 E = TypeVar("E")
 
 
-class Storage(Protocol):
-    """Opens repositories at addresses of one scheme."""
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What opens addresses of one scheme.
 
-    def __call__(
-        self,
-        address: str,
-        *,
-        mirror: str = "",
-        mirror_bytes: int = 0,
-        serving: bool = False,
-        models: Iterable[str] = (),
-    ) -> Any:
-        """Open a repository.
+    Attributes:
+        repository: Opens a repository (processor.repository) from its address, the folder for local copies ("" for the
+            default), their maximum size in bytes (0 for the default), True to serve the copies while the address
+            cannot be reached, and the names of the only models to copy (all if empty).
+        objects: Opens the objects below an address, from the address and its name in messages, to be listed (`head`,
+            `entries`) and read (`read_range`).
+    """
 
-        Args:
-            address: Its address, such as s3://bucket/prefix.
-            mirror: Folder for local copies; "" for the default.
-            mirror_bytes: Maximum size of the local copies; 0 for the default.
-            serving: Serve local copies while the address cannot be reached.
-            models: Names of the only models to copy; all if empty.
-        """
+    repository: Callable[[str, str, int, bool, Iterable[str]], Any]
+    objects: Callable[[str, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +103,9 @@ class Extension:
             value and the numbers of the plan's sources, a processor.features.late_values.LateInputs.
         training_sections: Readers of the subsections of a training configuration, by the section: from a subsection's
             name, its TOML and the folder that relative paths start from, what the manifest's section has of it.
+        messages: What answers requests as bytes, by the name of their form: returns the reply's bytes, from a
+            Processor, the bytes, and the model's name or None.
+        programs: What `python -m freshet_serving.processor.NAME` runs, by name: returns the exit code.
     """
 
     sections: Mapping[str, Callable[[], Section]] = field(default_factory=dict)
@@ -117,6 +113,8 @@ class Extension:
     input_stores: Mapping[str, Callable[[], InputStores]] = field(default_factory=dict)
     late_values: Mapping[str, Callable[[Any, Mapping[tuple[str, int], int]], Any]] = field(default_factory=dict)
     training_sections: Mapping[str, Callable[[str, Mapping[str, Any], Path], Any]] = field(default_factory=dict)
+    messages: Mapping[str, Callable[[Any, bytes, str | None], bytes]] = field(default_factory=dict)
+    programs: Mapping[str, Callable[[], int]] = field(default_factory=dict)
 
 
 class Extensions(Generic[E]):

@@ -36,13 +36,17 @@ class ServerExtension:
     Attributes:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
             arguments.
+        dialects: decode() and encode() of forms of predict requests (serving.http.dialects) by name, from a call.
         metrics: Metric families of models (processor.watching.ModelStats) by subject: functions that yield them.
+        repository_metrics: Metric families of a repository by subject: functions that yield them.
         admin_routes: Routes of the admin port, by the last part of their path, from serving.server_parts.ServerParts.
         importer: The importer, from the options and the host of the models; None for none.
     """
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    dialects: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     metrics: Mapping[str, Callable[[Sequence[Any]], Iterable[Any]]] = field(default_factory=dict)
+    repository_metrics: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
     admin_routes: Mapping[str, Callable[[Any], Routes]] = field(default_factory=dict)
     importer: Callable[[Any, Any], Importer] | None = None
 

@@ -22,7 +22,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/sessions/session_queue.py": ("tests/processor/sessions/test_group.py",),
     "processor/repository/log/log_reader.py": ("tests/processor/repository/log/test_change_log.py",),
     "processor/repository/log/re_signing.py": ("tests/processor/versions/test_model_signed.py",),
-    "processor/eas/predict_messages.py": ("tests/processor/eas/test_codec.py",),
+    "processor/extensions/deeprec/predict_messages.py": ("tests/processor/extensions/deeprec/test_codec.py",),
     "processor/kernels/bucket_bytes.py": ("tests/processor/tables/remote/test_layout.py",),
     "processor/kernels/conversion.py": (
         "tests/processor/tables/test_quantise.py",
@@ -42,12 +42,12 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/kernels/string_hashes.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/top_rows.py": ("tests/processor/tables/test_row_ranking.py",),
     "processor/kernels/texts.py": ("tests/processor/features/test_evaluation.py",),
-    "processor/kernels/wire_format.py": ("tests/processor/eas/test_message_tree.py",),
-    "processor/repository/mirror/counted_store.py": ("tests/processor/repository/mirror/test_mirror.py",),
-    "processor/repository/mirror/mirrored_repository.py": (
+    "processor/kernels/wire_format.py": ("tests/processor/features/test_message_tree.py",),
+    "processor/extensions/object_stores/counted_store.py": ("tests/processor/extensions/object_stores/test_mirror.py",),
+    "processor/extensions/object_stores/mirrored_repository.py": (
         "tests/processor/versions/test_model_mirrored.py",
-        "tests/processor/repository/mirror/test_mirror.py",
-        "tests/processor/repository/mirror/test_mirrored_storage.py",
+        "tests/processor/extensions/object_stores/test_mirror.py",
+        "tests/processor/extensions/object_stores/test_mirrored_storage.py",
     ),
     "processor/extensions/online_features/online_store.py": (
         "tests/processor/extensions/online_features/test_redis_store.py",
@@ -170,11 +170,11 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
 """Module -> the test files of others that would fail if it broke; none where it is only ever run by hand."""
 
 SEAMS: dict[str, str] = {
+    "tests/processor/capi/test_capi.py": "the command that builds the C interface, which an extension has",
     "tests/processor/running/test_history_lengths.py": "histories of every length, from a filled input to scores",
     "tests/compiler/imports/onnx_native/test_long_loops.py": "loops that take too long, from file to reply",
     "tests/compiler/imports/onnx_native/test_random_graphs.py": "ONNX graphs of many shapes, from file to reply",
     "tests/compiler/imports/test_random_models.py": "TensorFlow models of many shapes, from SavedModel to reply",
-    "tests/processor/capi/test_library.py": "the header, the C that embeds Python and the build of both, from C and Go",
     "tests/processor/test_canary.py": "split traffic and what takes a version out of it, from request to verdict",
     "tests/compiler/imports/test_parity_live.py": "imported models behind a real server against TensorFlow",
     "tests/models/training/test_named_inputs.py": "a kind of input of its own, from training to serving",

@@ -33,7 +33,6 @@ LEVELS = {
         ("running",),
         ("backends", "watching"),
         ("tables",),
-        ("eas",),
         ("features",),
         ("kernels",),
         ("repository",),

@@ -12,7 +12,7 @@ from freshet_serving.models.config.toml_sections import about, parse_section, re
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option
 from freshet_serving.processor.package import ROW_TYPES
-from freshet_serving.processor.repository import address_parts, is_address
+from freshet_serving.processor.repository import is_address, storage_of
 
 PRECISIONS = ("float32", "int8", "auto")
 DELTAS = ("delta_rows", "delta_seconds", "delta_movement")
@@ -122,7 +122,7 @@ def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
     publish = parse_section(PublishConfig, keys, "publish", gate=read_gate(raw.get("gate", {})))
     require(publish.repository != "", "publish.repository", "a folder", "")
     if is_address(publish.repository):
-        address_parts(publish.repository, "publish.repository")
+        storage_of(publish.repository, "publish.repository")
     own = publish.trainer_folder
     require(not is_address(own), "publish.trainer_folder", "a folder of this machine's disk", own[:200])
     require_one_of(publish.table_dtype, ROW_TYPES, "publish.table_dtype")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.repository import SCHEMES, ObjectStore, open_store
+from freshet_serving.processor.repository import SCHEMES, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ WHAT = "data.path"
 class StoredFile:
     """An object with the part of a path's interface that readers need: a name, and open()."""
 
-    def __init__(self, store: ObjectStore, key: str, nbytes: int, etag: str) -> None:
+    def __init__(self, store: Any, key: str, nbytes: int, etag: str) -> None:
         self._store, self._key, self._etag, self.nbytes = store, key, etag, nbytes
         self.name = key.rpartition("/")[2]
 
@@ -147,7 +147,8 @@ def stored_files(path: str, suffixes: Sequence[str] = ()) -> list[StoredFile]:
     parts = rest.rstrip("/").split("/")
     plain = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     above = parts[: max(1, min(plain, len(parts) - 1))]
-    store = open_store(f"{scheme}://{'/'.join(above)}", WHAT)
+    address = f"{scheme}://{'/'.join(above)}"
+    store = storage_of(address, WHAT).objects(address, WHAT)
     below = "/".join(parts[len(above) :])
     if below and plain == len(parts) and (head := store.head(below)) is not None:
         return [StoredFile(store, below, head.nbytes, head.etag)]

@@ -1,6 +1,7 @@
 """The sparse graph: turn a request's named inputs into the dense graph's input.
 
 limits          limits of a request, checked before its values are read
+message_tree    counts the values of a protobuf message before it is parsed
 plan            checks names, types and rows once, then passes a few integers to the kernel
 bound_request   a request as the kernel reads it
 input_lookup    what looks up, before a request is bound, the inputs that it leaves out
@@ -26,6 +27,7 @@ __all__ = [
     "key_codes",
     "late_values",
     "limits",
+    "message_tree",
     "plan",
     "sequences",
     "stage",

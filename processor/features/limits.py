@@ -7,7 +7,7 @@ name:
     max_body_bytes   by the receiver: the ports while a body arrives, Processor.process() for a message
     max_inflation    by serving.codecs.wire.inflate(), while it inflates
     max_json_bytes   by the ports, from the head, and by serving.codecs.wire.load_json(), before it parses
-    max_nodes        by load_json(), and by processor.eas.message_tree for messages: counted in the bytes before parsing
+    max_nodes        by load_json(), and by MessageTree for messages: counted in the bytes before parsing
     max_rows         by RequestSize, to which codecs report each input as soon as its shape is known; and again by
     max_ids          processor.features.plan.SparsePlan.bind_inputs(), which every request passes
     max_cells        by processor.features.stage_runs, from the rows and the longest list, before the stage of an

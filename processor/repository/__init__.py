@@ -1,11 +1,11 @@
-"""Model repositories: versions, their change logs and signatures, in folders and in object stores.
+"""Model repositories: versions, their change logs and signatures.
 
 log               the change log of a version: numbered records in its folder, read and written
-mirror            repositories in object stores, and the local folders that mirror them
 version_records   decisions about full versions: held, withdrawn, released
 version           a version's folder, written aside and committed by one rename
 storage           access to the files of a version, in a folder or through a mirror
 candidates        full versions that a gate has refused, beside the others
+opening           open a repository by its address: a folder, or what an extension's storage has
 model_repository  list and open models, versions and deltas, and find their folders
 folder_watch      detection of changes to a folder
 mapped_file       a file that is served by memory mapping, and detection of its damage
@@ -71,15 +71,6 @@ from freshet_serving.processor.repository.log.scrub import (
     unrecorded_deltas,
 )
 from freshet_serving.processor.repository.mapped_file import BYTES, CHANGES, SIZES, is_written_to
-from freshet_serving.processor.repository.mirror.mirrored_repository import MirroredRepository
-from freshet_serving.processor.repository.mirror.object_store import (
-    SCHEMES,
-    ObjectStore,
-    address_parts,
-    is_address,
-    open_store,
-)
-from freshet_serving.processor.repository.mirror.repositories import open_repository
 from freshet_serving.processor.repository.model_repository import (
     FILE_SUFFIXES,
     SAVED_MODEL,
@@ -87,6 +78,13 @@ from freshet_serving.processor.repository.model_repository import (
     check_name,
     listed,
     unknown_model,
+)
+from freshet_serving.processor.repository.opening import (
+    SCHEMES,
+    address_parts,
+    is_address,
+    open_repository,
+    storage_of,
 )
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.trainer_report import (
@@ -176,8 +174,6 @@ __all__ = [
     "Identity",
     "Int64s",
     "Keyring",
-    "MirroredRepository",
-    "ObjectStore",
     "Repository",
     "SnapshotManifest",
     "TableChanges",
@@ -207,11 +203,12 @@ __all__ = [
     "is_address",
     "is_written_to",
     "listed",
+    "log",
     "lookup_of",
+    "model_repository",
     "narrowed",
     "open_repository",
     "open_snapshot",
-    "open_store",
     "parse_trainer_report",
     "parse_warmup",
     "part_difference",
@@ -224,12 +221,15 @@ __all__ = [
     "root_hash",
     "sealed",
     "sha256",
+    "storage",
+    "storage_of",
     "stored",
     "table_difference",
     "table_file",
     "unfinished",
     "unknown_model",
     "unrecorded_deltas",
+    "version_records",
     "widened",
     "without_values",
 ]

@@ -76,8 +76,11 @@ class Repository:
     """A folder of models; every path that it returns lies inside it.
 
     Attributes:
-        remote: True if it is the mirror of a repository that lies elsewhere (processor.repository.mirror).
+        remote: True if it is the mirror of a repository that lies elsewhere.
         keyring: Keys to sign with and to trust.
+
+    A storage (processor.ports) opens a subclass whose folder is the mirror: beside the public methods it overrides
+    `_kept` and `version_records` (bring files before they are read), and `_put` and `_create` (write elsewhere first).
     """
 
     remote = False

@@ -1,8 +1,8 @@
 """Access to the files of one version: in the folder where they are read, or elsewhere with that folder as mirror.
 
 Readers always open files below `folder`. Writers request durability where the version lives, in a given order. In a
-folder of models both are the same place, and most methods do nothing (FolderStorage). A version in an object store is
-downloaded and uploaded by processor.repository.mirror.
+folder of models both are the same place, and most methods do nothing (FolderStorage). A version that lies
+elsewhere is downloaded and uploaded by the extension whose storage opened its repository.
 
 Names are relative to the version's folder, with "/".
 """

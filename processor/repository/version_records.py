@@ -17,8 +17,7 @@ Invariants
 - Nothing here reads a version's tables, and no record is needed to serve what has none.
 
 Costs: one stat a poll while the folder stays as it was; after a change one listing and the files that are new. In an
-object store the mirror lists the folder beside the versions of a model (processor.repository.mirror.listing), and only
-if the model has such a folder.
+object store the mirror lists the folder beside the versions of a model, and only if the model has such a folder.
 
 Limit: whoever may delete files of the repository may delete a decision; a signature does not show what is missing.
 

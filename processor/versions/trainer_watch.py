@@ -8,7 +8,7 @@ Invariants
 - poll() is called by one thread; standings() by any: it is one dictionary, replaced whole.
 
 Costs: a stat of a file for each model each LOOK_S, a read of at most MAX_TRAINER_NBYTES after a change. Requests to an
-object store: none here; the mirror's listing brings the file (processor.repository.mirror.listing). The replacement
+object store: none here; the mirror's listing brings the file (processor.extensions.object_stores). The replacement
 changes the model's folder, which the next polls list for two seconds (FolderWatch): 40 listings of 0.2 ms every ten
 seconds, a thousandth of a core for each model in training.
 

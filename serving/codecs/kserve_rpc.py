@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, PackedColumns
-from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.features.message_tree import MessageTree
 from freshet_serving.processor.package import MAX_RANK, Manifest
 from freshet_serving.serving.codecs.kserve import into_span
 from freshet_serving.serving.codecs.kserve_header import (

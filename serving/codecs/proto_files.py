@@ -1,4 +1,4 @@
-"""serving/codecs/protos/*.proto, compiled: one serialized FileDescriptorProto each, imports before what imports them.
+"""Compiled from serving/codecs/protos/*.proto: one serialized FileDescriptorProto each, imports first.
 
 Written by `make -C loadtest protos`; do not edit.
 """

@@ -25,9 +25,9 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, ColumnLayout, PackedColumns, Ragged, Strings
-from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.errors import BadInput, TooLarge, first_of
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
+from freshet_serving.processor.features.message_tree import MessageTree
 from freshet_serving.processor.features.sequences import unpadded
 from freshet_serving.processor.package import MAX_RANK, Input, Manifest
 from freshet_serving.serving.codecs.messages import message

@@ -11,18 +11,17 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.engine import PredictReply
 from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.processor.package import Manifest, ranks_items
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import missing
 from freshet_serving.serving.codecs import kserve, tfs_rest
-from freshet_serving.serving.codecs.wire import Body, Headers, SizeLimit, body_limit, header_timeout_s, json_limit
+from freshet_serving.serving.codecs.wire import Body, Headers, SizeLimit, body_limit, json_limit
 from freshet_serving.serving.front.shared_memory import Regions
 from freshet_serving.serving.http.asgi import JSON_TYPE, RawHeaders
 from freshet_serving.serving.http.schemas import BINARY, Schema, json_of, named
+from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.request_headers import IGNORED_INPUTS
-
-PROTOBUF_TYPE = (b"content-type", b"application/x-protobuf")
 
 
 class Dialect(NamedTuple):
@@ -68,20 +67,6 @@ class Dialect(NamedTuple):
         return f":{self.name}" if self.servable else f"/{self.name}"
 
 
-class DeepRecOptions(NamedTuple):
-    """Options of a request in DeepRec's messages.
-
-    Attributes:
-        outputs: Names of the requested outputs; empty for all.
-        timeout_s: The request's timeout in seconds.
-        whole: Whether outputs of whole numbers are sent as such: ids are no floats.
-    """
-
-    outputs: tuple[str, ...]
-    timeout_s: float | None
-    whole: bool = False
-
-
 def _examples(method: str) -> Dialect:
     return Dialect(
         method,
@@ -98,13 +83,17 @@ def _examples(method: str) -> Dialect:
     )
 
 
-def _decode_processor(
-    body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits, regions: Regions | None
-) -> tuple[Mapping[str, Column], DeepRecOptions]:
-    inputs, outputs = eas.decode(body, manifest, limits)
-    return inputs, DeepRecOptions(
-        outputs, header_timeout_s(headers), ranks_items(manifest) or any(o.exact for o in manifest.outputs)
-    )
+def extension_codec(dialect: str, extension: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return decode() and encode() of a dialect that an extension has; without it both raise its error."""
+    make = SERVER.get("dialects", dialect)
+    if make is not None:
+        codec: tuple[Callable[..., Any], Callable[..., Any]] = make()
+        return codec
+
+    def refuse(*_: object) -> Any:
+        raise missing(f":{dialect}", extension)
+
+    return refuse, refuse
 
 
 def _encode_predict(
@@ -143,11 +132,7 @@ DIALECTS = {
             "Predict, with DeepRec's messages",
             {"application/x-protobuf": BINARY},
             {"application/x-protobuf": BINARY},
-            _decode_processor,
-            lambda reply, options, regions: (
-                eas.encode(reply.outputs, options.outputs, options.whole),
-                (PROTOBUF_TYPE,),
-            ),
+            *extension_codec("processor", "deeprec"),
             bound=lambda headers, limits: body_limit(limits),
         ),
         Dialect(

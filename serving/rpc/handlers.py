@@ -20,10 +20,10 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError
 
-from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.engine import PredictReply
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.features.message_tree import MessageTree
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
 from freshet_serving.serving.access.access_guard import AccessGuard

@@ -4,7 +4,6 @@ observers          the recorder, access log and tracer of one process
 logs               the log and the access log
 metrics            Prometheus metrics
 live_samples       current rates, latencies and errors, with five minutes of history
-mirror_metrics     metric families of a repository in an object store
 trainer_metrics    metric families of trainers
 gate_metrics       metric families of the gate of new versions
 version_metrics    metric families of loaded versions

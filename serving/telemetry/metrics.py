@@ -23,7 +23,6 @@ from freshet_serving.processor.watching import GroupStats, ModelStats, SessionSt
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.telemetry.gate_metrics import gate_families
-from freshet_serving.serving.telemetry.mirror_metrics import mirror_families
 from freshet_serving.serving.telemetry.trainer_metrics import trainer_families
 from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
 
@@ -311,6 +310,7 @@ class Metrics(Collector):
         self._lifecycle = lifecycle
         self._counts = Counts()
         self.observe, self.predicted, self.phase = self._counts.observe, self._counts.predicted, self._counts.phase
+        self._repository_families = tuple(SERVER.offers("repository_metrics").values())
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -361,7 +361,8 @@ class Metrics(Collector):
             "1 when the last poll of the repository succeeded.",
             int(processor.reachable),
         )
-        yield from mirror_families(processor.repository)
+        for families in self._repository_families:
+            yield from families(processor.repository)
         yield from trainer_families(processor.trainers.standings())
         yield from _group_families(groups)
         yield from _catalogue_families(processor.catalogue)

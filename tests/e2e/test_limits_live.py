@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.extensions.deeprec import codec as eas
 from freshet_serving.serving.codecs.kserve import HEADER_LENGTH
 from freshet_serving.serving.codecs.messages import message
 from tests.e2e.asking import INFER, PREDICT

@@ -51,7 +51,7 @@ class KilledPublisher(threading.Thread):
 
 def records_of(address, model):
     """(kind, step) of every record of version 1's chain, as the store has them."""
-    from freshet_serving.processor.repository.mirror.object_store import open_store
+    from freshet_serving.processor.extensions.object_stores.object_store import open_store
 
     store = open_store(address)
     keys = sorted(store.keys(f"{model}/1/chain"))

@@ -94,7 +94,7 @@ def test_training_and_serving_work_entirely_on_the_object_store(store, env, tmp_
     import pyarrow as pa
     import pyarrow.parquet
 
-    from freshet_serving.processor.repository.mirror.object_store import open_store
+    from freshet_serving.processor.extensions.object_stores.object_store import open_store
 
     rng = np.random.default_rng(0)
     for n in range(3):

@@ -6,12 +6,12 @@ import os
 
 import pytest
 
+from freshet_serving.processor.extensions.object_stores.object_store import open_store
 from freshet_serving.processor.package.signature import new_key
 from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.repository.log.chain_record import ChainRecord, record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.mirror.object_store import open_store
-from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.repository.opening import open_repository
 from tests.e2e.servers import ALONE
 from tests.programs.outage import Load
 from tests.support.object_stage import MODEL, ReplicaSet, served, upload_package

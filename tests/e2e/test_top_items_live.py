@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from freshet_serving import Client, Ragged
-from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.deeprec import codec as eas
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import ALONE, LiveServer

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from freshet_serving.processor.columns import PackedColumns
-from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.extensions.deeprec import codec as eas
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
 from freshet_serving.processor.package.manifest import Manifest

@@ -4,8 +4,8 @@ import pytest
 
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from tests.processor.engines import USERS, processors
-from tests.processor.repository.mirror.bucket import Bucket
-from tests.processor.repository.mirror.sides import opened, publish
+from tests.processor.extensions.object_stores.bucket import Bucket
+from tests.processor.extensions.object_stores.sides import opened, publish
 from tests.support.packages import write_package
 
 

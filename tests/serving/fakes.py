@@ -89,7 +89,7 @@ class FakeProcessor:
     admitted: list[tuple[float | None, float]] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
     limit: RequestLimits = DEFAULTS
-    repository: Any = field(default_factory=lambda: SimpleNamespace(root=Path("fake")))
+    repository: Any = field(default_factory=lambda: SimpleNamespace(root=Path("fake"), remote=False))
     standings: dict[str, TrainerStanding] = field(default_factory=dict)
 
     @property

@@ -88,7 +88,7 @@ def object_delta() -> list[str] | str:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         return f"not taken: {' and '.join(missing)} is not installed (extras objects and dev)"
-    from freshet_serving.processor.repository.mirror.object_store import open_store
+    from freshet_serving.processor.extensions.object_stores.object_store import open_store
     from tests.support.object_server import ObjectServer
 
     with ObjectServer() as server, tempfile.TemporaryDirectory() as folder, _environment(server.env):
@@ -143,7 +143,7 @@ def _publisher(address: str, env: dict[str, str]) -> Iterator[Callable[[int], No
 
 def _publish(address: str) -> None:
     from freshet_serving.processor.repository.log.change_log import ChangeLog
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.repository.opening import open_repository
     from tests.support.packages import make_delta
 
     change_log = ChangeLog.of(open_repository(address).version(MODEL, 1))

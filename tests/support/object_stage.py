@@ -26,7 +26,7 @@ MODEL, USERS = "small", 20_000
 
 def upload_package(server, address, folder, **options):
     """A full version of the small model, made in a folder and put where servers look: its manifest last."""
-    from freshet_serving.processor.repository.mirror.object_store import open_store
+    from freshet_serving.processor.extensions.object_stores.object_store import open_store
 
     write_package(folder, users=range(USERS), **options)
     store = open_store(address)
@@ -145,7 +145,7 @@ class Arrivals:
 
 def publish(address):
     from freshet_serving.processor.repository.log.change_log import ChangeLog
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.repository.opening import open_repository
 
     version = open_repository(address).version(MODEL)
     change_log = ChangeLog.of(version)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.extensions.deeprec import codec as eas
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.serving.codecs import tfs_rest
 from freshet_serving.serving.codecs.messages import message

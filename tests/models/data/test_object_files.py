@@ -16,7 +16,7 @@ from freshet_serving.models.data.files import find_files
 from freshet_serving.models.data.formats import format_of
 from freshet_serving.models.data.object_files import BLOCK_NBYTES, glob_pattern, is_object_url, open_bytes, stored_files
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.repository.mirror.object_store import open_store
+from freshet_serving.processor.extensions.object_stores.object_store import open_store
 from tests.support.object_server import ObjectServer
 
 NAMES = ["b/part-2", "a-1/part-0", "a/part-10", "a/part-9", ".hidden/part-1", "a/_part-1", "part-0", "a/b/c/part-1"]

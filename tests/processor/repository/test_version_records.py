@@ -13,8 +13,8 @@ from freshet_serving.processor.repository import version_records as records_modu
 from freshet_serving.processor.repository.log.chain_record import HOLD, RELEASE, root_hash
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version_records import WITHDRAW, WITHDRAWN, VersionRecord, record_file
-from tests.processor.repository.mirror.bucket import Bucket
-from tests.processor.repository.mirror.sides import Server, opened, publish
+from tests.processor.extensions.object_stores.bucket import Bucket
+from tests.processor.extensions.object_stores.sides import Server, opened, publish
 from tests.support.packages import write_package
 from tests.support.signing import reads, writes
 

@@ -33,8 +33,8 @@ from tests.processor.engines import (
     request,
     scores,
 )
-from tests.processor.repository.mirror import sides
-from tests.processor.repository.mirror.bucket import Bucket
+from tests.processor.extensions.object_stores import sides
+from tests.processor.extensions.object_stores.bucket import Bucket
 from tests.processor.versions.models import AT_ONCE
 from tests.support.leases import unleased
 from tests.support.packages import make_delta, tag_id, write_package

@@ -17,7 +17,7 @@ from freshet_serving.processor.repository.log.re_signing import re_sign
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.processor.repository.mirror.sides import opened, publish
+from tests.processor.extensions.object_stores.sides import opened, publish
 from tests.support.packages import connect, make_delta
 from tests.support.waiting import until
 
@@ -185,7 +185,7 @@ def test_refused_version_is_retried_once_its_manifest_changes(bucket, trainer, t
 
 
 def test_records_approved_by_a_later_manifest_arrive_before_verification(bucket, trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr("freshet_serving.processor.repository.mirror.mirrored_storage.WALKED", 2)
+    monkeypatch.setattr("freshet_serving.processor.extensions.object_stores.mirrored_storage.WALKED", 2)
     (old, old_public, _), (new, new_public, _) = new_key(str(tmp_path / "old")), new_key(str(tmp_path / "new"))
     re_sign(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(old)), "small", 1, unsigned=True)
     replica = Replica(bucket, tmp_path / "server", Keyring.of(trust=[old_public, new_public]))

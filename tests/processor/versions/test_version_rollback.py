@@ -8,9 +8,9 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version_records import WITHDRAW
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
-from tests.processor.repository.mirror.bucket import Bucket
-from tests.processor.repository.mirror.sides import opened
-from tests.processor.repository.mirror.sides import publish as publish_version
+from tests.processor.extensions.object_stores.bucket import Bucket
+from tests.processor.extensions.object_stores.sides import opened
+from tests.processor.extensions.object_stores.sides import publish as publish_version
 from tests.processor.versions.models import USERS, assert_serves, open_model, publish
 from tests.processor.versions.test_model_mirrored import Replica
 from tests.support.packages import write_package

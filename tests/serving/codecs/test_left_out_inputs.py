@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.deeprec import codec as eas
 from freshet_serving.serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
 from freshet_serving.serving.codecs.kserve import HEADER_LENGTH
 from freshet_serving.serving.codecs.messages import message

@@ -10,8 +10,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.extensions.deeprec import codec as eas
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
 from freshet_serving.serving.codecs.kserve import HEADER_LENGTH

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.extensions.deeprec import codec as eas
 from freshet_serving.processor.package import Feature, Input, Manifest, Output, ServingSignature
 from freshet_serving.serving.client import grpc_transport, http_transport
 from freshet_serving.serving.client.prediction import output

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from freshet_serving.processor.eas.codec import Request
+from freshet_serving.processor.extensions.deeprec.codec import Request
 from freshet_serving.processor.features.limits import DEFAULTS
 from freshet_serving.serving.codecs.wire import inflate
 from freshet_serving.serving.http.dialects import DIALECTS

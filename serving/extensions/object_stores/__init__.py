@@ -1,0 +1,28 @@
+"""What a server tells of a repository in an object store.
+
+mirror_metrics  metric families: requests to the store, and the disk use of its mirror
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from freshet_serving.serving.ports import ServerExtension
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+__all__: list[str] = []
+
+
+def _families(repository: Any) -> Iterable[Metric]:
+    if not repository.remote:
+        return ()
+    from freshet_serving.serving.extensions.object_stores.mirror_metrics import mirror_families
+
+    return mirror_families(repository)
+
+
+REQUIRES = ()
+EXTENSION = ServerExtension(repository_metrics={"mirror": _families})
