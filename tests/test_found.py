@@ -61,10 +61,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/running/test_graph_run.py",
         "tests/models/training/test_named_inputs.py",
     ),
-    "processor/features/input_lookup.py": (
-        "tests/processor/extensions/online_features/test_opening.py",
-        "tests/processor/test_engine_features.py",
-    ),
     "processor/features/input_reader.py": ("tests/processor/features/test_plan.py",),
     "processor/package/manifest_entries.py": ("tests/processor/package/test_manifest.py",),
     "processor/kernels/records.py": ("tests/processor/features/test_entity_records.py",),

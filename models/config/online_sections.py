@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.errors import BadInput, first_of, nearest
 from freshet_serving.processor.options import type_name
 from freshet_serving.processor.ports import ENGINE, missing
 
@@ -40,7 +40,7 @@ def read_online_features(
         return groups
     group_of = ENGINE.get("training_sections", "online_features")
     if group_of is None:
-        raise missing("online_features", "online_features")
+        raise missing(f"[online_features.{first_of(raw)[:64]}]", "online_features")
     for name, section in raw.items():
         where = f"online_features.{name[:64]}"
         if not isinstance(section, dict):

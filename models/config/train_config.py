@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from freshet_serving.compiler.dense.expression import parse as parse_expression
 from freshet_serving.models.config.data_section import read_data
@@ -34,9 +34,6 @@ from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.options import type_name
-
-if TYPE_CHECKING:
-    from freshet_serving.processor.extensions.online_features.section import FeatureGroup
 
 _MAX_CONFIG_NBYTES = 4 << 20
 
@@ -84,7 +81,8 @@ class TrainConfig:
             "([graph-optimization.md](../concepts/graph-optimization.md))."
         ),
     )
-    online_features: Mapping[str, FeatureGroup] = field(
+    # Of the extension's type, FeatureGroup, which is imported only if there is a section.
+    online_features: Mapping[str, Any] = field(
         default_factory=dict,
         metadata=about(
             "Inputs that a request may leave out, because a server looks them up by a key, in Feast's Redis or in "

@@ -11,6 +11,7 @@ entities    features by key: what a record of them holds
 record_texts  the strings of a record as they were given
 replies     what the replies of each signature hold, and labels of outputs of strings
 item_ranking  versions that rank all items of a table for a user
+sections      sections of extensions in a manifest
 sequences     a user's events as one input of the dense graph
 stage_growth   how much an imported model's stage computes for a request
 stage_lookups  rows of tables that an imported model's stage reads
@@ -106,6 +107,7 @@ from freshet_serving.processor.package.replies import (
     labelled,
     labels_of,
 )
+from freshet_serving.processor.package.sections import section_lines
 from freshet_serving.processor.package.sequences import (
     KEEPS,
     MAX_EVENTS,
@@ -297,6 +299,7 @@ __all__ = [
     "role",
     "rows_of_file",
     "same_content",
+    "section_lines",
     "shape_of",
     "shorter",
     "shorter_lengths",

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -53,6 +53,7 @@ from freshet_serving.processor.package.replies import (
     validate_own_names,
     validate_signatures,
 )
+from freshet_serving.processor.package.sections import check_sections, dump_sections, filled_by, parse_sections
 from freshet_serving.processor.package.sequences import SEQUENCE, UNSCALED, SequenceEntry, validate_sequences
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.stage_growth import validate_growth
@@ -78,7 +79,6 @@ from freshet_serving.processor.package.subgraphs import (
 )
 from freshet_serving.processor.package.tensors import RECORD, STORED_TYPES
 from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
-from freshet_serving.processor.ports import ENGINE, Section, missing
 
 FORMAT_2 = "freshet/2"
 SIGNED = ("key", "signature", "edition", "vouched")
@@ -185,11 +185,7 @@ class Manifest:
     @property
     def filled(self) -> dict[str, InputFiller]:
         """What sections of extensions fill, by input."""
-        return {name: f for key, value in self.sections.items() for name, f in _section(key).fillers(value).items()}
-
-    def section_lines(self) -> list[tuple[str, Sequence[str]]]:
-        """Return the sections of extensions for people, each its title and lines."""
-        return [(key.replace("_", " "), _section(key).lines(value)) for key, value in self.sections.items()]
+        return filled_by(self.sections)
 
     @property
     def read_inputs(self) -> list[Input]:
@@ -223,7 +219,7 @@ class Manifest:
         """Return the file's bytes; raises BadInput if the manifest contradicts itself."""
         validate(self)
         # Sections are written by their extensions, as keys of their own in the place of this field.
-        written = {key: _section(key).dump(value) for key, value in self.sections.items() if value}
+        written = dump_sections(self.sections)
         document: dict[str, Any] = {}
         for key, value in dataclasses.asdict(dataclasses.replace(self, sections={})).items():
             document |= written if key == "sections" else {key: value}
@@ -276,7 +272,7 @@ class Manifest:
         if written not in (FORMAT_2, FORMAT_1):
             raise BadInput(f"manifest: expected format {FORMAT_2!r} or {FORMAT_1!r}, got {str(written)[:40]!r}")
         user_width = format1.to_format_2(raw) if written == FORMAT_1 else 0
-        sections = _taken_sections(raw) if isinstance(raw, dict) else {}
+        sections = parse_sections(raw, OWN_KEYS) if isinstance(raw, dict) else {}
         manifest: Manifest = build(cls, raw, "manifest")
         if written == FORMAT_1:
             graphs = format1.graphs_of(manifest, user_width)
@@ -392,26 +388,6 @@ class Manifest:
 OWN_KEYS = frozenset(f.name for f in dataclasses.fields(Manifest) if f.init and f.name != "sections")
 
 
-def _section(key: str) -> Section:
-    """Return the section of an extension; raise BadInput that names the extension if it is not there."""
-    make: Callable[[], Section] | None = ENGINE.get("sections", key)
-    if make is None:
-        raise missing(f"manifest.{key[:64]}", key)
-    return make()
-
-
-def _taken_sections(raw: dict[str, Any]) -> dict[str, Any]:
-    """Take the sections of extensions out of a manifest's JSON, and return what they say, by key."""
-    sections = {}
-    for key in [key for key in raw if key not in OWN_KEYS]:
-        if ENGINE.get("sections", key) is None:
-            # It may be a mistake as well as a section: the message has to help with both.
-            raise missing(f"manifest: unknown key {key[:64]!r}: as a section of an extension, it", key)
-        if value := _section(key).parse(raw.pop(key)):
-            sections[key] = value
-    return sections
-
-
 def _want(condition: bool, message: str) -> None:
     if not condition:
         raise BadInput(message)
@@ -488,8 +464,7 @@ def validate(manifest: Manifest) -> None:
         _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
     _validate_features(m)
     validate_entities(m)
-    for key, value in m.sections.items():
-        _section(key).check(value, m)
+    check_sections(m.sections, m)
     dims = {t.name: t.dim for t in m.tables}
     validate_sequences(m.sequences, {i.name: i for i in m.inputs}, {i.name: i for i in sources}, dims)
     for name, shape in m.dense.items():

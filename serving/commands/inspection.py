@@ -25,6 +25,7 @@ from freshet_serving.processor.package import (
     Manifest,
     Output,
     read_delta,
+    section_lines,
 )
 from freshet_serving.processor.repository import (
     DELTA,
@@ -252,7 +253,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     console.print(f"  {served}" + (f"; {len(bare)} delta files without a record" if bare else ""))
     for title, lines in (
         ("inputs", [f"{i.name}: {_shape(i)}" for i in manifest.inputs]),
-        *manifest.section_lines(),
+        *section_lines(manifest.sections),
         ("outputs", [f"{o.name}: {o.dtype} {_row(o)}" for o in manifest.outputs]),
         ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.embeddings]),
         *([("top items", [_ranking(manifest, ranking)])] if (ranking := ItemRanking.of(manifest)) else ()),

@@ -3,7 +3,6 @@ import typing
 
 from freshet_serving.models.config.gate_section import GateConfig
 from freshet_serving.models.config.train_config import TrainConfig
-from freshet_serving.processor.extensions.online_features.section import FeatureGroup
 from freshet_serving.processor.options import options_of
 from generators.training_page import PAGE, page
 
@@ -13,8 +12,6 @@ MADE = {
     "SequenceConfig": {"name"},
     "EntityConfig": {"name", "fields", "key_field"},
     "TableConfig": {"train"},
-    # What a package holds; the keys of its section are described in docs/how-to/feast.md.
-    "FeatureGroup": {field.name for field in dataclasses.fields(FeatureGroup)},
 }
 """Fields that no key of the file gives."""
 

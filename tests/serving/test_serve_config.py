@@ -239,3 +239,13 @@ def test_sample_needs_no_repository_and_refuses_one_beside_it():
         load_config({"sample": True, "repository": "r"}, {})
     with pytest.raises(BadInput, match="--sample serves a sample"):
         load_config({}, {})
+
+
+@pytest.mark.parametrize(
+    "store", [{"online_store": ["main=redis://a"]}, {"online_stores": {"main": {"url": "redis://a"}}}]
+)
+def test_online_store_without_the_extension_is_refused_by_name(store, without_extensions):
+    without_extensions("online_features")
+    with pytest.raises(BadInput, match=r"online_stores\.main needs the extension 'online_features': FRESHET_EXT"):
+        ServeConfig(repository="r", **store)
+    assert ServeConfig(repository="r").stores() == []

@@ -84,3 +84,9 @@ def test_a_section_of_another_form_is_refused():
     sections = {"model": {"name": "a"}, "data": {"path": "a.csv", "label": "b"}, "features": {"c": {"kind": "id"}}}
     with pytest.raises(BadInput, match=r"online_features.user: expected a section"):
         parse_config(sections | {"online_features": {"user": 7}})
+
+
+def test_section_without_the_extension_is_refused_by_name(path, without_extensions):
+    without_extensions("online_features")
+    with pytest.raises(BadInput, match=r"\[online_features\.user\] needs the extension 'online_features'"):
+        load_config(path)

@@ -109,3 +109,21 @@ def test_requests_side_by_side_each_get_their_own_user(processor, store):
         found = list(pool.map(lambda one: scores(processor.process(one)), asked))
     for user, one in zip(range(20, 40), found):
         np.testing.assert_allclose(one, reference(ITEMS, F2, F3, (), user, 0), atol=1e-5)
+
+
+def test_without_the_extension_packages_and_stores_are_refused_by_name(folder, without_extensions):
+    without_extensions("online_features")
+    with pytest.raises(BadInput, match=r"'online_features': as a section .* needs the extension 'online_features'"):
+        Processor.initialize(ProcessorConfig(str(folder)))
+    with pytest.raises(BadInput, match=r"online_stores needs the extension 'online_features': FRESHET_EXTENSIONS="):
+        Processor.initialize(ProcessorConfig(str(folder), online_stores=[{"name": "main", "url": "redis://a"}]))
+
+
+def test_without_the_extension_other_models_are_served(tmp_path, without_extensions):
+    without_extensions("online_features")
+    write_package(tmp_path, sections={})
+    more = {"tags": Ragged.of([["a"]]), "f0": np.float32([1]), "f1": np.float32([2])}
+    with Processor.initialize(ProcessorConfig(str(tmp_path))) as processor:
+        reply = processor.process(request(**more))
+        np.testing.assert_allclose(scores(reply), reference(ITEMS, F2, F3, ["a"], 1, 2), atol=1e-5)
+        assert processor.host.input_lookups(processor.host.model("small").pick()) is None

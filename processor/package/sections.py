@@ -1,0 +1,70 @@
+"""Sections of a manifest that extensions read: parsed, written and checked by who offers them (processor.ports).
+
+A section is a key of model.json beside the format's own; Manifest.sections has their values by key, in the order of the
+file. A section whose extension is not there is refused by its name: skipping it would serve another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.input_fillers import InputFiller
+from freshet_serving.processor.ports import ENGINE, Section, missing
+
+Sections = Mapping[str, Any]
+
+
+def parse_sections(document: dict[str, Any], own: Container[str]) -> dict[str, Any]:
+    """Take the sections out of a manifest's JSON, and return their values by key.
+
+    Args:
+        document: The JSON; what is not of the format is taken out of it.
+        own: Keys of the format.
+
+    Raises:
+        BadInput: A key is nobody's, or its value is not valid.
+    """
+    sections = {}
+    for key in [key for key in document if key not in own]:
+        if ENGINE.get("sections", key) is None:
+            # It may be a mistake as well as a section: the message has to help with both.
+            raise missing(f"manifest: unknown key {key[:64]!r}: as a section of an extension, it", key)
+        if value := _section(key).parse(document.pop(key)):
+            sections[key] = value
+    return sections
+
+
+def dump_sections(sections: Sections) -> dict[str, Any]:
+    """Return sections as JSON has them, without those that say nothing; raise BadInput for one that is nobody's."""
+    return {key: _section(key).dump(value) for key, value in sections.items() if value}
+
+
+def check_sections(sections: Sections, manifest: Any) -> None:
+    """Raise BadInput unless each section agrees with its manifest, and no input is filled by two of them."""
+    filling: dict[str, str] = {}
+    for key, value in sections.items():
+        section = _section(key)
+        section.check(value, manifest)
+        for name in section.fillers(value):
+            first = filling.setdefault(name, key)
+            if first != key:
+                raise BadInput(f"manifest.{key}: the input {name[:64]!r} is filled by manifest.{first} too")
+
+
+def filled_by(sections: Sections) -> dict[str, InputFiller]:
+    """Return what sections fill, by input."""
+    return {name: filler for key, value in sections.items() for name, filler in _section(key).fillers(value).items()}
+
+
+def section_lines(sections: Sections) -> list[tuple[str, Sequence[str]]]:
+    """Return sections for people: the title and the lines of each."""
+    return [(key.replace("_", " "), _section(key).lines(value)) for key, value in sections.items()]
+
+
+def _section(key: str) -> Section:
+    make: Callable[[], Section] | None = ENGINE.get("sections", key)
+    if make is None:
+        raise missing(f"manifest.{key[:64]}", key)
+    return make()
