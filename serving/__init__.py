@@ -10,7 +10,6 @@ serve_config     the options of `freshet serve`
 front_options    the options of the data ports
 server_parts     parts of a server that extensions are made from
 data_ports       HTTP and gRPC of one process, started and stopped together
-admin            the admin port
 http             the HTTP port
 rpc              the gRPC port
 front            request handling that both ports share

@@ -65,7 +65,7 @@ LEVELS = {
         ("workers",),
         ("process_layout", "server_parts"),
         ("serve_config",),
-        ("admin", "data_ports"),
+        ("data_ports",),
         ("client", "http", "rpc"),
         ("front",),
         ("access", "telemetry"),

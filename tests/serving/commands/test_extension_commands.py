@@ -8,9 +8,6 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.commands.cli import app
 from freshet_serving.serving.commands.extension_commands import PLACES
 from freshet_serving.serving.ports import SERVER, ServerExtension
-from tests.support.extensions import without_extensions
-
-__all__ = ["without_extensions"]
 
 
 def names():
