@@ -33,18 +33,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
 from freshet_serving.processor.overview import model_stats
-from freshet_serving.processor.ports import missing
 from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.serving.access.credentials import DATA_PLACE, AccessControl, CredentialFiles
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.data_ports import DataPorts
+from freshet_serving.serving.extension_options import check_extensions
 from freshet_serving.serving.front.model_control import ModelControl
 from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
 from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, listen, new_loop, reserve
@@ -162,6 +161,7 @@ class Server:
             shutdown_watchdog: Armed when a signal asks the server to end.
             start_s: Monotonic second from which the ready line counts; now if None.
         """
+        check_extensions(config)
         self._config = config
         self._layout = layout or Layout.here(config)
         self._bulk = low_priority_pool() if self._layout.workers > 1 else None
@@ -180,8 +180,6 @@ class Server:
         self._access = AccessControl(config.admin_token, rate_limiter_memory(DATA_PLACE + self._layout.workers))
         self._credentials = CredentialFiles(config.credentials, self._access.take)
         make_admin: Callable[[ServerParts, socket.socket], AdminPort] | None = SERVER.only("admin_port")
-        if make_admin is None:
-            _check_no_admin(config)
         data = listen(config.host, config.http_port)
         admin = listen(config.admin_host, config.admin_port) if make_admin else None
         # Kept open without listening: it reserves the port while processes that listen on it come and go.
@@ -428,16 +426,6 @@ class Server:
             self._watching.close()
         self._reserved.close()
         log.info("stopped")
-
-
-def _check_no_admin(config: ServeConfig) -> None:
-    """Raise BadInput if an option is set that only the admin port has a use for."""
-    default = {f.name: f.default for f in fields(config)}
-    used = {name: getattr(config, name) != default[name] for name in ("admin_host", "admin_port")}
-    # Changes over the data ports, and API keys, know the token too.
-    used["admin_token"] = bool(config.admin_token) and config.model_control == "none" and not config.api_keys
-    if name := next(filter(used.get, used), ""):
-        raise missing(name, "admin")
 
 
 def _importer(config: ServeConfig, host: ModelHost) -> Importer:

@@ -63,7 +63,7 @@ LEVELS = {
         ("commands",),
         ("server",),
         ("workers",),
-        ("process_layout", "server_parts"),
+        ("extension_options", "process_layout", "server_parts"),
         ("serve_config",),
         ("data_ports",),
         ("client", "http", "rpc"),

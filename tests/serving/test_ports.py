@@ -41,3 +41,17 @@ def test_explaining_needs_the_admin_port(monkeypatch):
     monkeypatch.setenv("FRESHET_EXTENSIONS", "explaining")
     with pytest.raises(BadInput, match="extension 'explaining' needs the extension 'admin': FRESHET_EXTENSIONS="):
         Extensions("freshet_serving.serving.extensions", ENGINE).all()
+
+
+def test_part_that_two_offer_is_refused(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("sand", "stone"):
+        (tmp_path / "importing_toys" / name).mkdir(parents=True)
+        text = "from freshet_serving.serving.ports import ServerExtension\nREQUIRES = ()\n"
+        text += "EXTENSION = ServerExtension(importer=print)\n"
+        (tmp_path / "importing_toys" / name / "__init__.py").write_text(text)
+    (tmp_path / "importing_toys" / "__init__.py").touch()
+    with pytest.raises(BadInput, match="extensions 'sand' and 'stone' both offer importer: remove one"):
+        Extensions("importing_toys").all()
+    for name in ("", ".sand", ".stone"):
+        del sys.modules[f"importing_toys{name}"]
