@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.extensions.admin.api import create_admin
 from freshet_serving.serving.extensions.explaining.explain_route import ExplainRoute
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics

@@ -8,9 +8,9 @@ workers          one supervisor and N worker processes that answer requests
 process_layout   number of processes, and where they compute
 serve_config     the options of `freshet serve`
 front_options    the options of the data ports
+extension_options  refuses options of extensions that are not there
 server_parts     parts of a server that extensions are made from
 data_ports       HTTP and gRPC of one process, started and stopped together
-admin            the admin port
 http             the HTTP port
 rpc              the gRPC port
 front            request handling that both ports share

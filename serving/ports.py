@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,6 +15,16 @@ class Routes(Protocol):
 
     def add_to(self, app: Any) -> None:
         """Add the routes to a FastAPI application."""
+
+
+class AdminPort(Protocol):
+    """The port for changes, beside the data ports."""
+
+    def start(self) -> None:
+        """Begin to answer, on a thread of its own."""
+
+    def end(self) -> None:
+        """Stop; wait for a bounded time."""
 
 
 class Importer(Protocol):
@@ -39,6 +50,7 @@ class ServerExtension:
         dialects: decode() and encode() of forms of predict requests (serving.http.dialects) by name, from a call.
         metrics: Metric families of models (processor.watching.ModelStats) by subject: functions that yield them.
         repository_metrics: Metric families of a repository by subject: functions that yield them.
+        admin_port: The admin port, from serving.server_parts.ServerParts and a socket that listens; None for none.
         admin_routes: Routes of the admin port, by the last part of their path, from serving.server_parts.ServerParts.
         importer: The importer, from the options and the host of the models; None for none.
     """
@@ -47,6 +59,7 @@ class ServerExtension:
     dialects: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     metrics: Mapping[str, Callable[[Sequence[Any]], Iterable[Any]]] = field(default_factory=dict)
     repository_metrics: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
+    admin_port: Callable[[Any, socket.socket], AdminPort] | None = None
     admin_routes: Mapping[str, Callable[[Any], Routes]] = field(default_factory=dict)
     importer: Callable[[Any, Any], Importer] | None = None
 

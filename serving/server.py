@@ -4,8 +4,8 @@ The layout determines how many processes answer (serving.process_layout). With o
 HTTP and gRPC, itself. With several it is their supervisor (serving.workers): it owns the repository, the admin port and
 the one writer, hands out connections, and answers no prediction.
 
-Threads: the main thread runs the data ports' event loop; `freshet-admin` runs the admin port's; `freshet-loader` opens
-the processor and ends; `freshet-watcher` polls the repository. Session threads belong to the processor.
+Threads: the main thread runs the data ports' event loop; the admin port, an extension, has its own; `freshet-loader`
+opens the processor and ends; `freshet-watcher` polls the repository. Session threads belong to the processor.
 
 Order of startup: signal handlers, the ports (503 while models load), processor, watcher, the ready line.
 Order of shutdown: unready; drain_s of service, during which connections are drained one after the other; no new
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
 import signal
@@ -41,19 +40,18 @@ from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
 from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.standby_thread import standing_pool
-from freshet_serving.serving.access.credentials import ADMIN_PLACE, DATA_PLACE, AccessControl, CredentialFiles
+from freshet_serving.serving.access.credentials import DATA_PLACE, AccessControl, CredentialFiles
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
-from freshet_serving.serving.admin.api import MAX_DELTA_NBYTES, create_admin
 from freshet_serving.serving.data_ports import DataPorts
+from freshet_serving.serving.extension_options import check_extensions
 from freshet_serving.serving.front.model_control import ModelControl
-from freshet_serving.serving.front.resource_limits import BodyMemory, ConnectionLimits, raise_descriptor_limit
-from freshet_serving.serving.http.connection import HttpConnection
-from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, HttpPort, listen, new_loop, reserve
+from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
+from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, listen, new_loop, reserve
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.loading.priority import low_priority_pool, lower_priority
 from freshet_serving.serving.loading.refused_sources import RefusedSources
 from freshet_serving.serving.loading.watcher import Watcher
-from freshet_serving.serving.ports import SERVER, Importer
+from freshet_serving.serving.ports import SERVER, AdminPort, Importer
 from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.server_parts import ServerParts
@@ -70,12 +68,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("freshet.server")
 
-ADMIN_STOP_S = 5.0
 PATIENCE_S = 0.05
 """Seconds that the deltas of other models wait, once, for a model that is loading a version."""
 
 HELPERS = 6
-"""Helper threads of each event loop for slow work.
+"""Helper threads of the event loop for slow work.
 
 They are created at the start, because creating them may fail when memory is short.
 """
@@ -164,6 +161,7 @@ class Server:
             shutdown_watchdog: Armed when a signal asks the server to end.
             start_s: Monotonic second from which the ready line counts; now if None.
         """
+        check_extensions(config)
         self._config = config
         self._layout = layout or Layout.here(config)
         self._bulk = low_priority_pool() if self._layout.workers > 1 else None
@@ -181,10 +179,13 @@ class Server:
         self._hurried = asyncio.Event()
         self._access = AccessControl(config.admin_token, rate_limiter_memory(DATA_PLACE + self._layout.workers))
         self._credentials = CredentialFiles(config.credentials, self._access.take)
-        data, admin = listen(config.host, config.http_port), listen(config.admin_host, config.admin_port)
+        make_admin: Callable[[ServerParts, socket.socket], AdminPort] | None = SERVER.only("admin_port")
+        data = listen(config.host, config.http_port)
+        admin = listen(config.admin_host, config.admin_port) if make_admin else None
         # Kept open without listening: it reserves the port while processes that listen on it come and go.
         self._reserved, self.grpc_address = reserve(config.host, config.grpc_port)
-        self.http_address, self.admin_address = data.getsockname()[:2], admin.getsockname()[:2]
+        self.http_address: tuple[str, int] = data.getsockname()[:2]
+        self.admin_address: tuple[str, int] | None = admin.getsockname()[:2] if admin else None
         self._metrics: Metrics
         self._front: Frontend
         self._open: Callable[[], tuple[ModelHost, Callable[[], None]]]
@@ -194,33 +195,20 @@ class Server:
             self._supervise(data, version, fork_server)
         self._live = LiveSamples(self._lifecycle, self._metrics)
         self._metrics.own.source(self._credentials.counters)
-        parts = ServerParts(
-            config,
-            self._layout.workers,
-            self._lifecycle,
-            self._metrics,
-            self._live,
-            self._access,
-            self.http_address,
-            self._bulk,
-        )
-        guarded = create_admin(
-            self._lifecycle,
-            self._metrics,
-            guard=self._access.guard(ADMIN_PLACE) if config.admin_token or config.api_keys else None,
-            host=config.admin_host,
-            bulk=self._bulk,
-            live=self._live,
-            data_address=self.http_address,
-            tls=bool(config.tls_cert),
-            recordings=config.record,
-            routes={name: make(parts) for name, make in SERVER.offers("admin_routes").items()},
-        )
-        connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
-        tls = self._access.certificates if config.tls_cert else None
-        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S, connection, ConnectionLimits.here().admin, tls)
+        self._admin: AdminPort | None = None
+        if make_admin is not None and admin is not None:
+            parts = ServerParts(
+                config,
+                self._layout.workers,
+                self._lifecycle,
+                self._metrics,
+                self._live,
+                self._access,
+                self.http_address,
+                self._bulk,
+            )
+            self._admin = make_admin(parts, admin)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
-        self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
 
     def _serve_alone(
         self, data: socket.socket, open_processor: Callable[[ServeConfig, Layout], Processor], version: str
@@ -334,10 +322,12 @@ class Server:
         serving = asyncio.create_task(self._front.listen())
         # It ends before shutdown only if a port cannot be opened.
         serving.add_done_callback(lambda _: self._stopping.set())
-        self._admin.start()
+        if self._admin is not None:
+            self._admin.start()
         self._credentials.start()
         self._loader.start()
-        log.info("listening on %s, admin on %s", _text(self.http_address), _text(self.admin_address))
+        admin = f", admin on {_text(self.admin_address)}" if self.admin_address else ""
+        log.info("listening on %s%s", _text(self.http_address), admin)
         await self._stopping.wait()
         self._lifecycle.drain()
         await self._front.drain()
@@ -407,15 +397,11 @@ class Server:
         self._announced = True
         models = ",".join(f"{s.model}@{s.generation}" for s in model_stats(processor))
         took_s = time.monotonic() - self._start_s
-        ports = f"http={_text(self.http_address)} grpc={self.grpc_address} admin={_text(self.admin_address)}"
+        ports = f"http={_text(self.http_address)} grpc={self.grpc_address}"
+        if self.admin_address is not None:
+            ports += f" admin={_text(self.admin_address)}"
         served = f"workers={self._layout.workers} models={models} {self._layout.text}"
         print(f"freshet: ready in {took_s:.2f} s {ports} {served}", file=self._out, flush=True)
-
-    def _run_admin(self) -> None:
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.get_loop().set_default_executor(standing_pool(HELPERS, "freshet-admin-helper"))
-            runner.run(self._admin_port.listen())
 
     def _finish(self) -> None:
         """End every thread that run() started, each within its own bound."""
@@ -428,8 +414,8 @@ class Server:
             self._importer.close()
         self._live.close()
         self._credentials.close()
-        self._admin_port.end()
-        self._admin.join(ADMIN_STOP_S)
+        if self._admin is not None:
+            self._admin.end()
         if self._bulk is not None:
             self._bulk.shutdown(wait=False, cancel_futures=True)
         with self._closing:

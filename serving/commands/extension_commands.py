@@ -65,7 +65,7 @@ class ExtensibleGroup(typer.core.TyperGroup):
         command = super().get_command(ctx, cmd_name)
         # A shell that completes has no use for an error.
         if command is None and cmd_name in PLACES and not ctx.resilient_parsing:
-            raise missing(f"{ctx.command_path} {cmd_name}", PLACES[cmd_name].extension)
+            raise missing(f"command {cmd_name!r}", PLACES[cmd_name].extension)
         return command
 
 

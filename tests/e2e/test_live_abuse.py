@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from freshet_serving.serving.admin.live_stream import MOST_STREAMS
+from freshet_serving.serving.extensions.admin.live_stream import MOST_STREAMS
 from tests.e2e.servers import ALONE, LiveServer
 from tests.support.packages import write_package
 from tests.support.waiting import until

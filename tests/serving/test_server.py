@@ -98,6 +98,22 @@ def test_processor_that_fails_to_open_ends_the_server_with_1(caplog):
     assert out.getvalue() == ""
 
 
+def test_server_without_the_admin_extension_has_no_admin_port(without_extensions):
+    without_extensions("admin", "explaining")
+    own = {"admin_port": 8502, "admin_token": "t", "model_control": "explicit"}
+    with running(lambda config: FakeProcessor(), **own) as (server, out, _):
+        until(lambda: out.getvalue().endswith("\n"))
+        assert fetch(server.http_address, "/v1/models/ctr:predict", BODY) == (200, {"predictions": [[7.5]]})
+        assert server.admin_address is None
+        assert "admin" not in out.getvalue()
+
+
+def test_option_of_a_missing_extension_stops_the_server(without_extensions):
+    without_extensions("admin", "explaining")
+    with pytest.raises(BadInput, match="admin_port needs the extension 'admin': "):
+        Server(ServeConfig("fake", **FREE))
+
+
 def test_stop_during_model_loading_still_closes_the_models():
     gate, processor = threading.Event(), FakeProcessor()
     with running(lambda config: gate.wait(WAIT_S) and processor) as (server, _, codes):

@@ -20,6 +20,8 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "serving/commands/shutdown_signals.py": ("tests/e2e/test_follow_live.py", "tests/e2e/test_join_live.py"),
     "serving/commands/recording_commands.py": ("tests/e2e/test_production_live.py",),
     "serving/commands/train_command.py": ("tests/e2e/test_train_live.py", "tests/e2e/test_conformance.py"),
+    "serving/extensions/admin/admin_port.py": ("tests/serving/test_server.py",),
+    "serving/server_parts.py": ("tests/serving/test_server.py",),
     "serving/front/queries.py": (
         "tests/serving/http/test_app.py",
         "tests/serving/front/test_exchange.py",

@@ -29,5 +29,5 @@ def _explain_route(parts: ServerParts) -> ExplainRoute:
     return ExplainRoute(parts.lifecycle, ExplainSettings.of(parts.config, parts.workers), parts.bulk)
 
 
-REQUIRES = ("explaining",)
+REQUIRES = ("admin", "explaining")
 EXTENSION = ServerExtension(commands={"explain": _explain}, admin_routes={"explain": _explain_route})

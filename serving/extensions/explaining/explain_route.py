@@ -36,11 +36,11 @@ from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.timeline import MOST, UNDONE
 from freshet_serving.serving.access.access_guard import Forbidden
 from freshet_serving.serving.access.scopes import FEATURES
-from freshet_serving.serving.admin.admin_bodies import Name, documented, json_reply, read_whole
-from freshet_serving.serving.admin.authorization import SHOWS_FEATURES
 from freshet_serving.serving.codecs import tfs_rest
 from freshet_serving.serving.codecs.validation import StrictModel, validated
 from freshet_serving.serving.codecs.wire import load_json
+from freshet_serving.serving.extensions.admin.admin_bodies import Name, documented, json_reply, read_whole
+from freshet_serving.serving.extensions.admin.authorization import SHOWS_FEATURES
 from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.serve_config import ServeConfig

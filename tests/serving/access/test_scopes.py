@@ -12,7 +12,7 @@ from freshet_serving.serving.access.scopes import (
     SCOPES,
     admin_scope,
 )
-from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.extensions.admin.api import create_admin
 from freshet_serving.serving.extensions.explaining.explain_route import ExplainRoute
 from freshet_serving.serving.http.paths import OF_MODELS, PLAIN, POSTED, VERBS
 from freshet_serving.serving.lifecycle import Lifecycle

@@ -28,7 +28,7 @@ def test_version_refused_by_a_gate_gives_one_line_and_code_3(monkeypatch, capsys
 def test_serving_does_not_import_training_libraries():
     code = (
         "import sys, freshet_serving.serving.commands.cli, freshet_serving.serving.server\n"
-        "import freshet_serving.serving.http.app, freshet_serving.serving.admin.api\n"
+        "import freshet_serving.serving.http.app, freshet_serving.serving.extensions.admin.api\n"
         "print([m for m in ('tensorflow', 'keras', 'pandas', 'pyarrow') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

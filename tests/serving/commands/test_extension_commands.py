@@ -8,9 +8,6 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.commands.cli import app
 from freshet_serving.serving.commands.extension_commands import PLACES
 from freshet_serving.serving.ports import SERVER, ServerExtension
-from tests.support.extensions import without_extensions
-
-__all__ = ["without_extensions"]
 
 
 def names():
@@ -41,7 +38,7 @@ def test_missing_command_is_refused_by_its_extension(command, without_extensions
     assert command not in names()
     result = CliRunner().invoke(app, [command, "--help"], prog_name="freshet")
     assert isinstance(result.exception, BadInput)
-    assert f"freshet {command} needs the extension '{PLACES[command].extension}': " in str(result.exception)
+    assert f"command '{command}' needs the extension '{PLACES[command].extension}': " in str(result.exception)
 
 
 def test_new_extension_adds_a_command_at_the_end(toy):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from freshet_serving.serving.http import pages
 from freshet_serving.serving.http.paths import parse
-from tests.serving.admin.fakes import Client
+from tests.serving.extensions.admin.fakes import Client
 from tests.serving.fakes import send
 from tests.serving.http.data_app import serve
 

@@ -10,8 +10,8 @@ import pytest
 from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.generation import Generation
-from freshet_serving.serving.admin.api import create_admin
-from freshet_serving.serving.admin.authorization import SHOWS_FEATURES
+from freshet_serving.serving.extensions.admin.api import create_admin
+from freshet_serving.serving.extensions.admin.authorization import SHOWS_FEATURES
 from freshet_serving.serving.extensions.explaining.explain_route import WAITING, ExplainRoute, ExplainSettings
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics

@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from freshet_serving.serving.admin import try_call
-from freshet_serving.serving.admin.try_call import MAX_BODY_NBYTES
-from tests.serving.admin.fakes import Client
+from freshet_serving.serving.extensions.admin import try_call
+from freshet_serving.serving.extensions.admin.try_call import MAX_BODY_NBYTES
+from tests.serving.extensions.admin.fakes import Client
 
 
 class DataPort(BaseHTTPRequestHandler):

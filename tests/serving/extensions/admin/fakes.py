@@ -8,7 +8,7 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.key_file import ApiKeys
 from freshet_serving.serving.access.rate_limiter import RateLimiter, rate_limiter_memory
-from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.extensions.admin.api import create_admin
 from freshet_serving.serving.extensions.explaining.explain_route import ExplainRoute
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics

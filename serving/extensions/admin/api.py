@@ -25,7 +25,9 @@ from freshet_serving.processor.ports import missing
 from freshet_serving.processor.versions.version_rollback import RollbackTarget
 from freshet_serving.processor.watching import LabelSums
 from freshet_serving.serving.access.access_guard import AccessGuard
-from freshet_serving.serving.admin.admin_bodies import (
+from freshet_serving.serving.codecs.validation import StrictModel, first_problem
+from freshet_serving.serving.codecs.wire import dump_json, show
+from freshet_serving.serving.extensions.admin.admin_bodies import (
     Name,
     Version,
     documented,
@@ -33,16 +35,14 @@ from freshet_serving.serving.admin.admin_bodies import (
     read_json,
     read_whole,
 )
-from freshet_serving.serving.admin.audit_trail import AuditTrail
-from freshet_serving.serving.admin.authorization import Authorization
-from freshet_serving.serving.admin.console_files import ConsoleFiles
-from freshet_serving.serving.admin.example_requests import ExampleRequests
-from freshet_serving.serving.admin.live_stream import LiveStreams
-from freshet_serving.serving.admin.model_views import ModelViews
-from freshet_serving.serving.admin.try_call import TryCalls
-from freshet_serving.serving.admin.version_routes import VersionRoutes
-from freshet_serving.serving.codecs.validation import StrictModel, first_problem
-from freshet_serving.serving.codecs.wire import dump_json, show
+from freshet_serving.serving.extensions.admin.audit_trail import AuditTrail
+from freshet_serving.serving.extensions.admin.authorization import Authorization
+from freshet_serving.serving.extensions.admin.console_files import ConsoleFiles
+from freshet_serving.serving.extensions.admin.example_requests import ExampleRequests
+from freshet_serving.serving.extensions.admin.live_stream import LiveStreams
+from freshet_serving.serving.extensions.admin.model_views import ModelViews
+from freshet_serving.serving.extensions.admin.try_call import TryCalls
+from freshet_serving.serving.extensions.admin.version_routes import VersionRoutes
 from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.http.asgi import error_body, error_reply
 from freshet_serving.serving.http.pages import PAGE_HEADERS, reference

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.serving.admin.fakes import Client
+from tests.serving.extensions.admin.fakes import Client
 
 
 def test_every_route_requires_the_configured_token():

@@ -4,10 +4,10 @@ import pytest
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.extensions.admin.api import create_admin
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
-from tests.serving.admin.fakes import Client
+from tests.serving.extensions.admin.fakes import Client
 from tests.support.packages import make_delta, make_inputs, write_package
 
 

@@ -1,8 +1,8 @@
 """Bodies are read within bounds, and what is wrong with one is one line."""
 
-from freshet_serving.serving.admin.admin_bodies import MAX_JSON_NBYTES, documented
 from freshet_serving.serving.codecs.validation import StrictModel
-from tests.serving.admin.fakes import Client
+from freshet_serving.serving.extensions.admin.admin_bodies import MAX_JSON_NBYTES, documented
+from tests.serving.extensions.admin.fakes import Client
 
 
 class Wanted(StrictModel):

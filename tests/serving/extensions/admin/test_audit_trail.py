@@ -1,7 +1,7 @@
 """What was changed lately, refusals included; so much and no more."""
 
-from freshet_serving.serving.admin.audit_trail import MOST_ENTRIES, MOST_LETTERS
-from tests.serving.admin.fakes import Client
+from freshet_serving.serving.extensions.admin.audit_trail import MOST_ENTRIES, MOST_LETTERS
+from tests.serving.extensions.admin.fakes import Client
 
 OCTETS = {"content-type": "application/octet-stream"}
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from freshet_serving.serving.admin.console_files import FILES, HEADERS, INDEX, ConsoleFiles
-from tests.serving.admin.fakes import Client
+from freshet_serving.serving.extensions.admin.console_files import FILES, HEADERS, INDEX, ConsoleFiles
+from tests.serving.extensions.admin.fakes import Client
 
 MAX_NBYTES = 150_000
 

@@ -21,7 +21,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 
 from freshet_serving.processor.errors import BadInput, NotReady, Overloaded, TooLarge
-from freshet_serving.serving.admin.admin_bodies import Name, read_whole
+from freshet_serving.serving.extensions.admin.admin_bodies import Name, read_whole
 from freshet_serving.serving.front.in_thread import in_thread
 
 MOST_CALLS = 2

@@ -8,7 +8,7 @@ import pytest
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
 from freshet_serving.serving.loading.priority import BULK_NBYTES
-from tests.serving.admin.fakes import Client
+from tests.serving.extensions.admin.fakes import Client
 
 OCTETS = {"content-type": "application/octet-stream"}
 

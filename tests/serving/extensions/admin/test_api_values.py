@@ -10,8 +10,8 @@ from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.processor.engines import processors, publish
-from tests.serving.admin.fakes import Client
-from tests.serving.admin.test_model_views import Real
+from tests.serving.extensions.admin.fakes import Client
+from tests.serving.extensions.admin.test_model_views import Real
 from tests.support import entities, looked_up
 from tests.support.json_values import variants
 from tests.support.packages import make_inputs, write_package

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.serving.admin.fakes import Client
+from tests.serving.extensions.admin.fakes import Client
 
 VERSIONS = "/admin/models/ctr/versions"
 

@@ -1,0 +1,37 @@
+"""Serve the admin port: deltas, rollback, versions, labels, status and the console.
+
+admin_port        the port, on a thread of its own
+api               routes of changes, and the assembled port
+admin_bodies      reading of bodies within bounds, and JSON replies
+audit_trail       the latest changes made through the port
+authorization     access control of the port
+console_files     the console's files (console/), by fixed names
+live_stream       live statistics as server-sent events
+model_views       read-only views of one model
+example_requests  an example request, recorded or generated
+version_routes    decisions about full versions
+try_call          forwards one request to the data port
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from freshet_serving.serving.ports import ServerExtension
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.extensions.admin.admin_port import AdminPort
+    from freshet_serving.serving.server_parts import ServerParts
+
+__all__ = ["admin_bodies", "authorization"]
+
+
+def _admin_port(parts: ServerParts, listening: socket.socket) -> AdminPort:
+    from freshet_serving.serving.extensions.admin.admin_port import AdminPort
+
+    return AdminPort(parts, listening)
+
+
+REQUIRES = ()
+EXTENSION = ServerExtension(admin_port=_admin_port)

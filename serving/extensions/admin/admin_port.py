@@ -1,0 +1,70 @@
+"""Serve the admin port of a server on an event loop of its own, so that no change delays a prediction.
+
+Threads: `freshet-admin` runs the loop; the server's main thread starts and ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+import sys
+import threading
+
+from freshet_serving.processor.standby_thread import standing_pool
+from freshet_serving.serving.access.credentials import ADMIN_PLACE
+from freshet_serving.serving.extensions.admin.api import MAX_DELTA_NBYTES, create_admin
+from freshet_serving.serving.front.resource_limits import BodyMemory, ConnectionLimits
+from freshet_serving.serving.http.connection import HttpConnection
+from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, HttpPort, new_loop
+from freshet_serving.serving.ports import SERVER
+from freshet_serving.serving.server_parts import ServerParts
+
+STOP_S = 5.0
+
+HELPERS = 6
+"""Helper threads for slow work, created at the start, because creating them may fail when memory is short."""
+
+
+class AdminPort:
+    """The admin port of one server."""
+
+    def __init__(self, parts: ServerParts, listening: socket.socket) -> None:
+        """Assemble the port.
+
+        Args:
+            parts: Parts of the server.
+            listening: The port's socket.
+        """
+        config = parts.config
+        admin = create_admin(
+            parts.lifecycle,
+            parts.metrics,
+            guard=parts.access.guard(ADMIN_PLACE) if config.admin_token or config.api_keys else None,
+            host=config.admin_host,
+            bulk=parts.bulk,
+            live=parts.live,
+            data_address=parts.data_address,
+            tls=bool(config.tls_cert),
+            recordings=config.record,
+            routes={name: make(parts) for name, make in SERVER.offers("admin_routes").items()},
+        )
+        connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
+        tls = parts.access.certificates if config.tls_cert else None
+        self._port = HttpPort(admin, listening, STOP_S, connection, ConnectionLimits.here().admin, tls)
+        self._thread = threading.Thread(target=self._run, name="freshet-admin", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop, and wait for STOP_S at most."""
+        self._port.end()
+        self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.get_loop().set_default_executor(standing_pool(HELPERS, "freshet-admin-helper"))
+            runner.run(self._port.listen())
