@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,13 @@ class ServerExtension:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
             arguments.
         dialects: decode() and encode() of forms of predict requests (serving.http.dialects) by name, from a call.
-        dialects: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    repository_metrics: Metric families of a repository by subject: functions that yield them.
+        metrics: Metric families of models (processor.watching.ModelStats) by subject: functions that yield them.
+        repository_metrics: Metric families of a repository by subject: functions that yield them.
     """
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     dialects: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    metrics: Mapping[str, Callable[[Sequence[Any]], Iterable[Any]]] = field(default_factory=dict)
     repository_metrics: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
 
 

@@ -26,7 +26,7 @@ from freshet_serving.processor.options import TYPE_NAMES, Values, between, check
 from freshet_serving.processor.repository import NO_KEYS, Keyring, default_memory
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from freshet_serving.processor.tables.budgets import Budgets
-from freshet_serving.processor.tables.remote.settings import RemoteConfig
+from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.processor.watching import MODES, ON
 from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
 from freshet_serving.serving.http.origin_checks import is_loopback

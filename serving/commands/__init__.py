@@ -12,7 +12,7 @@ vectors_command     vectors
 convert_command     convert
 import_command      import, and inspect --graph
 compile_command     compile
-table_commands      tables
+extension_commands  subcommands of extensions, each in its place
 repository_commands  repository
 recording_commands  recordings
 key_commands        keys
@@ -34,4 +34,4 @@ shutdown_signals    signal handling of commands that run until stopped
 admin_client        a small client of the admin port
 """
 
-__all__ = ["cli"]
+__all__ = ["cli", "completion"]

@@ -48,7 +48,7 @@ from freshet_serving.processor.online_features.reader import OnlineFeatureStats
 from freshet_serving.processor.overview import describe
 from freshet_serving.processor.repository import BYTES, open_repository
 from freshet_serving.processor.standby_thread import standing_pool
-from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
+from freshet_serving.processor.tables.remote_rows import open_remote_tables
 from freshet_serving.processor.versions.failed_versions import report
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.preview import PreviewResult
@@ -104,7 +104,7 @@ class WorkerPoolHost(ModelHost):
             clock: The system's by default.
         """
         clock, remote = clock or SystemClock(), config.remote()
-        tables = RemoteTables.of(remote, clock) if remote else None
+        tables = open_remote_tables(remote, clock)
         opened = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models
         )
@@ -208,10 +208,10 @@ class WorkerPoolHost(ModelHost):
         differences = Sketch.from_json(len(version.manifest.outputs), counted["differences"])
         return ShadowComparison(differences, counted["dropped"])
 
-    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+    def remote_rows(self, version: ServedVersion) -> Mapping[str, float] | None:
         """Return the statistics of rows in the remote store, as last reported."""
-        counted = self._reported("remote", version)
-        return RemoteStats(**counted) if counted else None
+        counters: Mapping[str, float] | None = self._reported("remote", version)
+        return counters or None
 
     def feature_lookups(self, version: ServedVersion) -> OnlineFeatureStats | None:
         """Return the statistics of lookups of online features, as last reported."""

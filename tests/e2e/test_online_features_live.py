@@ -14,9 +14,9 @@ from freshet_serving.processor.online_features.feast_keys import feature_field, 
 from freshet_serving.serving.client.client import Client
 from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import LiveServer
+from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
 from tests.processor.online_features.proxies import HeldProxy
 from tests.processor.online_features.value_messages import value_of
-from tests.processor.tables.remote.fakes import RedisServer, needs_redis
 from tests.serving.access.keyed import Keyed
 from tests.support.looked_up import FEAST, HASHES, reference, write_package
 from tests.support.waiting import until

@@ -12,8 +12,8 @@ from freshet_serving.processor.clock import FakeClock, SystemClock
 from freshet_serving.processor.online_features.online_store import MAX_REPLY_NBYTES, HashRead, Loss
 from freshet_serving.processor.online_features.redis_store import OPEN_AFTER, PAUSE_S, RedisOnlineStore, is_usable
 from freshet_serving.processor.online_features.store_settings import parse_store
+from tests.processor.extensions.remote_rows.fakes import Impostor, RedisServer, cluster_nodes, free_ports, needs_redis
 from tests.processor.online_features.proxies import HeldProxy
-from tests.processor.tables.remote.fakes import Impostor, RedisServer, cluster_nodes, free_ports, needs_redis
 from tests.serving.access.certified import Authority
 from tests.support.waiting import until
 
