@@ -289,6 +289,11 @@ class ServeConfig(FrontendOptions, SessionOptions):
             self.shared_memory == "off" or self.workers <= 1,
             f"shared_memory: expected off, or on with one worker, got {self.shared_memory!r}",
         )
+        if self.shared_memory == "on":
+            from freshet_serving.serving.front.shared_memory import region_opener
+
+            # Refuse the option before the server starts.
+            region_opener()
         _want(
             bool(self.admin_token or self.api_keys) or is_loopback(self.admin_host),
             f"admin_host: expected a loopback address without admin_token or api_keys, got {self.admin_host[:64]!r}",
