@@ -41,8 +41,7 @@ from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictReply, PredictRequest
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 from freshet_serving.processor.tables.budgets import Budgets
-from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
-from freshet_serving.processor.tables.remote.settings import RemoteConfig
+from freshet_serving.processor.tables.remote_rows import RemoteConfig, open_remote_tables
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.policy import ModelPolicy
@@ -137,7 +136,7 @@ class InProcessHost(ModelHost):
             clock: The clock.
         """
         self._following = threading.Lock()
-        remote = RemoteTables.of(config.remote, clock) if config.remote else None
+        remote = open_remote_tables(config.remote, clock)
         self._lookups = open_lookups(config.online_stores, clock)
         mirrored = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models or ()
@@ -195,7 +194,7 @@ class InProcessHost(ModelHost):
     def sketch(self, version: ServedVersion) -> Sketch:
         return self.predictor.groups.sketch(_replica(version))
 
-    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+    def remote_rows(self, version: ServedVersion) -> Mapping[str, float] | None:
         reader = _replica(version).remote
         return reader.statistics() if reader else None
 

@@ -126,7 +126,7 @@ def describe_tables(host: ModelHost, model: str, version: int | None = None) -> 
                 ((t, served.tables[t.name]) for t in served.manifest.tables), host.lookups(served).tolist()
             )
         ],
-        "remote": asdict(remote) if remote else None,
+        "remote": dict(remote) if remote else None,
     }
 
 
@@ -186,7 +186,7 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
             "delta_rows": version.delta_rows,
             "memory": version.memory(),
             "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
-            "remote": asdict(remote) if remote else None,
+            "remote": dict(remote) if remote else None,
             "buckets": {str(b): round(s * 1e6, 1) for b, s in version.replicas.cost.items()},
             "computes": {str(b): what for b, what in version.replicas.computes.items()},
         }

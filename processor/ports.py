@@ -105,6 +105,10 @@ class Extension:
             name, its TOML and the folder that relative paths start from, what the manifest's section has of it.
         messages: What answers requests as bytes, by the name of their form: returns the reply's bytes, from a
             Processor, the bytes, and the model's name or None.
+        row_stores: Stores of the rows of tables, by the schemes of their URLs: a RowStore (processor.tables.row_store)
+            from the URL, its timeout in seconds and the clock.
+        row_sources: What reads rows outside of the process, as "remote": a RemoteTables (processor.tables.remote_rows)
+            from the configuration and the clock.
         programs: What `python -m freshet_serving.processor.NAME` runs, by name: returns the exit code.
     """
 
@@ -114,6 +118,8 @@ class Extension:
     late_values: Mapping[str, Callable[[Any, Mapping[tuple[str, int], int]], Any]] = field(default_factory=dict)
     training_sections: Mapping[str, Callable[[str, Mapping[str, Any], Path], Any]] = field(default_factory=dict)
     messages: Mapping[str, Callable[[Any, bytes, str | None], bytes]] = field(default_factory=dict)
+    row_stores: Mapping[str, Callable[[str, float, Any], Any]] = field(default_factory=dict)
+    row_sources: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     programs: Mapping[str, Callable[[], int]] = field(default_factory=dict)
 
 

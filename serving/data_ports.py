@@ -14,7 +14,7 @@ from freshet_serving.serving.access.certificates import CertificateSource
 from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front.model_control import ControlHandler
 from freshet_serving.serving.front.queries import PredictionEngine
-from freshet_serving.serving.front.shared_memory import Regions
+from freshet_serving.serving.front.shared_memory import region_opener
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
 from freshet_serving.serving.http.connection_draining import DrainableConnection
@@ -62,7 +62,7 @@ class DataPorts:
         """
         serving_context = ServingContext(lifecycle, metrics, options, watching.tracer, guard)
         self.dispatcher = serving_context.dispatcher
-        regions = Regions(options.max_body_bytes) if options.shared_memory == "on" else None
+        regions = region_opener()(options.max_body_bytes) if options.shared_memory == "on" else None
         app = DataApp(
             serving_context, control=control, regions=regions, access=watching.access, guarded=guard is not None
         )

@@ -49,6 +49,8 @@ class ServerExtension:
             arguments.
         dialects: decode() and encode() of forms of predict requests (serving.http.dialects) by name, from a call.
         metrics: Metric families of models (processor.watching.ModelStats) by subject: functions that yield them.
+        regions: What opens regions of shared memory (serving.front.shared_memory.Regions), as "shared_memory", from the
+            most bytes that a request may read.
         repository_metrics: Metric families of a repository by subject: functions that yield them.
         admin_port: The admin port, from serving.server_parts.ServerParts and a socket that listens; None for none.
         admin_routes: Routes of the admin port, by the last part of their path, from serving.server_parts.ServerParts.
@@ -58,6 +60,7 @@ class ServerExtension:
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     dialects: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     metrics: Mapping[str, Callable[[Sequence[Any]], Iterable[Any]]] = field(default_factory=dict)
+    regions: Mapping[str, Callable[[int], Any]] = field(default_factory=dict)
     repository_metrics: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
     admin_port: Callable[[Any, socket.socket], AdminPort] | None = None
     admin_routes: Mapping[str, Callable[[Any], Routes]] = field(default_factory=dict)

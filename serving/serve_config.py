@@ -25,7 +25,7 @@ from freshet_serving.processor.options import TYPE_NAMES, Values, between, check
 from freshet_serving.processor.repository import NO_KEYS, Keyring, default_memory
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from freshet_serving.processor.tables.budgets import Budgets
-from freshet_serving.processor.tables.remote.settings import RemoteConfig
+from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.processor.watching import MODES, ON
 from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
 from freshet_serving.serving.http.origin_checks import is_loopback
@@ -286,6 +286,11 @@ class ServeConfig(FrontendOptions, SessionOptions):
             self.shared_memory == "off" or self.workers <= 1,
             f"shared_memory: expected off, or on with one worker, got {self.shared_memory!r}",
         )
+        if self.shared_memory == "on":
+            from freshet_serving.serving.front.shared_memory import region_opener
+
+            # Refuse the option before the server starts.
+            region_opener()
         _want(
             bool(self.admin_token or self.api_keys) or is_loopback(self.admin_host),
             f"admin_host: expected a loopback address without admin_token or api_keys, got {self.admin_host[:64]!r}",

@@ -132,7 +132,7 @@ HEAVY_HOMES = (
     "loadtest/bench/costly_requests.py",
     "loadtest/bench/sequence_peer.py",
     "processor/redis_client.py",
-    "processor/tables/remote/redis.py",
+    "processor/extensions/remote_rows/redis.py",
     "loadtest/peers/fastapi_tf/",
     "loadtest/bench/foreign_models/builders/",
     "loadtest/bench/training/follow_race.py",

@@ -16,7 +16,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.running.buffers import Buffers, Executables
 from freshet_serving.processor.running.graph_run import SubgraphRun
-from freshet_serving.processor.tables.remote.reader import RemoteReader
+from freshet_serving.processor.tables.remote_rows import RowReader
 
 WARM_RUNS = 3
 
@@ -59,7 +59,7 @@ def measure(executables: Executables, buffers: Buffers, clock: Clock) -> tuple[d
 
 def warm_up(
     run: SubgraphRun,
-    remote: RemoteReader | None,
+    remote: RowReader | None,
     tables: NDArray[np.int64],
     epoch: int,
     executables: Mapping[int, Executable],
@@ -72,7 +72,7 @@ def warm_up(
 
     Args:
         run: The subgraph to run.
-        remote: Reader of tables in a row store, or None (see Replica).
+        remote: Reader of remote tables, or None (see Replica).
         tables: Table descriptors (see State).
         epoch: Epoch of the table rows.
         executables: Executables by bucket.

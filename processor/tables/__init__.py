@@ -8,7 +8,8 @@ budgets   memory budgets of tables
 row_ranking  ranks a table's rows by their products with given vectors
 quantise  conversion of float32 rows to the type that a table stores, and back
 compaction  compacts a version's change log into a snapshot
-remote    tables whose rows are in a row store
+row_store  the interface of a row store: small values by key
+remote_rows  settings of tables whose rows lie outside of the process, and what reads them
 """
 
-__all__ = ["budgets", "compaction", "quantise", "remote", "row_log", "row_ranking", "table", "tier"]
+__all__ = ["budgets", "compaction", "quantise", "remote_rows", "row_log", "row_ranking", "row_store", "table", "tier"]

@@ -235,7 +235,13 @@ class RowVersions:
 
 
 class ServedTable:
-    """The rows of one table by key, as of any epoch that is still pinned or can be restored by undo()."""
+    """The rows of one table by key, as of any epoch that is still pinned or can be restored by undo().
+
+    Attributes:
+        rows_elsewhere: True if the rows of the version lie outside of the process, and only those of deltas in it.
+    """
+
+    rows_elsewhere = False
 
     def __init__(
         self, spec: TableEntry, arrays: dict[str, NDArray[Any]], *, budget_nbytes: int = 0, scratch: Path | None = None

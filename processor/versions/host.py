@@ -29,7 +29,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import PeriodicThread, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
-from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
+from freshet_serving.processor.tables.remote_rows import RemoteTables
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
 from freshet_serving.processor.versions.kept_file import INTERVAL_S, KeptFiles
@@ -181,7 +181,7 @@ class ModelHost(ABC):
         """Return the comparison of a version's shadow scores, over all processes; None if it is not a shadow."""
 
     @abstractmethod
-    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+    def remote_rows(self, version: ServedVersion) -> Mapping[str, float] | None:
         """Return the statistics of a version's reads of remote tables; None if it has none."""
 
     @abstractmethod
@@ -644,7 +644,7 @@ class ModelHost(ABC):
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
         # Check the row store before the files: if it is not ready, no time is spent on verification.
-        remote = [t.table for t in self._remote.stored(files.manifest)] if self._remote else []
+        remote = self._remote.tables(files.manifest) if self._remote else {}
         return ServedVersion(files, self._undo_depth, self._clock, self._processes, remote, self._budgets, self._beside)
 
     def _start_keepers(self) -> None:

@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict
 from freshet_serving.processor.package import Delta
-from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
 from freshet_serving.processor.watching import (
@@ -246,9 +245,7 @@ class PreDeployCheck:
 
     def _rows_and_weights(self, version: ServedVersion, delta: Delta) -> list[Figure]:
         # The number of rows in a row store is not known here.
-        rows = {
-            name: math.inf if isinstance(table, RemoteTable) else table.rows for name, table in version.tables.items()
-        }
+        rows = {name: math.inf if table.rows_elsewhere else table.rows for name, table in version.tables.items()}
 
         def longest(table: str, known: NDArray[np.float32]) -> float:
             length = self._lengths.longest(table)

@@ -55,7 +55,7 @@ from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.running.run_limit import endable
 from freshet_serving.processor.running.warm_up import measure, warm_up
-from freshet_serving.processor.tables.remote.reader import RemoteTables
+from freshet_serving.processor.tables.remote_rows import RemoteTables
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
 from freshet_serving.processor.versions.kept_requests import dump_requests, kept_requests, parse_requests

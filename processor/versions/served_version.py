@@ -47,9 +47,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,6 @@ from freshet_serving.processor.repository import DENSE, SIZES, VersionReader, de
 from freshet_serving.processor.running import executable_files
 from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
-from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.tables.table import RowVersions, ServedTable
 from freshet_serving.processor.versions.control import ControlEntry, ControlWords
 from freshet_serving.processor.versions.preview import PreviewResult
@@ -142,7 +142,7 @@ class ServedVersion:
         undo_depth: int,
         clock: Clock,
         processes: int = 1,
-        remote: Collection[str] = (),
+        remote: Mapping[str, ServedTable] = MappingProxyType({}),
         budgets: Budgets | None = None,
         beside: StandbyThread | None = None,
     ) -> None:
@@ -155,8 +155,8 @@ class ServedVersion:
             undo_depth: Number of deltas that can be undone.
             clock: Source of time.
             processes: Number of processes that may read it.
-            remote: Tables whose rows are in a row store, which is responsible for their checksum; their files are not
-                opened.
+            remote: Tables whose rows lie outside of the process, where somebody else is responsible for their
+                checksum, by name; their files are not opened.
             budgets: Memory for the rows of tables, enforced by maintain().
             beside: A standby thread for work beside the writer's.
         """
@@ -172,7 +172,7 @@ class ServedVersion:
         elsewhere = {table_file(name) for name in remote} | executable_files(self.manifest) | {DENSE}
         files.verify(self.manifest.files.keys() - elsewhere)
         self.tables: dict[str, ServedTable] = {
-            t.name: RemoteTable(t) if t.name in remote else self._open(t, budgets) for t in self.manifest.tables
+            t.name: remote[t.name] if t.name in remote else self._open(t, budgets) for t in self.manifest.tables
         }
         self.dense: Dense = files.dense()
         snapshot = files.snapshot

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.tables.remote.reader import RemoteStats
 from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching.sketch import Scores, Sketch
 
@@ -131,7 +130,7 @@ class ModelStats:
         delta_nbytes: Bytes of the applied deltas.
         deltas: Histograms of seconds per delta: applying it ("apply"), from its publication ("publication") and from
             its newest event ("event") until it was served.
-        remote: Counts of tables in a row store.
+        remote: Counters of remote tables (processor.tables.remote_rows).
         tiers: Counts of tables with a memory budget.
         features: Counters of lookups of inputs, which the extension that looks them up knows.
     """
@@ -148,7 +147,7 @@ class ModelStats:
     misses: int
     delta_nbytes: int = 0
     deltas: Mapping[str, Histogram] = field(default_factory=dict)
-    remote: RemoteStats | None = None
+    remote: Mapping[str, float] | None = None
     tiers: dict[str, TierStats] = field(default_factory=dict)
     features: Mapping[str, Any] | None = None
 

@@ -12,7 +12,7 @@ vectors_command     vectors
 convert_command     convert
 import_command      import, and inspect --graph
 compile_command     compile
-table_commands      tables
+extension_commands  subcommands of extensions, each in its place
 repository_commands  repository
 recording_commands  recordings
 key_commands        keys
@@ -30,4 +30,4 @@ shutdown_signals    signal handling of commands that run until stopped
 admin_client        a small client of the admin port
 """
 
-__all__ = ["admin_client", "cli", "delta_commands", "shutdown_signals"]
+__all__ = ["admin_client", "cli", "completion", "delta_commands", "shutdown_signals"]

@@ -27,7 +27,6 @@ from freshet_serving.serving.commands.recording_commands import recordings_app
 from freshet_serving.serving.commands.repository_commands import repository_app
 from freshet_serving.serving.commands.serve_command import ServeCommand, package_version, serve
 from freshet_serving.serving.commands.system_errors import system_line
-from freshet_serving.serving.commands.table_commands import tables_app
 from freshet_serving.serving.commands.train_command import bench_app, train
 from freshet_serving.serving.commands.usage_errors import usage_line
 from freshet_serving.serving.commands.vectors_command import vectors
@@ -68,7 +67,6 @@ app.command()(rollback)
 app.add_typer(version_app, name="version")
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
-app.add_typer(tables_app, name="tables")
 app.add_typer(recordings_app, name="recordings")
 app.add_typer(repository_app, name="repository")
 app.add_typer(keys_app, name="keys")

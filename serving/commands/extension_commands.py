@@ -26,7 +26,11 @@ class Place(NamedTuple):
     after: str
 
 
-PLACES = {"explain": Place("explaining", after="inspect"), "fleet": Place("fleet", after="rollback")}
+PLACES = {
+    "explain": Place("explaining", after="inspect"),
+    "fleet": Place("fleet", after="rollback"),
+    "tables": Place("remote_rows", after="bench"),
+}
 """Commands of Freshet's own extensions; --help lists those of others last."""
 
 

@@ -8,7 +8,7 @@ in_thread      runs a function in a thread, with its failure as its result
 resource_limits  limits on what clients hold of a process: bytes of bodies, connections
 catalog        metadata of the server and its models
 model_control  operations on the whole server: statistics, loading, unloading
-shared_memory  regions of system shared memory that clients have registered
+shared_memory  regions of shared memory that clients have registered, which an extension serves
 example_text   the first rows of a request as JSON text
 backlog        serves the connections in a listener's queue when the listener ends
 """

@@ -51,31 +51,6 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ("freshet_model_delta_bytes", "Bytes of the tensors of applied deltas.", lambda s: s.delta_nbytes),
     ("freshet_model_lookups", "Embedding lookups.", lambda s: s.lookups),
     ("freshet_model_lookup_misses", "Embedding lookups answered by the default row.", lambda s: s.misses),
-    (
-        "freshet_model_remote_ids",
-        "Distinct ids looked up in the row store or its cache.",
-        lambda s: s.remote.asked if s.remote else None,
-    ),
-    (
-        "freshet_model_remote_cached_ids",
-        "Row store ids answered from the cache.",
-        lambda s: s.remote.cached if s.remote else None,
-    ),
-    (
-        "freshet_model_remote_unavailable_ids",
-        "Row store ids whose row was unavailable.",
-        lambda s: s.remote.lost if s.remote else None,
-    ),
-    (
-        "freshet_model_remote_fetches",
-        "Batches that queried the row store.",
-        lambda s: s.remote.fetches if s.remote else None,
-    ),
-    (
-        "freshet_model_remote_fetch_seconds",
-        "Seconds spent in row store queries.",
-        lambda s: s.remote.fetch_s if s.remote else None,
-    ),
 )
 GAUGES: tuple[tuple[str, str, Value], ...] = (
     ("freshet_model_version", "Version that is served.", lambda s: s.generation.version),
@@ -311,6 +286,7 @@ class Metrics(Collector):
         self._counts = Counts()
         self.observe, self.predicted, self.phase = self._counts.observe, self._counts.predicted, self._counts.phase
         self._repository_families = tuple(SERVER.offers("repository_metrics").values())
+        self._model_metrics = tuple(SERVER.offers("metrics").values())
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -378,8 +354,8 @@ class Metrics(Collector):
                 yield family
         yield from _delta_families(stats)
         yield from _tier_families(stats)
-        for families in SERVER.offers("metrics").values():
-            yield from families(stats)
+        for model_families in self._model_metrics:
+            yield from model_families(stats)
         yield from version_families(versions)
 
 

@@ -47,8 +47,7 @@ from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.session_options import SessionConfig
-from freshet_serving.processor.tables.remote.reader import RemoteTables
-from freshet_serving.processor.tables.remote.settings import RemoteConfig
+from freshet_serving.processor.tables.remote_rows import RemoteConfig, open_remote_tables
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import Routes, VersionStatus, find
 from freshet_serving.processor.versions.traffic import Traffic
@@ -198,7 +197,7 @@ class Worker:
         self._changes = KeyedExecutor(CHANGES, "freshet-changes", lower_priority)
         self._receivers: dict[int, FrameReceiver] = {}
         remote = settings["remote"]
-        self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
+        self._remote = open_remote_tables(RemoteConfig(**remote) if remote else None, self._clock)
         self._lookups = open_lookups(settings["online_stores"], self._clock)
         self._adopting: set[asyncio.Task[None]] = set()
         self._calls: asyncio.Task[None] | None = None
@@ -435,7 +434,7 @@ class Worker:
         costs = {key: list(replica.cost.items()) for key, replica in replicas.items()}
         computes = {key: list(replica.computes.items()) for key, replica in replicas.items()}
         user_split_thresholds = {key: list(replica.user_split_thresholds) for key, replica in replicas.items()}
-        remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
+        remote = {key: dict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         features = {key: r.lookup.counts() for key, r in replicas.items() if r.lookup is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}

@@ -55,7 +55,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.memory import reserve, share
-from freshet_serving.processor.tables.remote.settings import RemoteConfig
+from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.serving.access.credentials import DATA_PLACE, Credentials
 from freshet_serving.serving.access.rate_limiter import clear_process, rate_limiter_memory
 from freshet_serving.serving.front.resource_limits import ConnectionLimits

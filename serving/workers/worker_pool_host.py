@@ -47,7 +47,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import describe
 from freshet_serving.processor.repository import BYTES, open_repository
 from freshet_serving.processor.standby_thread import standing_pool
-from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
+from freshet_serving.processor.tables.remote_rows import open_remote_tables
 from freshet_serving.processor.versions.failed_versions import report
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.preview import PreviewResult
@@ -103,7 +103,7 @@ class WorkerPoolHost(ModelHost):
             clock: The system's by default.
         """
         clock, remote = clock or SystemClock(), config.remote()
-        tables = RemoteTables.of(remote, clock) if remote else None
+        tables = open_remote_tables(remote, clock)
         opened = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models
         )
@@ -207,10 +207,10 @@ class WorkerPoolHost(ModelHost):
         differences = Sketch.from_json(len(version.manifest.outputs), counted["differences"])
         return ShadowComparison(differences, counted["dropped"])
 
-    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+    def remote_rows(self, version: ServedVersion) -> Mapping[str, float] | None:
         """Return the statistics of rows in the remote store, as last reported."""
-        counted = self._reported("remote", version)
-        return RemoteStats(**counted) if counted else None
+        counters: Mapping[str, float] | None = self._reported("remote", version)
+        return counters or None
 
     def input_lookups(self, version: ServedVersion) -> dict[str, Any] | None:
         """Return the counters of lookups of inputs, as last reported."""

@@ -67,7 +67,7 @@ class RedisEvents:
     """Sends events to a redis-server of its own, each with an id of its own, so that none comes twice."""
 
     def __init__(self):
-        from tests.processor.tables.remote.fakes import RedisServer
+        from tests.processor.extensions.remote_rows.fakes import RedisServer
 
         self.server, self.count = RedisServer().start(), 0
         self.path = self.server.url.removesuffix("/0") + "/clicks"

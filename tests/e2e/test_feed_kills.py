@@ -20,7 +20,7 @@ import pytest
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from tests.e2e.killed_feed import LAST, USERS
-from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
 from tests.support import entities
 from tests.support.packages import make_weights, reference, tag_id
 

@@ -20,7 +20,7 @@ from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import LiveServer
 from tests.processor.extensions.online_features.proxies import HeldProxy
 from tests.processor.extensions.online_features.value_messages import value_of
-from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
 from tests.serving.access.keyed import Keyed
 from tests.support.looked_up import FEAST, HASHES, reference, write_package
 from tests.support.waiting import until

@@ -15,7 +15,7 @@ from freshet_serving.models.streams.open_rows import open_rows
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.columns import Ragged, Strings
 from tests.e2e.servers import LiveServer
-from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, needs_redis]

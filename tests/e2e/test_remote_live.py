@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.extensions.remote_rows.push import push
 from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.tables.remote.push import push
-from freshet_serving.processor.tables.remote.settings import open_store
+from freshet_serving.processor.tables.row_store import open_store
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected
-from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
 from tests.support.packages import write_package
 from tests.support.waiting import until
 

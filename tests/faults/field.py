@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.extensions.remote_rows.push import push
 from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.tables.remote.push import push
-from freshet_serving.processor.tables.remote.settings import open_store
+from freshet_serving.processor.tables.row_store import open_store
 from tests.e2e.servers import ALONE, LiveServer
 from tests.faults.committer import Committer
 from tests.faults.load import Asker, Excuses, HttpSide, Refused, RpcSide, Tally, Unsent
 from tests.faults.truth import QUESTIONS, Truth
-from tests.processor.tables.remote.fakes import RedisServer
+from tests.processor.extensions.remote_rows.fakes import RedisServer
 
 DISK = "size=96m"
 STEPPING = Path(__file__).with_name("stepping")

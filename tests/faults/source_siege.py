@@ -22,15 +22,15 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.extensions.remote_rows.push import push
 from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.tables.remote.push import push
-from freshet_serving.processor.tables.remote.settings import open_store
+from freshet_serving.processor.tables.row_store import open_store
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_join_live import Join
 from tests.faults.hostile_sources import FILES, Files, Turncoat, repeated_string
 from tests.faults.siege import CLIENTS, MAX_NBYTES, MAX_RATIO, PAUSE_S, RESULTS, Client, memory_nbytes, tree
 from tests.models.streams.recordings import BEGAN_S, outcomes, put, recorded_as, recording
-from tests.processor.tables.remote.fakes import RedisServer
+from tests.processor.extensions.remote_rows.fakes import RedisServer
 from tests.support.object_server import ObjectServer
 from tests.support.object_stage import PublishingProcess, upload_package
 from tests.support.packages import write_package

@@ -53,7 +53,6 @@ from freshet_serving.processor.package import SCORE, Manifest, undivided_name
 from freshet_serving.processor.repository import SIZES
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
-from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.tables.table import ServedTable, descriptors
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import PastState, ServedVersion
@@ -275,7 +274,7 @@ class Explainer:
 
     def _plan(self, version: ServedVersion) -> SparsePlan:
         """Return the sparse graph of a version: that of this process's replica, or one of the explainer's own."""
-        remote = [name for name, table in version.tables.items() if isinstance(table, RemoteTable)]
+        remote = [name for name, table in version.tables.items() if table.rows_elsewhere]
         if remote:
             raise BadInput(f"explain: table {remote[0]!r} is in a row store; use a server that holds it in memory")
         replicas = version.replicas

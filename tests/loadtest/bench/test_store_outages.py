@@ -1,7 +1,7 @@
 """A store in each of its states, a few reads each: nothing is raised, and what is counted is what was done to it."""
 
 from loadtest.bench.store_outages import FEATURES, measure_outages
-from tests.processor.tables.remote.fakes import needs_redis
+from tests.processor.extensions.remote_rows.fakes import needs_redis
 
 READS = 40
 

@@ -10,7 +10,7 @@ from freshet_serving.models.streams.feature_feed import POSITION, FeatureFeed
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.generation import Generation
 from tests.models.streams.test_feature_feed import tags_served
-from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
 from tests.support import entities, packages
 from tests.support.waiting import until
 

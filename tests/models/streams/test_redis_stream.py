@@ -12,7 +12,7 @@ from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput
 from tests.models.streams.made import SCHEMA, cells_of, rows_of, said, users
-from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
 
 pytestmark = needs_redis
 

@@ -2,9 +2,6 @@
 
 from freshet_serving.processor.capi import __main__ as capi
 from freshet_serving.processor.ports import ENGINE, Extension
-from tests.support.extensions import without_extensions
-
-__all__ = ["without_extensions"]
 
 
 def test_program_of_the_extension_is_run(monkeypatch):

@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.extensions.remote_rows.remote_table import RemoteTable
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.repository.log.history import History
-from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.tables.table import RowVersions
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.processor.versions.models import delta_bytes, open_model, publish

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.errors import Expired, Overloaded
+from freshet_serving.serving.extensions.shared_memory.regions import SystemRegions
 from freshet_serving.serving.front import catalog
 from freshet_serving.serving.front.exchange import ServingContext
-from freshet_serving.serving.front.shared_memory import Regions
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
 from freshet_serving.serving.lifecycle import Lifecycle
@@ -285,7 +285,7 @@ def test_cross_site_page_changes_nothing_but_a_client_may():
     lifecycle.open(FakeProcessor())
     options = FrontendOptions(model_control="explicit")
     control = lambda operation, arguments: asked.append(operation) or {}  # noqa: E731
-    app = DataApp(ServingContext(lifecycle, Metrics(lifecycle), options), control=control, regions=Regions())
+    app = DataApp(ServingContext(lifecycle, Metrics(lifecycle), options), control=control, regions=SystemRegions())
     loading = [f"/v2/repository/models/ctr/{word}" for word in ("load", "unload")]
     sharing = ["/v2/systemsharedmemory/region/a/register", "/v2/systemsharedmemory/unregister"]
     for path in (*loading, *sharing):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.extensions.shared_memory.regions import SystemRegions
 from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front.model_control import no_model_control
-from freshet_serving.serving.front.shared_memory import Regions
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.port import reserve
 from freshet_serving.serving.lifecycle import Lifecycle
@@ -95,7 +95,7 @@ def rpc_services():
     """service -> method -> handler, of a port that serves all that there is."""
     lifecycle = Lifecycle()
     serving_context = ServingContext(lifecycle, Metrics(lifecycle), FrontendOptions())
-    port = RpcPort(serving_context, address="", control=no_model_control, regions=Regions(1 << 20))
+    port = RpcPort(serving_context, address="", control=no_model_control, regions=SystemRegions(1 << 20))
     serving_context.dispatcher.close()
     return port.services
 

@@ -10,7 +10,7 @@ from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.key_file import ApiKeys, RateLimits
 from freshet_serving.serving.access.rate_limiter import RateLimiter, rate_limiter_memory
 from freshet_serving.serving.access.scopes import OPEN, RPC_SCOPES, SCOPES
-from freshet_serving.serving.front.shared_memory import Regions
+from freshet_serving.serving.extensions.shared_memory.regions import SystemRegions
 from freshet_serving.serving.rpc.handlers import address_of
 from tests.serving.rpc.live import WAIT_S, Live, predict_request, request, rpc_services, scores, tfs_predict
 
@@ -52,7 +52,7 @@ def guard(keys):
 
 @pytest.fixture(scope="module")
 def live(keys, guard):
-    with Live(guard=guard, regions=Regions(1 << 20), model_control="explicit") as live:
+    with Live(guard=guard, regions=SystemRegions(1 << 20), model_control="explicit") as live:
         code_of(live, "/inference.GRPCInferenceService/ServerMetadata", keys["spent"])
         yield live
 

@@ -5,9 +5,6 @@ import pytest
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.limits import RequestLimits
-from tests.support.extensions import without_extensions
-
-__all__ = ["without_extensions"]
 
 
 def test_bytes_are_refused_by_name_without_the_extension(without_extensions, tmp_path):

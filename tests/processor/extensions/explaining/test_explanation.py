@@ -11,11 +11,11 @@ from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.extensions.explaining import explanation as module
 from freshet_serving.processor.extensions.explaining.explanation import Explainer, GenerationRef
+from freshet_serving.processor.extensions.remote_rows.remote_table import RemoteTable
 from freshet_serving.processor.package.manifest_entries import StageEntry, TableEntry
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.compaction import compact
-from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from tests.processor.engines import processors, publish
 from tests.support.explained import scores_by_hand
 from tests.support.leases import unleased

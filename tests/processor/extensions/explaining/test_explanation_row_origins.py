@@ -10,9 +10,9 @@ from freshet_serving.processor.extensions.explaining.explanation import (
     RowOrigin,
     row_origins,
 )
+from freshet_serving.processor.extensions.remote_rows.remote_table import RemoteTable
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest_entries import TableEntry
-from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.tables.table import ServedTable, packed
 from freshet_serving.processor.tables.tier import SLOT_BOOKS_NBYTES
 

@@ -8,9 +8,6 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.object_stores.mirrored_repository import MirroredRepository
 from freshet_serving.processor.extensions.object_stores.opening import mirror_folder
 from freshet_serving.processor.repository.opening import open_repository
-from tests.support.extensions import without_extensions
-
-__all__ = ["without_extensions"]
 
 MISSING = r"s3:// needs the extension 'object_stores': FRESHET_EXTENSIONS=\S+ leaves it out"
 

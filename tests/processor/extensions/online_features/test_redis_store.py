@@ -18,7 +18,7 @@ from freshet_serving.processor.extensions.online_features.redis_store import (
 )
 from freshet_serving.processor.extensions.online_features.store_settings import parse_store
 from tests.processor.extensions.online_features.proxies import HeldProxy
-from tests.processor.tables.remote.fakes import Impostor, RedisServer, cluster_nodes, free_ports, needs_redis
+from tests.processor.extensions.remote_rows.fakes import Impostor, RedisServer, cluster_nodes, free_ports, needs_redis
 from tests.serving.access.certified import Authority
 from tests.support.waiting import until
 

@@ -5,9 +5,6 @@ import pytest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.extensions.deeprec import dialect
 from freshet_serving.serving.http.dialects import DIALECTS, extension_codec
-from tests.support.extensions import without_extensions
-
-__all__ = ["without_extensions"]
 
 
 def test_dialect_of_the_port_is_that_of_the_extension():

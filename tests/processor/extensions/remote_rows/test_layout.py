@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
-from freshet_serving.processor.tables.remote.layout import (
+from freshet_serving.processor.extensions.remote_rows.layout import (
     COMPLETE,
     PUSHING,
     ROWS_PER_BUCKET,
@@ -15,6 +14,7 @@ from freshet_serving.processor.tables.remote.layout import (
     StoredTable,
     parse_marker,
 )
+from freshet_serving.processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
 from tests.support.packages import manifest
 
 keys = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 20)

@@ -1,7 +1,8 @@
 """Define the interface of a row store: small immutable values by key, many at a time.
 
-Everything above this interface (layout, push, reader) works with any store that implements these five methods; the
-tests use a dictionary. Calls may come from any thread.
+Everything above this interface (processor.extensions.remote_rows) works with any store that implements these five
+methods and that an extension offers for the scheme of its URL (processor.ports); the tests use a dictionary. Calls may
+come from any thread.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.ports import ENGINE, missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +70,29 @@ class RowStore(Protocol):
     def close(self) -> None:
         """Close the store's connections."""
         ...
+
+
+def row_store_schemes(field: str) -> list[str]:
+    """Return the schemes of URLs of row stores; raise BadInput that names the field if there is no row store."""
+    if schemes := list(ENGINE.offers("row_stores")):
+        return schemes
+    raise missing(field, "remote_rows")
+
+
+def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
+    """Return the store at a URL; it connects at first use.
+
+    Args:
+        url: Its URL; never shown, because it may contain a password.
+        timeout_s: Time limit of a new connection, and of all replies of a batch.
+        clock: The clock.
+
+    Raises:
+        BadInput: The URL is not valid, or there is no row store.
+    """
+    schemes = row_store_schemes("remote.url")
+    scheme = url.partition("://")[0]
+    if scheme not in schemes:
+        raise BadInput(f"remote.url: expected one of {', '.join(s + '://' for s in schemes)}")
+    store: RowStore = ENGINE.get("row_stores", scheme)(url, timeout_s, clock)
+    return store

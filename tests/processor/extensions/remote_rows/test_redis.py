@@ -12,12 +12,20 @@ from redis.exceptions import RedisError
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.extensions.remote_rows.push import drop, push
+from freshet_serving.processor.extensions.remote_rows.redis import ReplyLimits
 from freshet_serving.processor.redis_client import OPEN_AFTER, PAUSE_S
-from freshet_serving.processor.tables.remote.push import drop, push
-from freshet_serving.processor.tables.remote.redis import ReplyLimits
-from freshet_serving.processor.tables.remote.settings import RemoteConfig
-from tests.processor.tables.remote.fakes import Impostor, RedisServer, cluster_nodes, needs_redis
-from tests.processor.tables.remote.processors import PROBE, TIMEOUT_S, USERS, assert_scores, opened, processor, scores
+from freshet_serving.processor.tables.remote_rows import RemoteConfig
+from tests.processor.extensions.remote_rows.fakes import Impostor, RedisServer, cluster_nodes, needs_redis
+from tests.processor.extensions.remote_rows.processors import (
+    PROBE,
+    TIMEOUT_S,
+    USERS,
+    assert_scores,
+    opened,
+    processor,
+    scores,
+)
 from tests.support.descriptors import few_descriptors
 from tests.support.packages import make_delta, make_inputs, make_weights, reference
 from tests.support.waiting import until
@@ -206,9 +214,9 @@ def test_cluster_missing_a_node_still_serves_rows_of_the_others(root, reader, cl
 
         def whole():
             clock.advance(PAUSE_S)
-            lost = engine.host.catalogue["small"].pick().replicas.remote.statistics().lost
+            lost = engine.host.catalogue["small"].pick().replicas.remote.statistics()["lost"]
             engine.process(PredictRequest("small", make_inputs(users)))
-            return engine.host.catalogue["small"].pick().replicas.remote.statistics().lost == lost
+            return engine.host.catalogue["small"].pick().replicas.remote.statistics()["lost"] == lost
 
         until(whole)
         assert_scores(engine, users)

@@ -3,10 +3,10 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict
+from freshet_serving.processor.extensions.remote_rows.push import drop, push
 from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.tables.remote.push import drop, push
-from tests.processor.tables.remote.fakes import needs_redis
-from tests.processor.tables.remote.processors import PROBE, USERS, assert_scores, opened, processor
+from tests.processor.extensions.remote_rows.fakes import needs_redis
+from tests.processor.extensions.remote_rows.processors import PROBE, USERS, assert_scores, opened, processor
 from tests.support.packages import write_package
 
 pytestmark = needs_redis

@@ -22,13 +22,20 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Corrupt, NotReady
+from freshet_serving.processor.extensions.remote_rows.cache import Bytes, Int64s, RowCache
+from freshet_serving.processor.extensions.remote_rows.layout import (
+    COMPLETE,
+    MAX_MARKER_NBYTES,
+    StoredTable,
+    parse_marker,
+)
+from freshet_serving.processor.extensions.remote_rows.remote_table import RemoteTable
 from freshet_serving.processor.features.bound_request import BoundRequest, inputs_of
 from freshet_serving.processor.features.late_values import fill_left_out
 from freshet_serving.processor.features.plan import SparsePlan
@@ -37,48 +44,12 @@ from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.kernels.bucket_bytes import LOST
 from freshet_serving.processor.kernels.row_cache import place
 from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.tables.remote.cache import Bytes, Int64s, RowCache
-from freshet_serving.processor.tables.remote.layout import COMPLETE, MAX_MARKER_NBYTES, StoredTable, parse_marker
-from freshet_serving.processor.tables.remote.settings import RemoteConfig, open_store
-from freshet_serving.processor.tables.remote.store import RowStore
+from freshet_serving.processor.tables.remote_rows import BatchTables, RemoteConfig
+from freshet_serving.processor.tables.row_store import RowStore, open_store
 
 log = logging.getLogger("freshet.remote")
 
 LOG_EVERY_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteStats:
-    """Counters since the version was loaded.
-
-    Attributes:
-        asked: Distinct ids of batches without a local row version.
-        cached: Those of them served from the cache.
-        fetched: Those answered by the store, with a row or that there is none.
-        lost: Those unavailable.
-        fetches: Batches that needed the store, at most one round trip each.
-        fetch_s: Seconds spent in fetches.
-    """
-
-    asked: int = 0
-    cached: int = 0
-    fetched: int = 0
-    lost: int = 0
-    fetches: int = 0
-    fetch_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchTables:
-    """Table descriptors for one batch. The object must outlive their use.
-
-    Attributes:
-        tables: The state's descriptors, with those of remote tables pointing at the batch's rows.
-        keep: The arrays that they point at.
-    """
-
-    tables: NDArray[np.int64]
-    keep: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,14 +72,14 @@ class MissingRows:
     status: Bytes
 
 
-class RemoteTables:
+class StoredTables:
     """The remote tables of a process: its store and its configuration. One for all models."""
 
     def __init__(self, config: RemoteConfig, store: RowStore, clock: Clock) -> None:
         self.config, self._store, self._clock = config, store, clock
 
     @classmethod
-    def of(cls, config: RemoteConfig, clock: Clock) -> RemoteTables:
+    def of(cls, config: RemoteConfig, clock: Clock) -> StoredTables:
         """Open the store that a configuration names; raises BadInput if its URL is not valid.
 
         Args:
@@ -122,6 +93,11 @@ class RemoteTables:
         # Records are read before the keys in them can be looked up: they stay in memory.
         names = [t.name for t in manifest.embeddings if self.config.is_remote(manifest.model, t.name)]
         return [self._stored(manifest, name) for name in names]
+
+    def tables(self, manifest: Manifest) -> dict[str, RemoteTable]:
+        """Return the version's remote tables by name; raise NotReady unless all of them are complete in the store."""
+        specs = {spec.name: spec for spec in manifest.tables}
+        return {stored.table: RemoteTable(specs[stored.table]) for stored in self.stored(manifest)}
 
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
         """Return a reader of the version's remote tables, None if it has none.
@@ -186,11 +162,26 @@ class RemoteReader:
         """Return whether the rows of a table, by its number in the manifest, are in the row store."""
         return bool(self._remote[table] >= 0)
 
-    def statistics(self) -> RemoteStats:
-        """Return a snapshot of the counters."""
+    def statistics(self) -> dict[str, float]:
+        """Return the counters since the version was loaded.
+
+        Returns:
+            asked: Distinct ids of batches without a local row version.
+            cached: Those of them served from the cache.
+            fetched: Those answered by the store, with a row or that there is none.
+            lost: Those unavailable.
+            fetches: Batches that needed the store, at most one round trip each.
+            fetch_s: Seconds spent in fetches.
+        """
         with self._lock:
-            fetched, cached = self._unknown - self._lost, self._asked - self._unknown
-            return RemoteStats(self._asked, cached, fetched, self._lost, self._fetches, self._fetch_s)
+            return {
+                "asked": self._asked,
+                "cached": self._asked - self._unknown,
+                "fetched": self._unknown - self._lost,
+                "lost": self._lost,
+                "fetches": self._fetches,
+                "fetch_s": self._fetch_s,
+            }
 
     def batch_tables(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]

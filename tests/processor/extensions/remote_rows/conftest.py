@@ -3,8 +3,8 @@
 import pytest
 
 from freshet_serving.processor.repository.version import VersionReader
-from tests.processor.tables.remote.fakes import RedisServer
-from tests.processor.tables.remote.processors import USERS
+from tests.processor.extensions.remote_rows.fakes import RedisServer
+from tests.processor.extensions.remote_rows.processors import USERS
 from tests.support.packages import write_package
 
 

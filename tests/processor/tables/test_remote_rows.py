@@ -3,10 +3,9 @@ import sys
 
 import pytest
 
-from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.extras import how_to_install
-from freshet_serving.processor.tables.remote.settings import RemoteConfig, open_store
+from freshet_serving.processor.tables.remote_rows import RemoteConfig, open_remote_tables
 
 
 def config(**changes):
@@ -41,25 +40,21 @@ def test_invalid_configuration_is_refused_by_name(changes, message):
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["redis://h:port", "redis://:pw@[::1", "redis://h?socket_timeout=x"])
-def test_unreadable_url_is_refused_without_being_quoted(url):
-    with pytest.raises(BadInput, match=r"^remote.url: expected redis://\[user:password@\]host:port\[/db\]$"):
-        open_store(url, 1.0, SystemClock())
-
-
 def test_redis_client_is_not_loaded_without_remote_tables():
     code = "import sys, freshet_serving.processor.engine; print('redis' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
 
 
-def test_missing_client_error_names_the_package_to_install():
-    code = (
-        "import sys; sys.modules['redis'] = None\n"
-        "from freshet_serving.processor.clock import SystemClock\n"
-        "from freshet_serving.processor.tables.remote.settings import open_store\n"
-        "open_store('redis://h', 1.0, SystemClock())"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    reason = f"a remote table needs redis, which is not installed: {how_to_install('redis')}"
-    assert f"MissingLibrary: {reason}" in run.stderr
+def test_configuration_is_refused_by_name_without_the_extension(without_extensions):
+    without_extensions("remote_rows")
+    with pytest.raises(BadInput, match=r"^remote\.url needs the extension 'remote_rows'"):
+        config()
+
+
+def test_tables_are_refused_by_name_without_the_extension(without_extensions):
+    remote = config()
+    without_extensions("remote_rows")
+    assert open_remote_tables(None, FakeClock()) is None
+    with pytest.raises(BadInput, match=r"^remote needs the extension 'remote_rows'"):
+        open_remote_tables(remote, FakeClock())

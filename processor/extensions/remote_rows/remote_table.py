@@ -24,6 +24,8 @@ from freshet_serving.processor.tables.table import Int64s, RowVersions, ServedTa
 class RemoteTable(ServedTable):
     """A remote table in this process: what deltas changed; the rest is in a store."""
 
+    rows_elsewhere = True
+
     def __init__(self, spec: TableEntry) -> None:
         nothing = packed(np.empty(0, np.int64), np.empty((0, spec.dim), np.float32), spec.dtype)
         super().__init__(replace(spec, rows=0), nothing)

@@ -10,7 +10,7 @@ import threading
 import pytest
 import redis
 
-from freshet_serving.processor.tables.remote.store import StoreReply
+from freshet_serving.processor.tables.row_store import StoreReply
 from tests.support.waiting import until
 
 

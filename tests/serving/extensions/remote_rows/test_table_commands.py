@@ -3,7 +3,7 @@ from typer.testing import CliRunner
 
 from freshet_serving.processor.errors import BadInput, NotFound, NotReady
 from freshet_serving.serving.commands.cli import app
-from tests.processor.tables.remote.fakes import RedisServer, free_ports, needs_redis
+from tests.processor.extensions.remote_rows.fakes import RedisServer, free_ports, needs_redis
 from tests.support.packages import write_package
 
 

@@ -47,7 +47,7 @@ from freshet_serving.processor.redis_client import (
     parse_slots,
     reader_of,
 )
-from freshet_serving.processor.tables.remote.store import StoreReply
+from freshet_serving.processor.tables.row_store import StoreReply
 
 KEYS_PER_COMMAND = 1024
 REFRESH_S = 1.0

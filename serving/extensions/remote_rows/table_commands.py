@@ -40,8 +40,8 @@ def tables_push(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from freshet_serving.processor.clock import SystemClock
-    from freshet_serving.processor.tables.remote.push import push
-    from freshet_serving.processor.tables.remote.settings import open_store
+    from freshet_serving.processor.extensions.remote_rows.push import push
+    from freshet_serving.processor.tables.row_store import open_store
 
     reader = _reader(repository, model, version)
     store = open_store(url, PUSH_TIMEOUT_S, SystemClock())
@@ -73,8 +73,8 @@ def tables_drop(
 ) -> None:
     """Removes tables of a version from a row store."""
     from freshet_serving.processor.clock import SystemClock
-    from freshet_serving.processor.tables.remote.push import drop
-    from freshet_serving.processor.tables.remote.settings import open_store
+    from freshet_serving.processor.extensions.remote_rows.push import drop
+    from freshet_serving.processor.tables.row_store import open_store
 
     if not table and repository is None:
         raise BadInput("expected --repository or --table")

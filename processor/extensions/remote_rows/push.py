@@ -14,9 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from freshet_serving.processor.errors import Conflict, Corrupt
-from freshet_serving.processor.package import ROW_TYPES
-from freshet_serving.processor.repository import VersionReader, table_file
-from freshet_serving.processor.tables.remote.layout import (
+from freshet_serving.processor.extensions.remote_rows.layout import (
     COMPLETE,
     MAX_MARKER_NBYTES,
     PUSHING,
@@ -24,7 +22,9 @@ from freshet_serving.processor.tables.remote.layout import (
     marker_key,
     parse_marker,
 )
-from freshet_serving.processor.tables.remote.store import RowStore
+from freshet_serving.processor.package import ROW_TYPES
+from freshet_serving.processor.repository import VersionReader, table_file
+from freshet_serving.processor.tables.row_store import RowStore
 
 Progress = Callable[[str, int, int], None]
 """Called with the table, the buckets done and the buckets in all."""

@@ -4,7 +4,8 @@ import numpy as np
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.tables.remote.settings import RemoteConfig, open_store
+from freshet_serving.processor.tables.remote_rows import RemoteConfig
+from freshet_serving.processor.tables.row_store import open_store
 from tests.support.packages import make_inputs, make_weights, reference, tag_id
 
 USERS = range(2000)

@@ -1,0 +1,64 @@
+"""Row stores by the scheme of their URL."""
+
+import subprocess
+import sys
+
+import pytest
+
+from freshet_serving.processor.clock import FakeClock, SystemClock
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extras import how_to_install
+from freshet_serving.processor.ports import ENGINE, Extension
+from freshet_serving.processor.tables.remote_rows import RemoteConfig
+from freshet_serving.processor.tables.row_store import open_store
+from tests.processor.extensions.remote_rows.fakes import MemoryStore
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """An extension of its own with a row store at toy://; returns what it was opened with."""
+    opened = []
+
+    def open_toy(*arguments):
+        opened.append(arguments)
+        return MemoryStore()
+
+    extension = Extension(row_stores={"toy": open_toy})
+    monkeypatch.setattr(ENGINE, "_known", {**ENGINE.all(), "toy": extension})
+    return opened
+
+
+def test_extension_adds_a_row_store_by_its_scheme(toy):
+    clock = FakeClock()
+    assert isinstance(open_store("toy://box", 2.0, clock), MemoryStore)
+    assert toy == [("toy://box", 2.0, clock)]
+    assert RemoteConfig("toy://box", ["ctr/user"]).is_remote("ctr", "user")
+
+
+def test_scheme_that_nobody_offers_is_refused_with_those_offered(toy):
+    with pytest.raises(BadInput, match=r"^remote\.url: expected one of redis://, .*, toy://$"):
+        open_store("http://secret@host", 1.0, FakeClock())
+
+
+def test_store_is_refused_by_name_without_the_extension(without_extensions):
+    without_extensions("remote_rows")
+    with pytest.raises(BadInput, match=r"^remote\.url needs the extension 'remote_rows'"):
+        open_store("redis://host", 1.0, FakeClock())
+
+
+@pytest.mark.parametrize("url", ["redis://h:port", "redis://:pw@[::1", "redis://h?socket_timeout=x"])
+def test_unreadable_url_is_refused_without_being_quoted(url):
+    with pytest.raises(BadInput, match=r"^remote.url: expected redis://\[user:password@\]host:port\[/db\]$"):
+        open_store(url, 1.0, SystemClock())
+
+
+def test_missing_client_error_names_the_package_to_install():
+    code = (
+        "import sys; sys.modules['redis'] = None\n"
+        "from freshet_serving.processor.clock import SystemClock\n"
+        "from freshet_serving.processor.tables.row_store import open_store\n"
+        "open_store('redis://h', 1.0, SystemClock())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    reason = f"a remote table needs redis, which is not installed: {how_to_install('redis')}"
+    assert f"MissingLibrary: {reason}" in run.stderr
