@@ -84,10 +84,20 @@ class Extension:
     Attributes:
         sections: Sections of the manifest by their keys.
         storages: Storages by the schemes of their addresses.
+        observers: What makes an observer (processor.sessions.observers) of a process's requests, by name: from its
+            session groups and the clock.
+        counters: Help texts of the observers' counters, by name.
+        ejectors: What makes an ejector (processor.versions.score_watch) of bad versions, by name: from the evidence of
+            a host.
+        reports: Reports about one model for the admin API, by name: JSON-able, from the host and the model's name.
     """
 
     sections: Mapping[str, Section] = field(default_factory=dict)
     storages: Mapping[str, Storage] = field(default_factory=dict)
+    observers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    counters: Mapping[str, str] = field(default_factory=dict)
+    ejectors: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    reports: Mapping[str, Callable[[Any, str], dict[str, Any]]] = field(default_factory=dict)
 
 
 class Extensions(Generic[E]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,13 @@ class ServerExtension:
     Attributes:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
             arguments.
+        families: Metric families by a name of their own, from a host of models (processor.versions.host).
+        counters: Help texts of counters, by name.
     """
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    families: Mapping[str, Callable[[Any], Iterator[Any]]] = field(default_factory=dict)
+    counters: Mapping[str, str] = field(default_factory=dict)
 
 
 SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions")

@@ -334,7 +334,10 @@ class ServeConfig(FrontendOptions, SessionOptions):
 
         for name in self.model:
             _want(not self.models or name in self.models, f"model.{name[:64]}: not among models")
-        return {name: ModelPolicy.parse(raw, f"model.{name[:64]}") for name, raw in self.model.items()}
+        policies = {name: ModelPolicy.parse(raw, f"model.{name[:64]}") for name, raw in self.model.items()}
+        for name, policy in policies.items():
+            policy.check_extensions(f"model.{name[:64]}")
+        return policies
 
     @property
     def signed(self) -> bool:

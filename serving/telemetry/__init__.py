@@ -26,4 +26,5 @@ __all__ = [
     "request_recorder",
     "tracing",
     "triton_statistics",
+    "version_metrics",
 ]

@@ -18,9 +18,11 @@ from prometheus_client.registry import Collector
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.overview import model_stats, version_stats
+from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.telemetry.feature_metrics import feature_families
 from freshet_serving.serving.telemetry.gate_metrics import gate_families
 from freshet_serving.serving.telemetry.mirror_metrics import mirror_families
@@ -247,7 +249,7 @@ class Counts:
             yield protocol, name, *series.sorted()
 
     def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
-        """Add a source of counters with names from OTHERS."""
+        """Add a source of counters, with names from OTHERS or that an extension describes."""
         self._sources.append(counters)
 
     def others(self) -> dict[str, int]:
@@ -345,8 +347,9 @@ class Metrics(Collector):
         yield from _request_families(counts)
         yield from _prediction_families(counts)
         # A supervisor has counters that its workers do not have.
+        texts = {**OTHERS, **ENGINE.offers("counters"), **SERVER.offers("counters")}
         for name, count in (self._counts.others() | counts.others()).items():
-            yield CounterMetricFamily(f"freshet_{name}", OTHERS[name], count)
+            yield CounterMetricFamily(f"freshet_{name}", texts[name], count)
         yield from self._model_families()
 
     def _model_families(self) -> Iterator[Metric]:
@@ -379,6 +382,8 @@ class Metrics(Collector):
         yield from _tier_families(stats)
         yield from feature_families(stats)
         yield from version_families(versions)
+        for families in SERVER.offers("families").values():
+            yield from families(processor)
 
 
 def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:

@@ -51,15 +51,15 @@ class Observers:
         Raises:
             BadInput: The folder cannot be written.
         """
+        counts.source(predictor.observers.counters)
         if not self._options.record:
             return
         with needed("record", "record"):
             from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
         options = self._options
         recorder = RequestRecorder(options.record, options.record_share, options.record_max_bytes, self._name)
-        counts.source(recorder.counters)
         self._closers.append(recorder.close)
-        predictor.intercept(recorder)
+        predictor.observers.add(recorder)
 
     def close(self) -> None:
         """Close the observers, once no request is being answered: queued data is written and sent."""

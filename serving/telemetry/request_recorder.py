@@ -50,6 +50,7 @@ from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.entity_records import UsedRecords
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import METADATA, ROW
+from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, request_of
@@ -104,8 +105,8 @@ class SampledRequest:
         return made if self.columns.names <= made.inputs.keys() else None
 
 
-class RequestRecorder:
-    """Recorder of a sample of the requests, an interceptor of Predictor; close() ends it."""
+class RequestRecorder(Observer):
+    """Recorder of a sample of the requests; close() ends it."""
 
     def __init__(self, folder: str, share: float, max_nbytes: int, name: str) -> None:
         """Open the folder and start the thread.
@@ -141,7 +142,7 @@ class RequestRecorder:
         self._thread.start()
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
-        """Intercept a request, as Predictor.intercept requires: return the callback, wrapped if the request is sampled.
+        """Return the callback, wrapped if the request is sampled.
 
         Args:
             request: The request.

@@ -300,7 +300,7 @@ class FakeProcessor:
     def trend(self, model: str, version: int) -> Any:
         return SimpleNamespace(scores=tuple(scored(0.25, 0.25, 0.5).every()), drift=(0.125,))
 
-    def shadow_comparison(self, version: Any) -> None:
+    def evidence(self, observer: str, *versions: Any) -> None:
         return None
 
     def remote_rows(self, version: Any) -> None:

@@ -177,7 +177,7 @@ def test_recorded_request_is_explained_by_its_id(tmp_path, processor):
     from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
 
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
     inputs = make_inputs([3, 4], tags=[["zz"], ["a"]])
     answered = processor.process(PredictRequest("small", inputs, request_id="r1")).outputs["score"]
     publish(tmp_path / "repository", 3, users=[3])

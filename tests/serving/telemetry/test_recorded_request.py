@@ -19,7 +19,7 @@ def folder(tmp_path):
     for batch in range(2):
         with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
             recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, f"w{batch}")
-            processor.predictor.intercept(recorder)
+            processor.predictor.observers.add(recorder)
             for n in range(20):
                 name = "r1" if n == 1 else f"r{batch}-{n}"
                 inputs = make_inputs(range(n, n + 3), seed=100 * batch + n)
