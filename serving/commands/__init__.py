@@ -14,7 +14,6 @@ import_command      import, and inspect --graph
 compile_command     compile
 table_commands      tables
 repository_commands  repository
-recording_commands  recordings
 key_commands        keys
 api_key_commands    key
 demo                demo: train, publish and serve in one command
@@ -23,6 +22,7 @@ table_analysis      inspect --tables
 inspection          inspect, and the output of delta list
 graph_description   subgraphs and their work, for inspect
 join_command        join
+extension_commands  subcommands of extensions, each in its place of --help
 explain_command     explain
 fleet_command       fleet
 fleet_comparison    compares the replicas of a fleet
@@ -34,4 +34,4 @@ shutdown_signals    signal handling of commands that run until stopped
 admin_client        a small client of the admin port
 """
 
-__all__ = ["cli"]
+__all__ = ["cli", "completion", "key_commands"]

@@ -19,12 +19,12 @@ from freshet_serving.serving.commands.delta_commands import delta_app
 from freshet_serving.serving.commands.demo import demo
 from freshet_serving.serving.commands.evaluate_command import evaluate
 from freshet_serving.serving.commands.explain_command import explain
+from freshet_serving.serving.commands.extension_commands import ExtensibleGroup
 from freshet_serving.serving.commands.fleet_command import fleet
 from freshet_serving.serving.commands.import_command import import_command
 from freshet_serving.serving.commands.inspection import inspect
 from freshet_serving.serving.commands.join_command import join
 from freshet_serving.serving.commands.key_commands import keys_app
-from freshet_serving.serving.commands.recording_commands import recordings_app
 from freshet_serving.serving.commands.repository_commands import repository_app
 from freshet_serving.serving.commands.serve_command import ServeCommand, package_version, serve
 from freshet_serving.serving.commands.system_errors import system_line
@@ -43,6 +43,7 @@ def _tell_version(wanted: bool) -> None:
 
 app = typer.Typer(
     name="freshet",
+    cls=ExtensibleGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -71,7 +72,6 @@ app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
 app.command()(fleet)
 app.add_typer(tables_app, name="tables")
-app.add_typer(recordings_app, name="recordings")
 app.add_typer(repository_app, name="repository")
 app.add_typer(keys_app, name="keys")
 app.add_typer(key_app, name="key")

@@ -19,9 +19,9 @@ What is counted for a request, and where:
     one in TIMED_EVERY                      Counts.phase, "parse" (submit) and, if a reply was encoded, "encode" (end)
     traced                                  Trace: model (select_replica), parsed (submit), computed (finish), end (end)
 
-In addition the ports count every request of any kind that they answer (Counts.observe, access log), and an interceptor
-of the predictor records requests (serving.telemetry.request_recorder). If the client disconnects, the prediction is
-finished as usual over HTTP; over gRPC its coroutine is cancelled and finishes nothing.
+In addition the ports count every request of any kind that they answer (Counts.observe, access log), and an observer of
+the predictor records requests (serving.extensions.recorder). If the client disconnects, the prediction is finished as
+usual over HTTP; over gRPC its coroutine is cancelled and finishes nothing.
 
 Costs: one object for each request and its bound method as the callback; no task, no closure. Neither the
 body nor the inputs are kept until the reply.

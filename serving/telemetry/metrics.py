@@ -143,14 +143,16 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
 
 # Counters that a process has only if the feature is enabled.
 OTHERS = {
-    "recorded_requests": "Recorded requests.",
-    "recorded_rows": "Candidate rows of recorded requests.",
-    "recording_dropped": "Requests sampled for recording but dropped: the queue was full or the request too long.",
     "traced_requests": "Requests whose traces were sent.",
     "access_reloads": "Successful reloads of keys or certificates.",
     "access_reload_failures": "Failed reloads of keys or certificates; the old ones stay in use.",
     "traces_dropped": "Traces dropped because the queue was full or sending failed.",
 }
+
+
+def counter_texts() -> dict[str, str]:
+    """Return the help texts of counters that only some processes have, those of extensions among them, by name."""
+    return {**OTHERS, **ENGINE.offers("counters"), **SERVER.offers("counters")}
 
 
 class _Series:
@@ -249,7 +251,7 @@ class Counts:
             yield protocol, name, *series.sorted()
 
     def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
-        """Add a source of counters, with names from OTHERS or that an extension describes."""
+        """Add a source of counters, with names that counter_texts() has."""
         self._sources.append(counters)
 
     def others(self) -> dict[str, int]:
@@ -347,7 +349,7 @@ class Metrics(Collector):
         yield from _request_families(counts)
         yield from _prediction_families(counts)
         # A supervisor has counters that its workers do not have.
-        texts = {**OTHERS, **ENGINE.offers("counters"), **SERVER.offers("counters")}
+        texts = counter_texts()
         for name, count in (self._counts.others() | counts.others()).items():
             yield CounterMetricFamily(f"freshet_{name}", texts[name], count)
         yield from self._model_families()

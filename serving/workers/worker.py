@@ -180,7 +180,7 @@ class Worker:
         self._metrics = WorkerMetrics(self._scrape)
         self._watching = Observers(options, self._slot)
         self._watching.count(self._metrics)
-        self._watching.record(self._predictor, self._metrics)
+        self._watching.observe(self._predictor, self._metrics)
         self._ports = DataPorts(
             self._lifecycle,
             self._metrics,

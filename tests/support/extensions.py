@@ -1,36 +1,21 @@
-"""Engines and servers without some of their extensions."""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
+"""Leave extensions out, in the process of a test."""
 
 import pytest
 
-from freshet_serving.processor.ports import ENGINE, ONLY, Extensions
+from freshet_serving.processor.ports import ENGINE, ONLY
 from freshet_serving.serving.ports import SERVER
 
 
-@contextmanager
-def without_extensions(*names: str) -> Iterator[None]:
-    """Leave out extensions, of the engine and the server, in this process and its children.
+@pytest.fixture
+def without_extensions(monkeypatch):
+    """Leaves out the extensions of these names, as FRESHET_EXTENSIONS does."""
 
-    Args:
-        names: The extensions; all if there is none.
-    """
-    kept = sorted((ENGINE.all().keys() | SERVER.all().keys()) - set(names)) if names else []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(ONLY, ",".join(kept) or "none")
-        for extensions in (ENGINE, SERVER):
-            patch.setattr(extensions, "_known", None)
-        yield
+    def leave_out(*names):
+        used = {registry: dict(registry.all()) for registry in (ENGINE, SERVER)}
+        for registry, known in used.items():
+            kept = {name: extension for name, extension in known.items() if name not in names}
+            monkeypatch.setattr(registry, "_known", kept)
+        every = sorted({name for known in used.values() for name in known} - set(names))
+        monkeypatch.setenv(ONLY, ",".join(every) or "none")
 
-
-@contextmanager
-def with_extensions(package: str) -> Iterator[None]:
-    """Add the extensions of a package to the engine's, in this process.
-
-    Args:
-        package: Name of the package, whose folders are extensions.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ENGINE, "_known", {**ENGINE.all(), **Extensions(package).all()})
-        yield
+    return leave_out

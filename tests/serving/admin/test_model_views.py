@@ -11,6 +11,8 @@ from tests.serving.admin.fakes import Client
 from tests.support.extensions import without_extensions
 from tests.support.packages import make_delta, make_inputs, write_package
 
+__all__ = ["without_extensions"]
+
 
 class Real(Client):
     """The admin port of a real processor."""
@@ -67,9 +69,9 @@ def test_canaries_are_shown_with_both_sides_and_the_bounds(client, processor):
     assert told["bounds"]["min_requests"] == 200
 
 
-def test_canaries_without_trials_are_refused_by_name(client):
-    with without_extensions("trials"):
-        reply = client("GET", "/admin/models/small/canaries")
+def test_canaries_without_trials_are_refused_by_name(client, without_extensions):
+    without_extensions("trials")
+    reply = client("GET", "/admin/models/small/canaries")
     assert reply.status_code == 400
     assert "canaries needs the extension 'trials'" in reply.text
 

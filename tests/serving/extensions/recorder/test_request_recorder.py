@@ -21,10 +21,10 @@ from freshet_serving.processor.generation import Generation  # noqa: E402
 from freshet_serving.processor.package.manifest_entries import Feature, Input, StageEntry  # noqa: E402
 from freshet_serving.processor.repository.warmup import dump_warmup  # noqa: E402
 from freshet_serving.serving.codecs import kserve  # noqa: E402
-from freshet_serving.serving.telemetry import request_recorder as recording  # noqa: E402
-from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, recorded  # noqa: E402
-from freshet_serving.serving.telemetry.recorded_request import find_recorded  # noqa: E402
-from freshet_serving.serving.telemetry.request_recorder import RequestRecorder, read_requests  # noqa: E402
+from freshet_serving.serving.extensions.recorder import request_recorder as recording  # noqa: E402
+from freshet_serving.serving.extensions.recorder.recorded_columns import RecordedColumns, recorded  # noqa: E402
+from freshet_serving.serving.extensions.recorder.recorded_request import find_recorded  # noqa: E402
+from freshet_serving.serving.extensions.recorder.request_recorder import RequestRecorder, read_requests  # noqa: E402
 from loadtest.load.replay import recorded_payload  # noqa: E402
 from tests.support import entities  # noqa: E402
 from tests.support.packages import make_inputs, manifest, write_package  # noqa: E402

@@ -6,9 +6,9 @@ import pytest
 pytest.importorskip("pyarrow", reason="recording needs pyarrow")
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.serving.telemetry import recorded_request as module
-from freshet_serving.serving.telemetry.recorded_request import find_recorded
-from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
+from freshet_serving.serving.extensions.recorder import recorded_request as module
+from freshet_serving.serving.extensions.recorder.recorded_request import find_recorded
+from freshet_serving.serving.extensions.recorder.request_recorder import RequestRecorder
 from tests.support.packages import make_inputs, write_package
 
 

@@ -1,7 +1,7 @@
 """Record a sample of the requests as Parquet files, for warming up versions, load tests and training.
 
 Each candidate is one row, whatever the format of the request. The columns are those of its inputs
-(serving.telemetry.recorded_columns); an input that was sent once has its value in the request's first row and null in
+(recorded_columns); an input that was sent once has its value in the request's first row and null in
 the others. Inputs that the request left out have the values that its score was computed from: those that were looked up
 as online features, and those that its batch read from entities. Further columns are
 
@@ -53,7 +53,7 @@ from freshet_serving.processor.repository import METADATA, ROW
 from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, request_of
+from freshet_serving.serving.extensions.recorder.recorded_columns import RecordedColumns, request_of
 
 log = logging.getLogger("freshet.recording")
 
