@@ -89,6 +89,9 @@ class Extension:
         counters: Help texts of the observers' counters, by name.
         ejectors: What makes an ejector (processor.versions.score_watch) of bad versions, by name: from the evidence of
             a host.
+        answerers: What makes an answerer (processor.sessions.answerer) of requests, by the attribute of a request that
+            asks for it: from a process's session groups and the clock.
+        descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
         reports: Reports about one model for the admin API, by name: JSON-able, from the host and the model's name.
     """
 
@@ -97,6 +100,8 @@ class Extension:
     observers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     counters: Mapping[str, str] = field(default_factory=dict)
     ejectors: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    answerers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    descriptions: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     reports: Mapping[str, Callable[[Any, str], dict[str, Any]]] = field(default_factory=dict)
 
 

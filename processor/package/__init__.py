@@ -9,7 +9,7 @@ transforms  columns computed from a request's inputs
 entities    features by key: what a record of them holds
 record_texts  the strings of a record as they were given
 replies     what the replies of each signature hold, and labels of outputs of strings
-item_ranking  versions that rank all items of a table for a user
+best_items  how requests for the best items of a table are answered
 sequences     a user's events as one input of the dense graph
 stage_growth   how much an imported model's stage computes for a request
 stage_lookups  rows of tables that an imported model's stage reads
@@ -24,6 +24,7 @@ value_types       types of online features, and the column that each becomes
 """
 
 from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
+from freshet_serving.processor.package.best_items import ITEM_IDS, RANKED_OUTPUTS, SCORES, ranks_items
 from freshet_serving.processor.package.delta import (
     MAX_DELTA_NBYTES,
     MAX_TIME_S,
@@ -55,7 +56,6 @@ from freshet_serving.processor.package.entities import (
 )
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
 from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD, missing_input
-from freshet_serving.processor.package.item_ranking import ITEM_IDS, SCORES, ItemRanking, item_ranking_note, ranks_items
 from freshet_serving.processor.package.manifest import (
     FORMAT_2,
     MAX_MANIFEST_NBYTES,
@@ -199,6 +199,7 @@ __all__ = [
     "PIECE_BITS",
     "PRECISIONS",
     "PREDICT",
+    "RANKED_OUTPUTS",
     "RECORD",
     "REGRESS",
     "ROWS",
@@ -231,7 +232,6 @@ __all__ = [
     "GraphInput",
     "GrowthTerm",
     "Input",
-    "ItemRanking",
     "Manifest",
     "Output",
     "PublicKey",
@@ -268,7 +268,6 @@ __all__ = [
     "give_name",
     "header_checksum",
     "hidden_beside",
-    "item_ranking_note",
     "joined",
     "labelled",
     "labels_of",

@@ -12,14 +12,14 @@ device           device stages: threads that run the batches that sessions have 
 staging_pool     staging buffers between the sessions that fill them and the stage that runs them
 background_worker  bounded queue and thread for work on already answered requests
 observers        what sees the requests of a process: shadows, trials, recorders
-item_ranker      requests for the best items of a whole table: their thread and queue
+answerer         what answers requests in place of the batcher
 request          the values that travel through a group: request, reply, work item
 """
 
 __all__ = [
+    "answerer",
     "background_worker",
     "group",
-    "item_ranker",
     "observers",
     "occupancy",
     "placement",

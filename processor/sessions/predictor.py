@@ -18,9 +18,10 @@ from freshet_serving.processor.features.input_reader import with_blank_row
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.running.run_limit import RunEnds, TimeLimit
+from freshet_serving.processor.sessions.answerer import Answerer
 from freshet_serving.processor.sessions.group import Post, Wake
-from freshet_serving.processor.sessions.item_ranker import ItemRanker, check_top_items, ranking_of
 from freshet_serving.processor.sessions.observers import Observers
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.request import (
@@ -48,6 +49,7 @@ class Predictor(ABC):
     Attributes:
         groups: The process's session groups.
         observers: What sees the requests.
+        answerers: What answers requests in place of the batcher, by the attribute of a request that asks for it.
     """
 
     def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
@@ -63,7 +65,9 @@ class Predictor(ABC):
         # Models whose requests are split by the value of an input; usually none.
         self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
         self.observers = Observers(groups, clock)
-        self._item_ranker = ItemRanker(groups, clock)
+        self.answerers: Mapping[str, Answerer] = {
+            attribute: create(groups, clock) for attribute, create in ENGINE.offers("answerers").items()
+        }
         self._ends = RunEnds(clock)
 
     def update_routes(self, routes: Mapping[str, Routes[Replica]]) -> None:
@@ -84,8 +88,24 @@ class Predictor(ABC):
     def close(self) -> None:
         """Answer queued requests, then stop observers and sessions."""
         self.observers.close()
-        self._item_ranker.close()
+        for answerer in self.answerers.values():
+            answerer.close()
         self.groups.close()
+
+    def answerer(self, attribute: str, subject: str = "") -> Answerer:
+        """Return what answers the requests that have an attribute.
+
+        Args:
+            attribute: The attribute.
+            subject: What a client calls it; by default as the attribute.
+
+        Raises:
+            BadInput: The extension that offers it is not there.
+        """
+        answerer = self.answerers.get(attribute)
+        if answerer is None:
+            raise missing(subject or attribute, attribute)
+        return answerer
 
     def limits(self, model: str) -> RequestLimits:
         """Return the limits of a request for a model, whether or not the model exists."""
@@ -193,10 +213,10 @@ class Predictor(ABC):
         if self._by_input and request.model in self._by_input:
             replica = self._by_input[request.model](request) or replica
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
+        answerer = None
         if request.top_items:
-            # Before a store is asked for what is left out.
-            check_top_items(request.top_items)
-            ranking_of(replica)
+            answerer = self.answerer("top_items")
+            answerer.check(request, replica)
         if replica.lookup is not None and request.filled is None:
             if (blank := with_blank_row(replica.manifest, request.inputs)) is not None:
                 self._submit_none(request, blank, replica, deadline_s, done)
@@ -204,8 +224,8 @@ class Predictor(ABC):
             end_s = math.inf if deadline_s is None else deadline_s
             filled = replica.lookup.fill(request.inputs, end_s, request.left_out)
             request.inputs, request.filled = filled.inputs, filled
-        if request.top_items:
-            self._item_ranker.submit(request, replica, deadline_s, self.limits(request.model), done)
+        if answerer is not None:
+            answerer.submit(request, replica, deadline_s, self.limits(request.model), done)
             return
         limits, limit = self._own_limits.get(request.model, self._limits), None
         if replica.plan.stage is not None:

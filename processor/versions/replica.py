@@ -48,7 +48,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
 from freshet_serving.processor.online_features.feature_lookup import FeatureLookup
 from freshet_serving.processor.online_features.online_store import OpenStore
-from freshet_serving.processor.package import ItemRanking, Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.running import Package, open_programs
 from freshet_serving.processor.running.buffers import Buffers, BufferSize
@@ -228,7 +228,6 @@ class Replica:
         looked_up = self.manifest.online_features
         self.lookup = FeatureLookup(self.manifest, stores or {}, clock) if looked_up else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
-        self.ranking = ItemRanking.of(self.manifest)
         self.graphs = GraphRun(self.manifest, self.plan)
         self._clock, self._cpus, self._runs = clock, cpus, runs
         self._lending = threading.Lock()

@@ -40,7 +40,6 @@ from freshet_serving.processor.engine import PredictReply, PredictRequest
 from freshet_serving.processor.errors import Expired, FreshetError, first_of
 from freshet_serving.processor.features.limits import FREE_NBYTES
 from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.sessions.item_ranker import ranking_of
 from freshet_serving.processor.sessions.request import Done
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.scopes import FEATURES
@@ -293,7 +292,7 @@ class Exchange(ABC):
             guard.authorize(FEATURES, headers.get(b"authorization"))
         top_items = top_items_of(headers)
         if top_items:
-            self._reads = ranking_of(self._replica).manifest
+            self._reads = self._processor.answerer("top_items", "x-top-items").read_as(self._replica)
         inputs, own_s = self.read(source, self._reads)
         timeout_s = self.remaining_s(own_s, waited_s)
         return PredictRequest(

@@ -10,7 +10,7 @@ from freshet_serving.models.training import next_item_step
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.package import ItemRanking
+from freshet_serving.processor.extensions.top_items.section import ItemRanking
 from tests.models.training.next_item_logs import next_config
 
 pytestmark = pytest.mark.tensorflow
