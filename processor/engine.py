@@ -46,9 +46,9 @@ from freshet_serving.processor.versions.change_results import ApplyResult, Rollb
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.versions.routes import Routes, VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching import ON, CanaryEvidence, GroupStats, ShadowComparison, Sketch
+from freshet_serving.processor.watching import ON, GroupStats, Sketch
 
 __all__ = [
     "ApplyResult",
@@ -154,11 +154,7 @@ class InProcessHost(ModelHost):
     def on_routes_changed(self) -> None:
         # Models change concurrently: older routes must not replace newer ones.
         with self._following:
-            routes = {name: model.routes for name, model in self._models.items()}
-            shadows = {name: _replica(r.shadow) for name, r in routes.items() if r.shadow is not None}
-            pairs = [pair for r in routes.values() for pair in r.trials()]
-            trials = [(_replica(canary), _replica(baseline)) for canary, baseline in pairs]
-            self.predictor.update_traffic({name: r.traffic for name, r in routes.items()}, shadows, trials)
+            self.predictor.update_routes({name: _routes(model.routes) for name, model in self._models.items()})
 
     def connect(self, version: ServedVersion) -> Replica:
         """Open the version in this process, which alone answers requests."""
@@ -184,12 +180,9 @@ class InProcessHost(ModelHost):
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
         return self.predictor.groups.counts(_replica(version))
 
-    def shadow_comparison(self, version: ServedVersion) -> ShadowComparison | None:
-        return self.predictor.shadow_comparisons().get((version.manifest.model, version.manifest.version))
-
-    def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
-        pair = _replica(canary), _replica(baseline)
-        return self.predictor.evidence().get(pair) or CanaryEvidence.none(len(canary.manifest.outputs))
+    def evidence(self, observer: str, *versions: ServedVersion) -> Any:
+        offered = self.predictor.observers.offered.get(observer)
+        return offered.evidence().get(tuple([_replica(version) for version in versions])) if offered else None
 
     def sketch(self, version: ServedVersion) -> Sketch:
         return self.predictor.groups.sketch(_replica(version))
@@ -355,3 +348,9 @@ def _replica(version: ServedVersion) -> Replica:
     replica = version.replicas
     assert isinstance(replica, Replica), "connect() made it"
     return replica
+
+
+def _routes(routes: Routes[ServedVersion]) -> Routes[Replica]:
+    """Return routes to this process's replicas."""
+    served = {number: _replica(version) for number, version in routes.served.items()}
+    return Routes(routes.model, served, routes.labels, routes.states, routes.traffic)

@@ -12,8 +12,7 @@ from typing import Any
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.routes import find
-from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching import ModelStats, Sketch, VersionStats
+from freshet_serving.processor.watching import ModelStats, VersionStats
 
 
 def model_stats(host: ModelHost) -> list[ModelStats]:
@@ -69,7 +68,6 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
                     labels=tuple(sorted(label for label, v in routes.labels.items() if v == number)),
                     share=shares.get(number, 0.0),
                     out=out.reason if out else "",
-                    shadow=host.shadow_comparison(version),
                     chain=model.chain(number),
                     staleness_s=model.staleness_s(number),
                     computes=dict(version.replicas.computes),
@@ -127,44 +125,6 @@ def describe_tables(host: ModelHost, model: str, version: int | None = None) -> 
             )
         ],
         "remote": dict(remote) if remote else None,
-    }
-
-
-def describe_trials(host: ModelHost, model: str) -> dict[str, Any]:
-    """Return a model's canary trials, JSON-able: results of canary and baseline on the same requests, and the bounds.
-
-    Args:
-        host: The host.
-        model: Name of the model.
-
-    Raises:
-        NotFound: If there is no such model.
-    """
-    served = find(host.catalogue, model)
-    trials = []
-    for canary, baseline in served.routes.trials():
-        evidence = host.canary_evidence(canary, baseline)
-        shifts = [mine.shift(other) for mine, other in zip(evidence.canary.every(), evidence.baseline.every())]
-        trials.append(
-            {
-                "canary": _side(canary, evidence.canary),
-                "baseline": _side(baseline, evidence.baseline),
-                "shift": {output.name: shift for output, shift in zip(canary.manifest.outputs, shifts)},
-            }
-        )
-    return {"model": model, "bounds": asdict(served.policy.guard), "trials": trials}
-
-
-def _side(version: ServedVersion, sketch: Sketch) -> dict[str, Any]:
-    scores = list(sketch.every())
-    return {
-        "version": version.manifest.version,
-        "generation": str(version.generation),
-        "requests": sketch.requests,
-        "failed": sketch.failed,
-        "scores": sum(output.count for output in scores),
-        "nonfinite": sum(output.lost for output in scores),
-        "mean": {spec.name: output.mean for spec, output in zip(version.manifest.outputs, scores) if output.count},
     }
 
 

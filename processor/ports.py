@@ -110,6 +110,15 @@ class Extension:
         row_sources: What reads rows outside of the process, as "remote": a RemoteTables (processor.tables.remote_rows)
             from the configuration and the clock.
         programs: What `python -m freshet_serving.processor.NAME` runs, by name: returns the exit code.
+        observers: What makes an observer (processor.sessions.observers) of a process's requests, by name: from its
+            session groups and the clock.
+        counters: Help texts of the observers' counters, by name.
+        ejectors: What makes an ejector (processor.versions.score_watch) of bad versions, by name: from the evidence of
+            a host.
+        answerers: What makes an answerer (processor.sessions.answerer) of requests, by the attribute of a request that
+            asks for it: from a process's session groups and the clock.
+        descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
+        reports: Reports about one model for the admin API, by name: JSON-able, from the host and the model's name.
     """
 
     sections: Mapping[str, Callable[[], Section]] = field(default_factory=dict)
@@ -121,6 +130,12 @@ class Extension:
     row_stores: Mapping[str, Callable[[str, float, Any], Any]] = field(default_factory=dict)
     row_sources: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     programs: Mapping[str, Callable[[], int]] = field(default_factory=dict)
+    observers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    counters: Mapping[str, str] = field(default_factory=dict)
+    ejectors: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    answerers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    descriptions: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    reports: Mapping[str, Callable[[Any, str], dict[str, Any]]] = field(default_factory=dict)
 
 
 class Extensions(Generic[E]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -55,6 +55,12 @@ class ServerExtension:
         admin_port: The admin port, from serving.server_parts.ServerParts and a socket that listens; None for none.
         admin_routes: Routes of the admin port, by the last part of their path, from serving.server_parts.ServerParts.
         importer: The importer, from the options and the host of the models; None for none.
+        families: Metric families by a name of their own, from a host of models (processor.versions.host).
+        observers: What makes an observer of a process's requests (processor.sessions.observers), by the option that
+            asks for it: from the front end's options and the process's name; returns None if the options do not ask.
+        counters: Help texts of the observers' counters, by name.
+        recordings: What reads recorded requests: "read" the inputs of some from a folder, a model's name, its inputs
+            and a number; "find" one by a folder, a model's name and the request's id.
     """
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
@@ -65,6 +71,10 @@ class ServerExtension:
     admin_port: Callable[[Any, socket.socket], AdminPort] | None = None
     admin_routes: Mapping[str, Callable[[Any], Routes]] = field(default_factory=dict)
     importer: Callable[[Any, Any], Importer] | None = None
+    families: Mapping[str, Callable[[Any], Iterator[Any]]] = field(default_factory=dict)
+    observers: Mapping[str, Callable[[Any, str], Any]] = field(default_factory=dict)
+    counters: Mapping[str, str] = field(default_factory=dict)
+    recordings: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions", ENGINE)

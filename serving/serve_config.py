@@ -22,6 +22,7 @@ from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import UNDO_DEPTH
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
+from freshet_serving.processor.ports import missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring, default_memory
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from freshet_serving.processor.tables.budgets import Budgets
@@ -29,6 +30,7 @@ from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.processor.watching import MODES, ON
 from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
 from freshet_serving.serving.http.origin_checks import is_loopback
+from freshet_serving.serving.ports import SERVER
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.policy import ModelPolicy
@@ -309,6 +311,8 @@ class ServeConfig(FrontendOptions, SessionOptions):
             f"max_staleness_s: expected 0 or more than poll_interval_s ({self.poll_interval_s:g}), got "
             f"{self.max_staleness_s:g}",
         )
+        if self.record and SERVER.get("observers", "record") is None:
+            raise missing("record", "recorder")
         self.budgets()
         self.policies()
         self.stores()
@@ -331,7 +335,10 @@ class ServeConfig(FrontendOptions, SessionOptions):
 
         for name in self.model:
             _want(not self.models or name in self.models, f"model.{name[:64]}: not among models")
-        return {name: ModelPolicy.parse(raw, f"model.{name[:64]}") for name, raw in self.model.items()}
+        policies = {name: ModelPolicy.parse(raw, f"model.{name[:64]}") for name, raw in self.model.items()}
+        for name, policy in policies.items():
+            policy.check_extensions(f"model.{name[:64]}")
+        return policies
 
     @property
     def signed(self) -> bool:

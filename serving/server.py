@@ -239,7 +239,7 @@ class Server:
 
         def open_watched() -> InProcessHost:
             processor = open_processor(config, self._layout)
-            watching.record(processor.predictor, metrics.own)
+            watching.observe(processor.predictor, metrics.own)
             return processor.host
 
         self._open = lifecycle.loading(open_watched)

@@ -1,8 +1,8 @@
 """Read recorded inputs that a request sent once: the file has them in the request's first row, null in the others.
 
-Only files marked as recordings (by serving.telemetry.request_recorder, and preserved by `freshet join`) have such
-columns; in any other file a null is a null. A request lies within one row group, and a row group of `freshet join`
-begins with values of its own, so it is enough to fill forward from the beginning of a row group.
+Only files marked as recordings (by serving.extensions.recorder, and preserved by `freshet join`) have such columns; in
+any other file a null is a null. A request lies within one row group, and a row group of `freshet join` begins with
+values of its own, so it is enough to fill forward from the beginning of a row group.
 
 An expanded list takes its size times the rows of its request. So what selects and orders rows (take_once,
 pick_once) keeps such a value once, and callers that need it in each row (fill_forward) expand a bounded part at a

@@ -18,7 +18,8 @@ from freshet_serving.models.training.next_item_functions import NEVER, NextItemF
 from freshet_serving.models.training.worker_pool import even_ranges
 from freshet_serving.models.zoo.arch import USER_VECTOR
 from freshet_serving.models.zoo.dense_input import ColumnSpan, SequenceSpan
-from freshet_serving.processor.package import Manifest, item_ranking_note
+from freshet_serving.processor.extensions.top_items.section import item_ranking_note
+from freshet_serving.processor.package import Manifest
 
 Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]

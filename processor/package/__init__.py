@@ -10,7 +10,7 @@ transforms  columns computed from a request's inputs
 entities    features by key: what a record of them holds
 record_texts  the strings of a record as they were given
 replies     what the replies of each signature hold, and labels of outputs of strings
-item_ranking  versions that rank all items of a table for a user
+best_items  how requests for the best items of a table are answered
 sections      sections of extensions in a manifest
 sequences     a user's events as one input of the dense graph
 stage_growth   how much an imported model's stage computes for a request
@@ -24,6 +24,7 @@ input_fillers     which inputs a request may leave out, and who fills each of th
 """
 
 from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
+from freshet_serving.processor.package.best_items import ITEM_IDS, RANKED_OUTPUTS, SCORES, ranks_items
 from freshet_serving.processor.package.combiners import (
     COMBINER_OF_CODE,
     COMBINERS,
@@ -62,7 +63,6 @@ from freshet_serving.processor.package.entities import (
 )
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
 from freshet_serving.processor.package.input_fillers import UNREAD, InputFiller, missing_input
-from freshet_serving.processor.package.item_ranking import ITEM_IDS, SCORES, ItemRanking, item_ranking_note, ranks_items
 from freshet_serving.processor.package.manifest import (
     FORMAT_2,
     MAX_MANIFEST_NBYTES,
@@ -208,6 +208,7 @@ __all__ = [
     "PIECE_BITS",
     "PRECISIONS",
     "PREDICT",
+    "RANKED_OUTPUTS",
     "RECORD",
     "REGRESS",
     "ROOT_DIVIDED_SUMS",
@@ -242,7 +243,6 @@ __all__ = [
     "GrowthTerm",
     "Input",
     "InputFiller",
-    "ItemRanking",
     "Manifest",
     "Output",
     "PublicKey",
@@ -278,7 +278,6 @@ __all__ = [
     "give_name",
     "header_checksum",
     "hidden_beside",
-    "item_ranking_note",
     "joined",
     "json_dataclasses",
     "labelled",

@@ -6,7 +6,7 @@ Tensors, for request n and input X (`n/X` is the prefix):
     n/X/row_splits               for ragged inputs, in addition: int64 starts of rows among the values
 Metadata: format, requests (their number). The manifest names the file like any other, so it is verified like any other.
 
-Also here: names of the columns that recorded requests have besides their features. serving.telemetry.request_recorder
+Also here: names of the columns that recorded requests have besides their features. serving.extensions.recorder
 writes them, models.streams reads them.
 """
 

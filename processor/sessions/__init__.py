@@ -13,21 +13,21 @@ split_request    a large request divided over sessions and answered as one
 device           device stages: threads that run the batches that sessions have filled
 staging_pool     staging buffers between the sessions that fill them and the stage that runs them
 background_worker  bounded queue and thread for work on already answered requests
-shadow           shadow scoring: scores of a further version, computed after the reply
-canary_trial     evidence about canaries: the baseline scores the canary's requests, too
-item_ranker      requests for the best items of a whole table: their thread and queue
+observers        what sees the requests of a process: shadows, trials, recorders
+answerer         what answers requests in place of the batcher
 request          the values that travel through a group: request, reply, work item
 """
 
 __all__ = [
+    "answerer",
+    "background_worker",
     "group",
     "group_options",
-    "item_ranker",
+    "observers",
     "occupancy",
     "placement",
     "predictor",
     "request",
     "session",
     "session_options",
-    "shadow",
 ]

@@ -1,7 +1,8 @@
 """Run work on already answered requests in the background: a bounded queue and one thread.
 
 Invariants: threads that answer requests offer items and never wait; an item that finds no room is dropped. At most
-MAX_QUEUED_NBYTES of inputs wait (except for a single larger item). After close() no item is processed.
+MAX_QUEUED_NBYTES of inputs wait (except for a single larger item). After close() no item is queued or processed. The
+thread starts with the first item.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ class BackgroundWorker(Generic[T]):
         self._waiting = threading.Semaphore(0)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
 
     def full(self, most: int) -> bool:
         """Return True if at least `most` items wait."""
@@ -63,8 +63,12 @@ class BackgroundWorker(Generic[T]):
         with self._lock:
             if self.full(most) or (self._queue and self._queued_nbytes + item.nbytes > MAX_QUEUED_NBYTES):
                 return False
+            if self._closing.is_set():
+                return False
             self._queue.append(item)
             self._queued_nbytes += item.nbytes
+            if self._thread.ident is None:
+                self._thread.start()
         self._waiting.release()
         return True
 
@@ -87,9 +91,11 @@ class BackgroundWorker(Generic[T]):
 
     def close(self) -> None:
         """Stop the thread; items still queued are dropped."""
-        self._closing.set()
+        with self._lock:
+            self._closing.set()
         self._waiting.release()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while True:

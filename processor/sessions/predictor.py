@@ -14,15 +14,15 @@ from functools import partial
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, first_value
 from freshet_serving.processor.errors import BadInput, FreshetError
-from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.input_reader import with_blank_row
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.running.run_limit import RunEnds, TimeLimit
-from freshet_serving.processor.sessions.canary_trial import CanaryTrials, Pair
+from freshet_serving.processor.sessions.answerer import Answerer
 from freshet_serving.processor.sessions.group import Post, Wake
-from freshet_serving.processor.sessions.item_ranker import ItemRanker, check_top_items, ranking_of
+from freshet_serving.processor.sessions.observers import Observers
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.request import (
     Done,
@@ -32,10 +32,8 @@ from freshet_serving.processor.sessions.request import (
     without_rows,
     without_unknown,
 )
-from freshet_serving.processor.sessions.shadow import Shadow
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.versions.traffic import Traffic
-from freshet_serving.processor.watching import CanaryEvidence, ShadowComparison
+from freshet_serving.processor.versions.routes import Routes
 
 # How often a thread that waits for an inline reply checks that the owner is still there to compute it.
 OWNER_GONE_S = 0.05
@@ -45,12 +43,14 @@ MAX_SHOWN_NBYTES = 1 << 20
 """Most bytes of entity records that are kept for a client that asks for values: more than a reply's header holds."""
 
 
-Interceptor = Callable[[PredictRequest, Replica, BoundRequest, Done], Done]
-"""Sees every incoming request; returns the callback to use instead of done. It must neither block nor raise."""
-
-
 class Predictor(ABC):
-    """Answers requests by the replicas that replica() and route() pick."""
+    """Answers requests by the replicas that replica() and route() pick.
+
+    Attributes:
+        groups: The process's session groups.
+        observers: What sees the requests.
+        answerers: What answers requests in place of the batcher, by the attribute of a request that asks for it.
+    """
 
     def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
         """Create a predictor over a process's session groups.
@@ -64,60 +64,48 @@ class Predictor(ABC):
         self._own_limits: dict[str, RequestLimits] = {}
         # Models whose requests are split by the value of an input; usually none.
         self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
-        self._interceptors: tuple[Interceptor, ...] = ()
-        self._shadow: Shadow | None = None
-        self._trials: CanaryTrials | None = None
-        self._item_ranker = ItemRanker(groups, clock)
+        self.observers = Observers(groups, clock)
+        self.answerers: Mapping[str, Answerer] = {
+            attribute: create(groups, clock) for attribute, create in ENGINE.offers("answerers").items()
+        }
         self._ends = RunEnds(clock)
 
-    def intercept(self, intercept: Interceptor) -> None:
-        """Add an interceptor for all requests from now on."""
-        self._interceptors = (*self._interceptors, intercept)
-
-    def update_traffic(
-        self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica], trials: Sequence[Pair]
-    ) -> None:
-        """Update what submit() needs beyond route(); called whenever it changes.
+    def update_routes(self, routes: Mapping[str, Routes[Replica]]) -> None:
+        """Update what submit() needs beyond route(); called whenever routes change, by one thread at a time.
 
         Args:
-            traffic: The traffic settings of every model.
-            shadows: The shadow replicas of the models that have one.
-            trials: The pairs of canary and baseline on trial.
+            routes: The routes of every model.
         """
+        traffic = {model: route.traffic for model, route in routes.items()}
         self._own_limits = {model: self._limits.over(t.limits) for model, t in traffic.items() if t.limits}
         self._by_input = {
             model: partial(self._route_by_input, t.sticky_input)
             for model, t in traffic.items()
             if t.split is not None and t.sticky_input
         }
-        if self._shadow is None and shadows:
-            self._shadow = Shadow(self.groups, self._clock)
-            self.intercept(self._shadow)
-        if self._shadow is not None:
-            self._shadow.update_traffic(
-                {model: (replica, traffic[model].shadow_share) for model, replica in shadows.items()}
-            )
-        if self._trials is None and trials:
-            self._trials = CanaryTrials(self._clock)
-            self.intercept(self._trials)
-        if self._trials is not None:
-            self._trials.update_traffic(trials)
-
-    def shadow_comparisons(self) -> dict[tuple[str, int], ShadowComparison]:
-        """Return the shadows' comparisons by model and version."""
-        return self._shadow.shadow_comparisons() if self._shadow is not None else {}
-
-    def evidence(self) -> dict[Pair, CanaryEvidence]:
-        """Return the evidence gathered about the canaries on trial."""
-        return self._trials.evidence() if self._trials is not None else {}
+        self.observers.follow(routes)
 
     def close(self) -> None:
-        """Answer queued requests, then stop shadow, trials and sessions."""
-        for aside in (self._shadow, self._trials):
-            if aside is not None:
-                aside.close()
-        self._item_ranker.close()
+        """Answer queued requests, then stop observers and sessions."""
+        self.observers.close()
+        for answerer in self.answerers.values():
+            answerer.close()
         self.groups.close()
+
+    def answerer(self, attribute: str, subject: str = "") -> Answerer:
+        """Return what answers the requests that have an attribute.
+
+        Args:
+            attribute: The attribute.
+            subject: What a client calls it; by default as the attribute.
+
+        Raises:
+            BadInput: The extension that offers it is not there.
+        """
+        answerer = self.answerers.get(attribute)
+        if answerer is None:
+            raise missing(subject or attribute, attribute)
+        return answerer
 
     def limits(self, model: str) -> RequestLimits:
         """Return the limits of a request for a model, whether or not the model exists."""
@@ -225,10 +213,10 @@ class Predictor(ABC):
         if self._by_input and request.model in self._by_input:
             replica = self._by_input[request.model](request) or replica
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
+        answerer = None
         if request.top_items:
-            # Before a store is asked for what is left out.
-            check_top_items(request.top_items)
-            ranking_of(replica)
+            answerer = self.answerer("top_items")
+            answerer.check(request, replica)
         if replica.lookup is not None and request.filled is None:
             if (blank := with_blank_row(replica.manifest, request.inputs)) is not None:
                 self._submit_none(request, blank, replica, deadline_s, done)
@@ -236,8 +224,8 @@ class Predictor(ABC):
             end_s = math.inf if deadline_s is None else deadline_s
             filled = replica.lookup.fill(request.inputs, end_s, request.left_out)
             request.inputs, request.filled = filled.inputs, filled
-        if request.top_items:
-            self._item_ranker.submit(request, replica, deadline_s, self.limits(request.model), done)
+        if answerer is not None:
+            answerer.submit(request, replica, deadline_s, self.limits(request.model), done)
             return
         limits, limit = self._own_limits.get(request.model, self._limits), None
         if replica.plan.stage is not None:
@@ -259,10 +247,10 @@ class Predictor(ABC):
             if bound.used.nbytes <= MAX_SHOWN_NBYTES:
                 bound.used.keep()
         if bound.unknown:
-            # Before the interceptors, which compare and record whole replies.
+            # Before the observers, which compare and record whole replies.
             done = without_unknown(bound, done)
-        for intercept in self._interceptors:
-            done = intercept(request, replica, bound, done)
+        for observe in self.observers.watching:
+            done = observe(request, replica, bound, done)
         self.groups.of(request.model).enqueue(
             Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
         )

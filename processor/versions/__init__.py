@@ -42,6 +42,7 @@ __all__ = [
     "replica",
     "request_scoring",
     "routes",
+    "score_watch",
     "served_version",
     "timeline",
     "traffic",

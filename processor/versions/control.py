@@ -53,9 +53,9 @@ WORDS = 2048
 READERS = WORDS - 1
 """Number of readers in one process; the word after theirs belongs to the process itself (Pins.ASKING)."""
 RANKING_READER, PREVIEW_READER, SHADOW_READER, TRIAL_READER = range(READERS - 4, READERS)
-"""Pin words of the threads that rank items (processor.sessions.item_ranker), preview a state
-(processor.versions.preview), score shadow traffic (processor.sessions.shadow) and score canary requests again
-(processor.sessions.canary_trial). No session and no scattered request uses them.
+"""Pin words of the threads that rank items (processor.extensions.top_items.item_ranker), preview a state
+(processor.versions.preview), score shadow traffic (processor.extensions.trials.shadow) and score canary requests again
+(processor.extensions.trials.canary_trial). No session and no scattered request uses them.
 """
 
 

@@ -52,11 +52,9 @@ from freshet_serving.processor.watching import (
     DIVERGED,
     ON,
     WAITING,
-    CanaryEvidence,
     DeltaBounds,
     GroupStats,
     LabelSums,
-    ShadowComparison,
     Sketch,
 )
 
@@ -168,17 +166,13 @@ class ModelHost(ABC):
         """Return the sketch of a version's batches, over all processes."""
 
     @abstractmethod
-    def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
-        """Return the evidence for and against a canary, over all processes.
+    def evidence(self, observer: str, *versions: ServedVersion) -> Any:
+        """Return what an observer has counted about versions, over all processes; None if that is nothing.
 
         Args:
-            canary: The version on trial.
-            baseline: The version that it is compared with.
+            observer: Name of the observer (processor.sessions.observers).
+            versions: The versions, as the observer names them.
         """
-
-    @abstractmethod
-    def shadow_comparison(self, version: ServedVersion) -> ShadowComparison | None:
-        """Return the comparison of a version's shadow scores, over all processes; None if it is not a shadow."""
 
     @abstractmethod
     def remote_rows(self, version: ServedVersion) -> Mapping[str, float] | None:

@@ -9,7 +9,7 @@ file until it is unset.
     sticky_input   input whose first value is the sticky key of requests that bring none
     split_salt     another number reassigns sticky keys
     shadow         label that receives a copy of requests; shadow_share: of this share of them
-    guard          bounds of a canary: processor.watching.canary_judge.CanaryBounds
+    guard          bounds of a canary: processor.watching.verdicts.CanaryBounds
     delta_guard    bounds of a delta: processor.watching.delta_guard.DeltaBounds
     unjudged       "serve" | "hold": what to do with a new version that the gate cannot judge
                    (processor.versions.version_gate)
@@ -27,6 +27,7 @@ from typing import Any
 
 from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.package import NAME
+from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.versions.traffic import TrafficSplit
 from freshet_serving.processor.watching import CanaryBounds, DeltaBounds
 
@@ -129,6 +130,19 @@ class ModelPolicy:
                 raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(KEYS)}")
         read = {key: _PARSERS[key](value, f"{where}.{key}") for key, value in raw.items()}
         return cls(**read, given=frozenset(read))
+
+    def check_extensions(self, where: str) -> None:
+        """Raise BadInput if the policy asks for what only the extension "trials" does, and that is not there.
+
+        Args:
+            where: Prefix of keys in messages.
+        """
+        if "trials" in ENGINE.all():
+            return
+        canaries = sum(weight > 0 for weight in self.split.values()) > 1
+        for key, asked in (("shadow", self.shadow), ("guard", "guard" in self.given), ("split", canaries)):
+            if asked:
+                raise missing(f"{where}.{key}", "trials")
 
     @property
     def limits(self) -> dict[str, int]:

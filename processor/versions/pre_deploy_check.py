@@ -77,7 +77,7 @@ class GuardViolation(Conflict):
     """A delta is not served because it is out of line.
 
     Attributes:
-        kind: Kind of violation (processor.watching.canary_judge.Verdict).
+        kind: Kind of violation (processor.watching.verdicts.Verdict).
         reason: Reason for people.
     """
 

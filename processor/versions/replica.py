@@ -47,7 +47,7 @@ from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
-from freshet_serving.processor.package import ItemRanking, Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.running import Package, open_programs
 from freshet_serving.processor.running.buffers import Buffers, BufferSize
@@ -226,7 +226,6 @@ class Replica:
         self.remote = remote.open_reader(self.manifest, self.plan) if remote else None
         self.lookup = lookups.of(self.manifest)
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
-        self.ranking = ItemRanking.of(self.manifest)
         self.graphs = GraphRun(self.manifest, self.plan)
         self._clock, self._cpus, self._runs = clock, cpus, runs
         self._lending = threading.Lock()

@@ -1,4 +1,4 @@
-"""Watch the scores of a host's versions: eject bad canaries, follow trends, have bad deltas and versions rolled back.
+"""Watch the scores of a host's versions: eject bad ones, follow trends, have bad deltas and versions rolled back.
 
 The statistics are those of all processes that answer requests. processor.watching draws the conclusions; this module
 acts on them.
@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.repository import MAX_REASON
 from freshet_serving.processor.standby_thread import StandbyThread
 from freshet_serving.processor.versions.model import ServedModel
@@ -26,8 +28,6 @@ from freshet_serving.processor.versions.version_rollback import RollbackTarget, 
 from freshet_serving.processor.watching import (
     OFF,
     AutoRollback,
-    CanaryEvidence,
-    CanaryJudge,
     Sketch,
     Trend,
     VersionMonitor,
@@ -44,7 +44,20 @@ class VersionEvidence(Protocol):
 
     def sketch(self, version: ServedVersion) -> Sketch: ...
 
-    def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence: ...
+    def evidence(self, observer: str, *versions: ServedVersion) -> Any: ...
+
+
+class Ejector(ABC):
+    """Takes versions out of the split (processor.ports.Extension.ejectors)."""
+
+    @abstractmethod
+    def look(self, model: ServedModel, now_s: float) -> None:
+        """Eject what must go; called regularly for every model, by one thread at a time.
+
+        Args:
+            model: The model.
+            now_s: Monotonic seconds.
+        """
 
 
 class ScoreWatch:
@@ -58,8 +71,8 @@ class ScoreWatch:
             clock: The clock.
         """
         self._evidence, self._clock = evidence, clock
+        self._ejectors: list[Ejector] = [create(evidence) for create in ENGINE.offers("ejectors").values()]
         # By model and version.
-        self._canary_judges: dict[tuple[str, int], CanaryJudge] = {}
         self._trends: dict[tuple[str, int], Trend] = {}
         # By model: the version that answers by default, with the names of its outputs.
         self._defaults: dict[str, tuple[int, list[str]]] = {}
@@ -72,7 +85,7 @@ class ScoreWatch:
         self._undoing.close()
 
     def look(self, models: Mapping[str, ServedModel]) -> None:
-        """Judge every canary, follow the scores of every version, roll back what turns out to be bad.
+        """Have bad versions ejected, follow the scores of every version, roll back what turns out to be bad.
 
         An error with one model does not stop the others from being checked.
 
@@ -80,17 +93,17 @@ class ScoreWatch:
             models: Models by name.
         """
         now_s = self._clock.now_s()
-        judges: dict[tuple[str, int], CanaryJudge] = {}
         trends: dict[tuple[str, int], Trend] = {}
         for name, model in models.items():
             try:
-                judges |= self._judged(model, now_s)
+                for ejector in self._ejectors:
+                    ejector.look(model, now_s)
                 trends |= self._followed(model, now_s)
                 self._watched(model, now_s)
                 self._taken_over(model, now_s)
             except Exception:
                 log.exception("cannot check the statistics of model %s", name)
-        self._canary_judges, self._trends = judges, trends
+        self._trends = trends
 
     def trend(self, model: str, version: int) -> Trend:
         """Return the trend of a version's scores as of the last look().
@@ -100,18 +113,6 @@ class ScoreWatch:
             version: The version.
         """
         return self._trends.get((model, version)) or Trend()
-
-    def _judged(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], CanaryJudge]:
-        """Judge the model's canaries; return their judges for the next time."""
-        judges = {}
-        for canary, baseline in model.routes.trials():
-            key = model.name, canary.manifest.version
-            judge = judges[key] = self._canary_judges.get(key) or CanaryJudge()
-            verdict = judge.look(model.policy.guard, now_s, *self._evidence.canary_evidence(canary, baseline))
-            if verdict is not None:
-                log.error("%s version %d is removed from the split: %s", *key, verdict.reason)
-                model.eject(canary.manifest.version, f"{verdict.kind}: {verdict.reason}")
-        return judges
 
     def _followed(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], Trend]:
         """Follow the scores of the model's versions; return their trends."""

@@ -3,7 +3,7 @@
 Import names from here, except the function delta_figures(), which has the name of its module.
 
 sketch     mergeable counts of a version's batches
-canary_judge  judges whether a canary may stay
+verdicts   bounds of a canary, verdicts, and the weighing of one side against another's
 trend      how far a version's scores have moved
 delta_figures  figures of a delta, relative to the state before it
 delta_guard    judges whether a delta may be served, and logs the newest deltas
@@ -15,7 +15,6 @@ version_judge  judges whether a new version may take over
 stats      snapshots of sessions, groups, models, versions
 """
 
-from freshet_serving.processor.watching.canary_judge import CanaryBounds, CanaryEvidence, CanaryJudge, Verdict
 from freshet_serving.processor.watching.delta_figures import LEAST_ROWS, Figure, RowLengths, longest_row, score_figures
 from freshet_serving.processor.watching.delta_guard import (
     IN_LINE,
@@ -66,11 +65,11 @@ from freshet_serving.processor.watching.stats import (
     Histogram,
     ModelStats,
     SessionStats,
-    ShadowComparison,
     VersionStats,
     total,
 )
 from freshet_serving.processor.watching.trend import Trend
+from freshet_serving.processor.watching.verdicts import CanaryBounds, Verdict, weigh
 from freshet_serving.processor.watching.version_judge import GateVerdict, RequestScores, VersionJudge
 from freshet_serving.processor.watching.version_monitor import VersionMonitor, VersionRollback
 
@@ -103,8 +102,6 @@ __all__ = [
     "WAITING",
     "AutoRollback",
     "CanaryBounds",
-    "CanaryEvidence",
-    "CanaryJudge",
     "ChainStatus",
     "DeltaBounds",
     "DeltaEntry",
@@ -121,7 +118,6 @@ __all__ = [
     "RequestScores",
     "RowLengths",
     "SessionStats",
-    "ShadowComparison",
     "Sketch",
     "StatsBlock",
     "Trend",
@@ -140,4 +136,5 @@ __all__ = [
     "score_figures",
     "score_shift",
     "total",
+    "weigh",
 ]

@@ -56,8 +56,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, json_kind
-from freshet_serving.processor.watching.canary_judge import CanaryBounds, Verdict
 from freshet_serving.processor.watching.delta_figures import EVIDENCE, LEAST_ROWS, PLACES, SIGNED, Figure
+from freshet_serving.processor.watching.verdicts import CanaryBounds, Verdict
 
 MODES = OFF, ON, STRICT = "off", "on", "strict"
 HALF_LIFE = 700

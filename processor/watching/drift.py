@@ -31,8 +31,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from freshet_serving.processor.watching.canary_judge import Verdict
 from freshet_serving.processor.watching.delta_figures import LEVEL, PLACES, SHIFT, SIGNED, WIDTH, Figure
+from freshet_serving.processor.watching.verdicts import Verdict
 
 HOUR_S, DAY_S, SLOT_S = 3600.0, 86400.0, 300.0
 GENERATIONS = 512

@@ -2,7 +2,7 @@
 
 Generations that follow each other too fast to distinguish are judged together, from the first whose evidence is not
 full yet, and are compared with what was served before them: failures, non-finite scores, and the distribution of scores
-(processor.watching.canary_judge, as a canary against its baseline). Traffic may change at the same moment: if the
+(processor.watching.verdicts, as a canary against its baseline). Traffic may change at the same moment: if the
 preview has shown that the delta leaves the scores of the same rows alone, the delta has not moved the scores.
 
 Calibration comes from the process that joins labels, as sums of scores and labels by generation. It is compared with
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.watching.canary_judge import Verdict, weigh
 from freshet_serving.processor.watching.delta_guard import DeltaBounds
 from freshet_serving.processor.watching.sketch import Sketch
+from freshet_serving.processor.watching.verdicts import Verdict, weigh
 
 LEAST_LABELS, MOST_LABELS = 50, 1e6
 SURE = 4.0

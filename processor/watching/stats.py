@@ -99,19 +99,6 @@ class GroupStats:
     work: SessionStats
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ShadowComparison:
-    """A shadow's scores, compared with the answered ones.
-
-    Attributes:
-        differences: The shadow's scores minus those that were answered.
-        dropped: Requests dropped because the shadow's queue was full.
-    """
-
-    differences: Sketch
-    dropped: int
-
-
 @dataclass(frozen=True, slots=True)
 class ModelStats:
     """A model's snapshot, of the version that represents it.
@@ -191,7 +178,6 @@ class VersionStats:
         labels: The version's labels.
         share: Share of the requests that the split sends to it.
         out: Reason why it was taken out of the split, or "".
-        shadow: Its comparison, if it is a shadow.
         chain: Its state relative to its change log.
         computes: Backend and precision by bucket.
         staleness_s: Seconds since it was last known to serve the newest record.
@@ -208,7 +194,6 @@ class VersionStats:
     labels: tuple[str, ...]
     share: float
     out: str
-    shadow: ShadowComparison | None = None
     chain: ChainStatus | None = None
     computes: Mapping[int, str] = field(default_factory=dict)
     staleness_s: float = 0.0

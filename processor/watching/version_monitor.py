@@ -2,7 +2,7 @@
 
 The gate has compared both versions on the same rows, which were few and are past. Once the new version is served, its
 failures, its non-finite scores and the distribution of its scores are compared with those of the last full window of
-the version before (processor.watching.canary_judge, as a canary against its baseline, within the bounds of a delta),
+the version before (processor.watching.verdicts, as a canary against its baseline, within the bounds of a delta),
 until it has been served for as long, and by as many requests, as a delta is watched.
 
 A version that a person has chosen is not judged, nor is one that comes after a way back.
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from freshet_serving.processor.watching.canary_judge import Verdict, weigh
 from freshet_serving.processor.watching.delta_guard import DeltaBounds
 from freshet_serving.processor.watching.post_deploy_monitor import is_full
 from freshet_serving.processor.watching.sketch import Sketch
+from freshet_serving.processor.watching.verdicts import Verdict, weigh
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import_command      import, and inspect --graph
 compile_command     compile
 extension_commands  subcommands of extensions, each in its place
 repository_commands  repository
-recording_commands  recordings
 key_commands        keys
 api_key_commands    key
 demo                demo: train, publish and serve in one command
@@ -30,4 +29,4 @@ shutdown_signals    signal handling of commands that run until stopped
 admin_client        a small client of the admin port
 """
 
-__all__ = ["admin_client", "cli", "completion", "delta_commands", "shutdown_signals"]
+__all__ = ["admin_client", "cli", "completion", "delta_commands", "key_commands", "shutdown_signals"]

@@ -23,7 +23,6 @@ from freshet_serving.serving.commands.import_command import import_command
 from freshet_serving.serving.commands.inspection import inspect
 from freshet_serving.serving.commands.join_command import join
 from freshet_serving.serving.commands.key_commands import keys_app
-from freshet_serving.serving.commands.recording_commands import recordings_app
 from freshet_serving.serving.commands.repository_commands import repository_app
 from freshet_serving.serving.commands.serve_command import ServeCommand, package_version, serve
 from freshet_serving.serving.commands.system_errors import system_line
@@ -67,7 +66,6 @@ app.command()(rollback)
 app.add_typer(version_app, name="version")
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
-app.add_typer(recordings_app, name="recordings")
 app.add_typer(repository_app, name="repository")
 app.add_typer(keys_app, name="keys")
 app.add_typer(key_app, name="key")

@@ -30,6 +30,7 @@ PLACES = {
     "explain": Place("explaining", after="inspect"),
     "fleet": Place("fleet", after="rollback"),
     "tables": Place("remote_rows", after="bench"),
+    "recordings": Place("recorder", after="tables"),
 }
 """Commands of Freshet's own extensions; --help lists those of others last."""
 

@@ -21,12 +21,12 @@ from freshet_serving.processor.package import (
     EntityEntry,
     ExecutableEntry,
     Input,
-    ItemRanking,
     Manifest,
     Output,
     read_delta,
     section_lines,
 )
+from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.repository import (
     DELTA,
     DELTAS,
@@ -256,7 +256,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         *section_lines(manifest.sections),
         ("outputs", [f"{o.name}: {o.dtype} {_row(o)}" for o in manifest.outputs]),
         ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.embeddings]),
-        *([("top items", [_ranking(manifest, ranking)])] if (ranking := ItemRanking.of(manifest)) else ()),
+        *[(heading, [line]) for heading, say in ENGINE.offers("descriptions").items() if (line := say(manifest))],
         *([("entities", [_entity(manifest, e) for e in manifest.entities])] if manifest.entities else []),
         ("subgraphs", subgraph_lines(manifest)),
         *([("work", work)] if (work := work_lines(manifest)) else ()),
@@ -277,11 +277,6 @@ def _entity(manifest: Manifest, entity: EntityEntry) -> str:
     lists = "".join(f", up to {n} of {source}" for source, n in entity.capacities.items())
     columns = ", ".join(entity.inputs)
     return f"{entity.name}: {table.rows:,} keys of {entity.key}, {4 * table.dim} bytes each: {columns}{lists}"
-
-
-def _ranking(manifest: Manifest, ranking: ItemRanking) -> str:
-    table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
-    return f"{ranking.output} by the rows of {table.name}{seen}; scanned in place, 9 bytes a row while it lasts"
 
 
 def _executable(e: ExecutableEntry) -> str:

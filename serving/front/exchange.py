@@ -19,9 +19,9 @@ What is counted for a request, and where:
     one in TIMED_EVERY                      Counts.phase, "parse" (submit) and, if a reply was encoded, "encode" (end)
     traced                                  Trace: model (select_replica), parsed (submit), computed (finish), end (end)
 
-In addition the ports count every request of any kind that they answer (Counts.observe, access log), and an interceptor
-of the predictor records requests (serving.telemetry.request_recorder). If the client disconnects, the prediction is
-finished as usual over HTTP; over gRPC its coroutine is cancelled and finishes nothing.
+In addition the ports count every request of any kind that they answer (Counts.observe, access log), and an observer of
+the predictor records requests (serving.extensions.recorder). If the client disconnects, the prediction is finished as
+usual over HTTP; over gRPC its coroutine is cancelled and finishes nothing.
 
 Costs: one object for each request and its bound method as the callback; no task, no closure. Neither the
 body nor the inputs are kept until the reply.
@@ -40,7 +40,6 @@ from freshet_serving.processor.engine import PredictReply, PredictRequest
 from freshet_serving.processor.errors import Expired, FreshetError, first_of
 from freshet_serving.processor.features.limits import FREE_NBYTES
 from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.sessions.item_ranker import ranking_of
 from freshet_serving.processor.sessions.request import Done
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.scopes import FEATURES
@@ -293,7 +292,7 @@ class Exchange(ABC):
             guard.authorize(FEATURES, headers.get(b"authorization"))
         top_items = top_items_of(headers)
         if top_items:
-            self._reads = ranking_of(self._replica).manifest
+            self._reads = self._processor.answerer("top_items", "x-top-items").read_as(self._replica)
         inputs, own_s = self.read(source, self._reads)
         timeout_s = self.remaining_s(own_s, waited_s)
         return PredictRequest(

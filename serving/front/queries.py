@@ -13,6 +13,7 @@ from freshet_serving.processor.errors import BadInput, NotFound, UnknownModel, U
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.sessions.answerer import Answerer
 from freshet_serving.processor.sessions.group import Post, Wake
 from freshet_serving.processor.sessions.request import Done, PredictRequest
 from freshet_serving.processor.versions.replica import Replica
@@ -37,6 +38,8 @@ class PredictionEngine(Protocol):
     ) -> tuple[Manifest, Generation]: ...
 
     def limits(self, model: str) -> RequestLimits: ...
+
+    def answerer(self, attribute: str, subject: str = "") -> Answerer: ...
 
     def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0) -> None: ...
 

@@ -1,6 +1,6 @@
-"""Telemetry of a server: logs, metrics, traces, and a sample of its requests.
+"""Telemetry of a server: logs, metrics and traces.
 
-observers          the recorder, access log and tracer of one process
+observers          the access log, the tracer and the extensions' observers of one process
 logs               the log and the access log
 metrics            Prometheus metrics
 live_samples       current rates, latencies and errors, with five minutes of history
@@ -10,9 +10,6 @@ version_metrics    metric families of loaded versions
 triton_statistics  per-model statistics in the form of Triton's statistics extension
 tracing            traces of a sample of the requests
 otel               span export to an OpenTelemetry collector
-request_recorder   records a sample of the requests, as Parquet
-recorded_columns   converts requests to the columns of a recording, and back
-recorded_request   finds a recorded request by its id
 """
 
 __all__ = [
@@ -20,8 +17,7 @@ __all__ = [
     "logs",
     "metrics",
     "observers",
-    "recorded_request",
-    "request_recorder",
     "tracing",
     "triton_statistics",
+    "version_metrics",
 ]

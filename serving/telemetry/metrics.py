@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.overview import model_stats, version_stats
+from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
@@ -115,14 +116,16 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
 
 # Counters that a process has only if the feature is enabled.
 OTHERS = {
-    "recorded_requests": "Recorded requests.",
-    "recorded_rows": "Candidate rows of recorded requests.",
-    "recording_dropped": "Requests sampled for recording but dropped: the queue was full or the request too long.",
     "traced_requests": "Requests whose traces were sent.",
     "access_reloads": "Successful reloads of keys or certificates.",
     "access_reload_failures": "Failed reloads of keys or certificates; the old ones stay in use.",
     "traces_dropped": "Traces dropped because the queue was full or sending failed.",
 }
+
+
+def counter_texts() -> dict[str, str]:
+    """Return the help texts of counters that only some processes have, those of extensions among them, by name."""
+    return {**OTHERS, **ENGINE.offers("counters"), **SERVER.offers("counters")}
 
 
 class _Series:
@@ -221,7 +224,7 @@ class Counts:
             yield protocol, name, *series.sorted()
 
     def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
-        """Add a source of counters with names from OTHERS."""
+        """Add a source of counters, with names that counter_texts() has."""
         self._sources.append(counters)
 
     def others(self) -> dict[str, int]:
@@ -321,8 +324,9 @@ class Metrics(Collector):
         yield from _request_families(counts)
         yield from _prediction_families(counts)
         # A supervisor has counters that its workers do not have.
+        texts = counter_texts()
         for name, count in (self._counts.others() | counts.others()).items():
-            yield CounterMetricFamily(f"freshet_{name}", OTHERS[name], count)
+            yield CounterMetricFamily(f"freshet_{name}", texts[name], count)
         yield from self._model_families()
 
     def _model_families(self) -> Iterator[Metric]:
@@ -357,6 +361,8 @@ class Metrics(Collector):
         for model_families in self._model_metrics:
             yield from model_families(stats)
         yield from version_families(versions)
+        for families in SERVER.offers("families").values():
+            yield from families(processor)
 
 
 def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:

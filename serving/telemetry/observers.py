@@ -1,12 +1,13 @@
-"""Create the observers of one process as its options say (recorder, access log, tracer), and close them in order."""
+"""Create the observers of one process as its options say (access log, tracer, extensions), and close them in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from freshet_serving.processor.extras import needed
+from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.serving.front_options import FrontendOptions
+from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.telemetry.logs import AccessLog
 from freshet_serving.serving.telemetry.metrics import Counts
 from freshet_serving.serving.telemetry.otel import OtlpExporter
@@ -41,25 +42,22 @@ class Observers:
         if self.tracer is not None:
             counts.source(self.tracer.counters)
 
-    def record(self, predictor: Predictor, counts: Counts) -> None:
-        """Record the requests of a predictor, if the options say so.
+    def observe(self, predictor: Predictor, counts: Counts) -> None:
+        """Have the requests of a predictor observed, as the options say.
 
         Args:
             predictor: The predictor.
-            counts: Receives the recorder's counters.
+            counts: Receives the observers' counters.
 
         Raises:
-            BadInput: The folder cannot be written.
+            BadInput: An option cannot be followed, such as a folder that cannot be written.
         """
-        if not self._options.record:
-            return
-        with needed("record", "record"):
-            from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
-        options = self._options
-        recorder = RequestRecorder(options.record, options.record_share, options.record_max_bytes, self._name)
-        counts.source(recorder.counters)
-        self._closers.append(recorder.close)
-        predictor.intercept(recorder)
+        for create in SERVER.offers("observers").values():
+            observer: Observer | None = create(self._options, self._name)
+            if observer is not None:
+                self._closers.append(observer.close)
+                predictor.observers.add(observer)
+        counts.source(predictor.observers.counters)
 
     def close(self) -> None:
         """Close the observers, once no request is being answered: queued data is written and sent."""

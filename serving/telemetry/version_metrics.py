@@ -1,4 +1,4 @@
-"""Metric families of loaded versions: phase durations, change log state, table lookups, scores, shadows."""
+"""Metric families of loaded versions: phase durations, change log state, table lookups, scores."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def version_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     yield from _chain_families(stats)
     yield from _table_families(stats)
     yield from _score_families(stats)
-    yield from _shadow_families(stats)
 
 
 def _of(stats: VersionStats) -> tuple[str, str]:
@@ -155,38 +154,3 @@ def _score_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
             if version.drift is not None:
                 drift.add_metric(where, version.drift[n])
     yield from (scores, mean, drift, finite, lost)
-
-
-def _shadow_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
-    shadows = [(s, s.shadow) for s in stats if s.shadow is not None]
-    if not shadows:
-        return
-    requests = CounterMetricFamily(
-        "freshet_shadow_requests", "Copied requests scored by the shadow version.", labels=LABELS
-    )
-    failed = CounterMetricFamily(
-        "freshet_shadow_failures", "Copied requests that failed in the shadow version.", labels=LABELS
-    )
-    dropped = CounterMetricFamily("freshet_shadow_dropped", "Copied requests dropped for lack of time.", labels=LABELS)
-    labels = (*LABELS, "output")
-    mean = GaugeMetricFamily(
-        "freshet_shadow_difference_mean", "Mean of the shadow's score minus the answered score.", labels=labels
-    )
-    difference = GaugeMetricFamily(
-        "freshet_shadow_difference", "Quantiles of the shadow's score minus the answered score.", labels=(*labels, "q")
-    )
-    lost = CounterMetricFamily(
-        "freshet_shadow_nonfinite", "Score pairs in which either score is NaN or infinite.", labels=labels
-    )
-    for version, done in shadows:
-        requests.add_metric(_of(version), done.differences.requests)
-        failed.add_metric(_of(version), done.differences.failed)
-        dropped.add_metric(_of(version), done.dropped)
-        for output, scores in zip(version.outputs, done.differences.every()):
-            where = (*_of(version), output)
-            lost.add_metric(where, scores.lost)
-            if scores.count:
-                mean.add_metric(where, scores.mean)
-                for quantile in QUANTILES:
-                    difference.add_metric((*where, str(quantile)), scores.quantile(quantile))
-    yield from (requests, failed, dropped, mean, difference, lost)

@@ -67,7 +67,7 @@ from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel, ChannelClosed, DescriptorsExhausted, Message, refusal
 from freshet_serving.serving.workers.frame_transfer import FrameReceiver
 from freshet_serving.serving.workers.keyed_executor import KeyedExecutor
-from freshet_serving.serving.workers.worker_counts import Report, trial_key
+from freshet_serving.serving.workers.worker_counts import Report, evidence_key, observed
 
 log = logging.getLogger("freshet.worker")
 
@@ -110,9 +110,7 @@ class WorkerPredictor(Predictor):
             )
             for name, model in message["models"].items()
         }
-        shadows = {name: routes.shadow for name, routes in self._models.items() if routes.shadow is not None}
-        trials = [pair for routes in self._models.values() for pair in routes.trials()]
-        self.update_traffic({name: routes.traffic for name, routes in self._models.items()}, shadows, trials)
+        self.update_routes(self._models)
         self.ready, self.missing = message["ready"], message["missing"]
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
@@ -180,7 +178,7 @@ class Worker:
         self._metrics = WorkerMetrics(self._scrape)
         self._watching = Observers(options, self._slot)
         self._watching.count(self._metrics)
-        self._watching.record(self._predictor, self._metrics)
+        self._watching.observe(self._predictor, self._metrics)
         self._ports = DataPorts(
             self._lifecycle,
             self._metrics,
@@ -419,17 +417,14 @@ class Worker:
         replicas = {str(key): receiver.replica for key, receiver in list(self._receivers.items())}
         lookups = {key: groups.counts(replica).tolist() for key, replica in replicas.items()}
         sketches = {key: groups.sketch(replica).to_json() for key, replica in replicas.items()}
-        shadow_comparisons = self._predictor.shadow_comparisons()
-        shadows = {
-            key: {"differences": done.differences.to_json(), "dropped": done.dropped}
-            for key, r in replicas.items()
-            if (done := shadow_comparisons.get((r.manifest.model, r.manifest.version))) is not None
-        }
         keys = {replica: key for key, replica in replicas.items()}
-        trials = {
-            trial_key(keys[canary], keys[baseline]): [side.to_json() for side in evidence]
-            for (canary, baseline), evidence in self._predictor.evidence().items()
-            if canary in keys and baseline in keys
+        evidence = {
+            observed(name): {
+                evidence_key([keys[replica] for replica in about]): numbers
+                for about, numbers in observer.evidence().items()
+                if keys.keys() >= set(about)
+            }
+            for name, observer in self._predictor.observers.offered.items()
         }
         costs = {key: list(replica.cost.items()) for key, replica in replicas.items()}
         computes = {key: list(replica.computes.items()) for key, replica in replicas.items()}
@@ -446,8 +441,7 @@ class Worker:
             "remote": remote,
             "features": features,
             "sketches": sketches,
-            "shadows": shadows,
-            "trials": trials,
+            **evidence,
             "served": served,
         }
         return {

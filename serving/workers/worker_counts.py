@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 Numbers = Any
@@ -30,14 +31,14 @@ def add(a: Numbers, b: Numbers) -> Numbers:
     return a + b
 
 
-def trial_key(canary: object, baseline: object) -> str:
-    """Return the key of a trial's evidence in reports.
+def observed(observer: str) -> str:
+    """Return the name under which a report has what an observer has counted, by evidence_key()."""
+    return f"observed by {observer}"
 
-    Args:
-        canary: Key of the canary's version.
-        baseline: Key of the baseline's version.
-    """
-    return f"{canary}/{baseline}"
+
+def evidence_key(versions: Iterable[int | str]) -> str:
+    """Return the key of evidence about some versions, from the versions' keys."""
+    return "/".join(map(str, versions))
 
 
 class Totals:

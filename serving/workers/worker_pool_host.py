@@ -55,19 +55,17 @@ from freshet_serving.processor.versions.replica import Frame
 from freshet_serving.processor.versions.request_scoring import parse_scores
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import (
-    CanaryEvidence,
     Figure,
     GroupStats,
     RequestScores,
     SessionStats,
-    ShadowComparison,
     Sketch,
 )
 from freshet_serving.serving.front.model_control import ControlHandler, no_model_control
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers.channel import ChannelClosed, Message
 from freshet_serving.serving.workers.frame_transfer import FrameSender, OutgoingFrame
-from freshet_serving.serving.workers.worker_counts import Totals, add, trial_key
+from freshet_serving.serving.workers.worker_counts import Totals, add, evidence_key, observed
 from freshet_serving.serving.workers.worker_pool import WorkerPool, WorkerProcess
 
 log = logging.getLogger("freshet.fleet")
@@ -184,28 +182,14 @@ class WorkerPoolHost(ModelHost):
         """Return the score sketch of a version, as last reported."""
         return Sketch.from_json(len(version.manifest.outputs), self._reported("sketches", version))
 
-    def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
-        """Return the evidence of a trial, as last reported.
+    def evidence(self, observer: str, *versions: ServedVersion) -> Any:
+        """Return what an observer has counted about versions, as last reported.
 
         Args:
-            canary: The version on trial.
-            baseline: The version that it is compared with.
+            observer: Name of the observer.
+            versions: The versions.
         """
-        counted = self.totals.counted("trials", trial_key(_key(canary), _key(baseline)))
-        outputs = len(canary.manifest.outputs)
-        return (
-            CanaryEvidence(*(Sketch.from_json(outputs, side) for side in counted))
-            if counted
-            else CanaryEvidence.none(outputs)
-        )
-
-    def shadow_comparison(self, version: ServedVersion) -> ShadowComparison | None:
-        """Return the shadow comparison of a version, as last reported."""
-        counted = self._reported("shadows", version)
-        if counted is None:
-            return None
-        differences = Sketch.from_json(len(version.manifest.outputs), counted["differences"])
-        return ShadowComparison(differences, counted["dropped"])
+        return self.totals.counted(observed(observer), evidence_key([_key(version) for version in versions]))
 
     def remote_rows(self, version: ServedVersion) -> Mapping[str, float] | None:
         """Return the statistics of rows in the remote store, as last reported."""

@@ -22,7 +22,11 @@ GROUPS = {
     "features": ("processor/features/*.py",),
     "batcher": tuple(f"processor/sessions/{name}.py" for name in ("batcher", "split_request", "session", "group")),
     "codecs": ("serving/codecs/*.py",),
-    "guard": ("processor/watching/canary_judge.py", "serving/extensions/admin/authorization.py"),
+    "guard": (
+        "processor/watching/verdicts.py",
+        "processor/extensions/trials/canary_judge.py",
+        "serving/extensions/admin/authorization.py",
+    ),
     "access": ("serving/access/*.py",),
     "passes": ("compiler/passes/*.py",),
     "checkpoints": ("models/training/*.py",),

@@ -17,6 +17,7 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import ApplyResult, PredictReply, PredictRequest, VersionStatus
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
+from freshet_serving.processor.extensions.top_items.item_ranker import ItemRanker
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest import Manifest
@@ -56,6 +57,15 @@ def rows_of(column: Any, spec: Input) -> int:
     if isinstance(column, Strings):
         return len(column) // (spec.columns or 1)
     return len(column)
+
+
+class FakeReplica:
+    """A replica of which only the manifest is read."""
+
+    remote = None
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
 
 
 @dataclass
@@ -158,7 +168,10 @@ class FakeProcessor:
         self.admitted.append((timeout_s, waited_s))
         if self.full is not None:
             raise self.full
-        return SimpleNamespace(manifest=manifest, ranking=None)
+        return FakeReplica(manifest)
+
+    def answerer(self, attribute: str, subject: str = "") -> ItemRanker:
+        return ItemRanker(SimpleNamespace(), FakeClock())  # type: ignore[arg-type]
 
     def resize(self, sessions: int, group: str | None = None) -> None:
         if group not in (None, "default"):
@@ -300,7 +313,7 @@ class FakeProcessor:
     def trend(self, model: str, version: int) -> Any:
         return SimpleNamespace(scores=tuple(scored(0.25, 0.25, 0.5).every()), drift=(0.125,))
 
-    def shadow_comparison(self, version: Any) -> None:
+    def evidence(self, observer: str, *versions: Any) -> None:
         return None
 
     def remote_rows(self, version: Any) -> None:

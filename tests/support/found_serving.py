@@ -18,7 +18,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "serving/commands/demo_traffic.py": BY_HAND,
     "serving/commands/import_command.py": ("tests/e2e/test_import_live.py",),
     "serving/commands/shutdown_signals.py": ("tests/e2e/test_follow_live.py", "tests/e2e/test_join_live.py"),
-    "serving/commands/recording_commands.py": ("tests/e2e/test_production_live.py",),
     "serving/commands/train_command.py": ("tests/e2e/test_train_live.py", "tests/e2e/test_conformance.py"),
     "serving/extensions/admin/admin_port.py": ("tests/serving/test_server.py",),
     "serving/server_parts.py": ("tests/serving/test_server.py",),
@@ -94,7 +93,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     # Imported there; it probes a live server, which a load test has.
     "loadtest/live/prober.py": ("tests/loadtest/live/test_run.py",),
     "loadtest/load/admin_calls.py": SCENARIOS,
-    "loadtest/load/replay.py": ("tests/serving/telemetry/test_request_recorder.py",),
+    "loadtest/load/replay.py": ("tests/serving/extensions/recorder/test_request_recorder.py",),
     "loadtest/peers/measure.py": ("tests/loadtest/peers/test_peers_report.py",),
     "loadtest/peers/plain.py": ("tests/loadtest/peers/test_bodies.py",),
     # Imported there; peers are installed by hand.

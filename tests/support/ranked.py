@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.extensions.top_items.section import item_ranking_note
 from freshet_serving.processor.package import (
     SCORE,
     SEQUENCE,
@@ -26,7 +27,6 @@ from freshet_serving.processor.package import (
     SequenceEntry,
     TableDelta,
     TableEntry,
-    item_ranking_note,
     undivided,
 )
 from freshet_serving.processor.package.delta import Delta

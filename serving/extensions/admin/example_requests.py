@@ -19,6 +19,7 @@ from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.serving.front.example_text import MOST_ROWS, texts
+from freshet_serving.serving.ports import SERVER
 
 MAX_WARMUP_NBYTES = 16 << 20
 RECORDED, ASKED, WARM, MADE_UP = "recorded", "asked lately", "warm-up", "made up"
@@ -83,16 +84,16 @@ class ExampleRequests:
 
     def _recorded(self, version: ServedVersion) -> dict[str, Column] | None:
         """Return the first request of the model's newest recording."""
-        manifest = version.manifest
-        if not self._recordings:
+        read = SERVER.get("recordings", "read")
+        if not self._recordings or read is None:
             return None
+        manifest = version.manifest
         files = [path for path in Path(self._recordings).glob("*.parquet") if path.name.startswith(manifest.model)]
         if not files:
             return None
-        from freshet_serving.serving.telemetry.request_recorder import read_requests
-
         newest = max(files, key=lambda path: path.stat().st_mtime_ns)
-        return read_requests(str(newest), manifest.model, manifest.inputs, 1)[0]
+        inputs: dict[str, Column] = read(str(newest), manifest.model, manifest.inputs, 1)[0]
+        return inputs
 
 
 def _asked(version: ServedVersion) -> Mapping[str, Column | str] | None:

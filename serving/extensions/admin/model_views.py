@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import FastAPI, Query
 from fastapi.responses import Response
 
-from freshet_serving.processor.overview import describe_tables, describe_trials
+from freshet_serving.processor.overview import describe_tables
+from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.timeline import MOST
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, json_reply
@@ -65,7 +66,10 @@ class ModelViews:
 
     async def canaries(self, name: Name) -> Response:
         """Return the canaries that are on trial: their measurements, the baseline's, and the bounds."""
-        return json_reply(await in_thread(None, partial(describe_trials, self._lifecycle.processor(), name)))
+        report = ENGINE.get("reports", "canaries")
+        if report is None:
+            raise missing("canaries", "trials")
+        return json_reply(await in_thread(None, partial(report, self._lifecycle.processor(), name)))
 
     async def signature(self, name: Name, version: Loaded = None) -> Response:
         """Return inputs and outputs of a version, with a recorded, recent, warm-up or made-up request."""

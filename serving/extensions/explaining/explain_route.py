@@ -25,11 +25,11 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound, Overloaded
 from freshet_serving.processor.extensions.explaining.explanation import Explainer, GenerationRef
 from freshet_serving.processor.extensions.explaining.scoring_process import ScoringProcess
-from freshet_serving.processor.extras import needed
 from freshet_serving.processor.features.input_lookup import InputLookup, InputLookups, open_lookups
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import UNREAD, Manifest
+from freshet_serving.processor.ports import missing
 from freshet_serving.processor.repository import DELTA, ROLLBACK
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import find
@@ -43,13 +43,13 @@ from freshet_serving.serving.extensions.admin.admin_bodies import Name, document
 from freshet_serving.serving.extensions.admin.authorization import SHOWS_FEATURES
 from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.serve_config import ServeConfig
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.host import ModelHost
     from freshet_serving.processor.versions.model import ServedModel
     from freshet_serving.processor.versions.served_version import ServedVersion
-    from freshet_serving.serving.telemetry.recorded_request import RecordedRequest
 
 MAX_EXPLAIN_NBYTES = 4 << 20
 WAITING = 4
@@ -252,14 +252,15 @@ class Explanations:
                     raise Conflict(why) from None
             raise
 
-    def _find(self, model: str, request_id: str) -> RecordedRequest:
+    def _find(self, model: str, request_id: str) -> Any:
         """Find a recorded request; raise NotFound if it was not recorded, or not yet."""
         if not self._settings.recordings:
             raise NotFound(
                 "request_id: this server records no requests; start it with --record FOLDER --record-share 1"
             )
-        with needed("request_id", "record"):
-            from freshet_serving.serving.telemetry.recorded_request import find_recorded
+        find_recorded = SERVER.get("recordings", "find")
+        if find_recorded is None:
+            raise missing("request_id", "recorder")
         found = find_recorded(self._settings.recordings, model, request_id)
         if found is None:
             raise NotFound(

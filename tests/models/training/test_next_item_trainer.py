@@ -11,7 +11,7 @@ from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.extensions.online_features.section import groups_of
-from freshet_serving.processor.package import ItemRanking
+from freshet_serving.processor.extensions.top_items.section import ItemRanking
 from tests.models.training.next_item_logs import next_config
 
 pytestmark = pytest.mark.tensorflow

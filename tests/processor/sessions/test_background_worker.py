@@ -100,3 +100,18 @@ def test_items_waiting_at_the_end_are_not_processed():
     looking.gate.set()
     closing.join()
     assert looking.seen == [0]
+
+
+def test_thread_starts_with_the_first_item():
+    looking = Looking()
+    assert not looking.aside._thread.is_alive()
+    looking.aside.offer(Item(0), most=1)
+    assert looking.aside._thread.is_alive()
+    looking.aside.close()
+
+
+def test_closed_queue_starts_no_thread():
+    looking = Looking()
+    looking.aside.close()
+    assert not looking.aside.offer(Item(0), most=1)
+    assert looking.aside._thread.ident is None

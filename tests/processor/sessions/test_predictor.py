@@ -18,6 +18,7 @@ from freshet_serving.processor.errors import (
     UnknownModel,
     UnknownVersion,
 )
+from freshet_serving.processor.sessions.observers import Observer
 from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, request, scores
 from tests.support.packages import make_inputs, make_weights, reference, tag_id, write_package
 
@@ -208,6 +209,17 @@ def test_inline_owner_computes_requests_of_any_caller(open_processor):
     assert set(threads) == {owner.ident}
 
 
+class Seen(Observer):
+    """Keeps what it is asked about."""
+
+    def __init__(self, seen):
+        self._seen = seen
+
+    def __call__(self, *args):
+        self._seen.append(args)
+        return args[-1]
+
+
 def no_candidates(**shared):
     empty = request([1]).inputs
     inputs = {name: column[:0] for name, column in empty.items() if isinstance(column, np.ndarray)}
@@ -219,7 +231,7 @@ def no_candidates(**shared):
 def test_no_candidates_have_no_scores(open_processor, options):
     processor = open_processor(**options)
     one, seen = processor.process(request([1])), []
-    processor.predictor.intercept(lambda *args: seen.append(args) or args[-1])
+    processor.predictor.observers.add(Seen(seen))
     for asked in (no_candidates(), no_candidates(user=np.array([7]))):
         reply = processor.process(asked)
         assert {name: array.shape for name, array in reply.outputs.items()} == {

@@ -10,6 +10,7 @@ from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.records import LEFT_OUT
 from freshet_serving.processor.package.entities import DEFAULT, DROP, MARK
+from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.request import PredictRequest
 from tests.support import entities
 
@@ -103,19 +104,25 @@ def test_sampled_request_has_no_flags_for_a_preview_to_write(opened, monkeypatch
     assert not words[words[:, 2] <= LEFT_OUT, 3].any()
 
 
-def test_interceptors_see_whole_replies(opened):
-    processor, seen = opened(DROP), []
+class Rows(Observer):
+    """Keeps the rows of requests and replies."""
 
-    def intercept(request, replica, bound, done):
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, request, replica, bound, done):
         def finished(reply):
-            seen.append((len(reply.outputs["score"]), bound.rows))
+            self.seen.append((len(reply.outputs["score"]), bound.rows))
             done(reply)
 
         return finished
 
-    processor.predictor.intercept(intercept)
+
+def test_observers_see_whole_replies(opened):
+    processor, rows = opened(DROP), Rows()
+    processor.predictor.observers.add(rows)
     assert len(scores(processor.process(request(KEYS)))) == 3
-    assert seen == [(5, 5)]
+    assert rows.seen == [(5, 5)]
 
 
 def test_an_unknown_policy_is_refused(tmp_path):

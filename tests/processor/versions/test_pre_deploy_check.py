@@ -15,8 +15,8 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching.canary_judge import Verdict
 from freshet_serving.processor.watching.post_deploy_monitor import AutoRollback
+from freshet_serving.processor.watching.verdicts import Verdict
 from tests.support.guarded import FAULTS, USERS, Stream, as_inputs, write_guarded
 from tests.support.packages import DIM, connect
 

@@ -5,7 +5,6 @@ import numpy as np
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import Repository
-from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.score_watch import ScoreWatch
 from freshet_serving.processor.versions.version_decisions import release_version
 from freshet_serving.processor.watching import Sketch, StatsBlock
@@ -47,17 +46,6 @@ def test_monitoring_continues_after_a_rollback_beyond_memory(root, open_processo
     scores_since = processor.host.score_watch.trend("small", 1).scores[0]
     assert scores_since.count == 1, "more than before the rollback, and yet counted anew"
     assert (scores_since.bins >= 0).all()
-
-
-def test_judge_of_a_former_canary_is_removed(root, open_processor):
-    write_package(root, 2, users=USERS)
-    policy = {"labels": {"stable": 1, "canary": 2}, "split": {"stable": 1, "canary": 1}}
-    processor = open_processor(clock=FakeClock(), policies={"small": ModelPolicy.parse(policy, "model.small")})
-    watch_scores(processor)
-    assert set(processor.host.score_watch._canary_judges) == {("small", 2)}
-    processor.host.set_policy("small", {"split": {"stable": 1}})
-    watch_scores(processor)
-    assert not processor.host.score_watch._canary_judges
 
 
 class Evidence:

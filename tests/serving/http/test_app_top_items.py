@@ -8,7 +8,10 @@ from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.serving.request_headers import top_items_of
 from tests.serving.fakes import send
 from tests.serving.http.data_app import BODY, serve
+from tests.support.extensions import without_extensions
 from tests.support.ranked import MODEL, best, write_ranked
+
+__all__ = ["without_extensions"]
 
 PREDICT, INFER = f"/v1/models/{MODEL}:predict", f"/v2/models/{MODEL}/infer"
 TOP = {"x-top-items": "3"}
@@ -67,6 +70,15 @@ def test_hostile_number_is_refused_by_name(app, text):
     reply = post(app, PREDICT, {"inputs": {"history.item": [[1]]}}, {"x-top-items": text})
     assert reply.status == 400
     assert json.loads(reply.body)["error"].startswith("x-top-items: expected a whole number from 1 to 1000, got ")
+
+
+def test_header_is_refused_without_the_extension(tmp_path, without_extensions):
+    write_ranked(tmp_path)
+    without_extensions("top_items")
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        reply = post(serve(processor.predictor)[0], PREDICT, {"inputs": {"history.item": [[1, 2]]}})
+    assert reply.status == 400
+    assert json.loads(reply.body)["error"].startswith("x-top-items needs the extension 'top_items': ")
 
 
 def test_header_is_optional():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.errors import BadInput, NotFound, NotReady
+from freshet_serving.processor.extensions.trials.canary_judge import CanaryEvidence
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package.delta import write_delta
@@ -22,7 +23,7 @@ from freshet_serving.processor.watching import RequestScores
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers import worker_pool_host as host_module
-from freshet_serving.serving.workers.worker_counts import trial_key
+from freshet_serving.serving.workers.worker_counts import evidence_key, observed
 from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 from tests.support.leases import unleased
@@ -369,19 +370,19 @@ def test_canary_evidence_of_workers_adds_up(hosts):
     host, workers = hosts()
     host.load_all()
     version = version_of(host)
-    assert host.canary_evidence(version, version).canary.requests == 0
+    assert host.evidence("canary", version, version) is None
     for worker, requests in zip(workers, (3, 4)):
         block = StatsBlock(1)
         block.done(requests, rows=2 * requests)
         sides = [Sketch.empty(1).to_json(), Sketch.total(1, [block]).to_json()]
-        counters = {"trials": {trial_key(version.replicas.key, version.replicas.key): sides}}
+        counters = {observed("canary"): {evidence_key([version.replicas.key, version.replicas.key]): sides}}
         report = {
             "counters": counters,
             "gauges": {"groups": {}, "costs": {}, "computes": {}, "parts_turns": {}, "cpu_s": 1.0},
         }
         host.on_message(worker, {"op": "report", "report": report})
     host._worker_pool.reap(workers[0])
-    baseline, canary = host.canary_evidence(version, version)
+    baseline, canary = CanaryEvidence.from_json(1, host.evidence("canary", version, version))
     assert (baseline.requests, canary.requests, canary.rows) == (0, 7, 14)
 
 

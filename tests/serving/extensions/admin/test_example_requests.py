@@ -15,8 +15,8 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.serving.codecs.tfs_rest import decode
 from freshet_serving.serving.extensions.admin.example_requests import ExampleRequests, _made_up_input
+from freshet_serving.serving.extensions.recorder.request_recorder import RequestRecorder
 from freshet_serving.serving.front.example_text import text_of
-from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
 from tests.processor.engines import processors
 from tests.serving.extensions.admin.test_model_views import processor  # noqa: F401
 from tests.support import entities, looked_up

@@ -8,7 +8,10 @@ from freshet_serving.serving.extensions.admin.api import create_admin
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.serving.extensions.admin.fakes import Client
+from tests.support.extensions import without_extensions
 from tests.support.packages import make_delta, make_inputs, write_package
+
+__all__ = ["without_extensions"]
 
 
 class Real(Client):
@@ -64,6 +67,13 @@ def test_canaries_are_shown_with_both_sides_and_the_bounds(client, processor):
     assert (trial["canary"]["version"], trial["baseline"]["version"]) == (2, 1)
     assert trial["shift"].keys() == {"score"}
     assert told["bounds"]["min_requests"] == 200
+
+
+def test_canaries_without_trials_are_refused_by_name(client, without_extensions):
+    without_extensions("trials")
+    reply = client("GET", "/admin/models/small/canaries")
+    assert reply.status_code == 400
+    assert "canaries needs the extension 'trials'" in reply.text
 
 
 def test_signature_has_an_example_that_the_model_answers(client, processor):

@@ -175,10 +175,10 @@ def test_row_with_too_many_ids_is_refused(ask, monkeypatch):
 
 def test_recorded_request_is_explained_by_its_id(tmp_path, processor):
     pytest.importorskip("pyarrow", reason="recording needs pyarrow")
-    from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
+    from freshet_serving.serving.extensions.recorder.request_recorder import RequestRecorder
 
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
     inputs = make_inputs([3, 4], tags=[["zz"], ["a"]])
     answered = processor.process(PredictRequest("small", inputs, request_id="r1")).outputs["score"]
     publish(tmp_path / "repository", 3, users=[3])

@@ -23,7 +23,7 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Input
 from freshet_serving.processor.repository import GENERATION, METADATA, OUTPUT, REQUEST, ROW, TIME
-from freshet_serving.serving.telemetry.recorded_columns import request_of
+from freshet_serving.serving.extensions.recorder.recorded_columns import request_of
 
 FILES = 256
 MOST_S = 5.0

@@ -21,10 +21,10 @@ from freshet_serving.processor.generation import Generation  # noqa: E402
 from freshet_serving.processor.package.manifest_entries import Feature, Input, StageEntry  # noqa: E402
 from freshet_serving.processor.repository.warmup import dump_warmup  # noqa: E402
 from freshet_serving.serving.codecs import kserve  # noqa: E402
-from freshet_serving.serving.telemetry import request_recorder as recording  # noqa: E402
-from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, recorded  # noqa: E402
-from freshet_serving.serving.telemetry.recorded_request import find_recorded  # noqa: E402
-from freshet_serving.serving.telemetry.request_recorder import RequestRecorder, read_requests  # noqa: E402
+from freshet_serving.serving.extensions.recorder import request_recorder as recording  # noqa: E402
+from freshet_serving.serving.extensions.recorder.recorded_columns import RecordedColumns, recorded  # noqa: E402
+from freshet_serving.serving.extensions.recorder.recorded_request import find_recorded  # noqa: E402
+from freshet_serving.serving.extensions.recorder.request_recorder import RequestRecorder, read_requests  # noqa: E402
 from loadtest.load.replay import recorded_payload  # noqa: E402
 from tests.support import entities  # noqa: E402
 from tests.support.packages import make_inputs, manifest, write_package  # noqa: E402
@@ -44,7 +44,7 @@ def processor(tmp_path):
 def recorder(tmp_path, processor):
     """Records everything; closed at the end if the test has not done it."""
     made = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.intercept(made)
+    processor.predictor.observers.add(made)
     yield made
     made.close()
 
@@ -119,7 +119,7 @@ def test_long_list_shared_by_many_rows_is_stored_once(tmp_path, processor, recor
 
 def test_request_larger_than_the_queue_is_dropped_and_counted(tmp_path, processor, monkeypatch):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
     inputs = make_inputs([n % 20 for n in range(1000)])
     inputs["floats"] = inputs["floats"][:1]
     # Its rows take more than its inputs: a cell in every column, and its id.
@@ -155,7 +155,7 @@ def test_request_is_freed_before_its_row_group_is_written(tmp_path, processor, m
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
     held = threading.Event()
     monkeypatch.setattr(recorder, "_write", lambda write=recorder._write: held.wait(30) and write())
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
     inputs = Bulk(make_inputs([1, 2]))
     gone = weakref.ref(inputs)
     processor.process(PredictRequest("small", inputs))
@@ -172,7 +172,7 @@ def test_request_is_freed_before_its_row_group_is_written(tmp_path, processor, m
 def test_row_group_is_limited_by_bytes_and_has_whole_requests(tmp_path, processor, monkeypatch):
     monkeypatch.setattr(recording, "GROUP_NBYTES", 1)
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
     for n in range(3):
         processor.process(request(n))
     finish(processor, recorder)
@@ -250,7 +250,7 @@ def test_recording_is_a_payload_for_the_load_generators(tmp_path, processor, rec
 
 def test_sampling_is_evenly_spaced(tmp_path, processor):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 0.25, 1 << 30, "w0")
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
     processor.batch_process([request(n % 20) for n in range(40)])
     finish(processor, recorder)
     assert recorder.requests == 10
@@ -267,7 +267,7 @@ def test_full_queue_drops_and_counts_without_waiting(tmp_path, processor, monkey
 
     monkeypatch.setattr(RequestRecorder, "_write", held)
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
     processor.batch_process([request(n) for n in range(10)])
     gate.set()
     finish(processor, recorder)
@@ -280,7 +280,7 @@ def test_files_rotate_and_the_oldest_are_deleted(tmp_path, processor, monkeypatc
     folder.mkdir()
     (folder / "small-w1-1-1.parquet").write_bytes(b"another process's")
     recorder = RequestRecorder(str(folder), 1.0, 12_000, "w0")
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
     for n in range(20):
         processor.process(request(n % 19))
         until(lambda n=n: recorder.requests > n)
@@ -297,7 +297,7 @@ def test_files_rotate_and_the_oldest_are_deleted(tmp_path, processor, monkeypatc
 
 def test_unwritable_disk_loses_records_but_no_requests(tmp_path, processor, monkeypatch, caplog):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
 
     def refuse(*_, **__):
         raise OSError(28, "No space left on device")
@@ -327,7 +327,7 @@ def test_written_requests_free_queue_space(tmp_path, processor, monkeypatch):
     one = RecordedColumns(manifest()).held_nbytes(make_inputs([1, 2]), 2, 64)
     monkeypatch.setattr(recording, "MAX_QUEUED_NBYTES", 2 * one)
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
     for n in range(20):
         processor.process(PredictRequest("small", make_inputs([1, 2], seed=n)))
         until(lambda n=n: recorder.requests > n)
@@ -340,7 +340,7 @@ def entity_recorder(tmp_path, text_nbytes):
     entities.write_package(tmp_path / "repository", entity=entity)
     processor = Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1))
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.intercept(recorder)
+    processor.predictor.observers.add(recorder)
     return processor, recorder
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.watching.canary_judge import CanaryBounds, CanaryEvidence, CanaryJudge
+from freshet_serving.processor.extensions.trials.canary_judge import CanaryEvidence, CanaryJudge
+from freshet_serving.processor.watching import CanaryBounds
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
 
 BOUNDS = CanaryBounds(window_s=60, min_requests=100, min_scores=100)
@@ -129,27 +129,6 @@ def test_non_finite_share_is_of_all_canary_scores(sides):
     canary.block.lose(0, 1)
     verdict = look(judge, baseline, canary, bounds=lenient)
     assert verdict.reason == "41 of 4000 scores are NaN or infinite, 0.0% of the baseline's"
-
-
-@pytest.mark.parametrize(
-    ("raw", "words"),
-    [
-        ([], "guard: expected a section, got a list"),
-        ({"max_errors": 1}, "guard: unknown key 'max_errors'; known: window_s"),
-        ({"max_error_share": 1.5}, "guard.max_error_share: expected 0 to 1, got '1.5'"),
-        ({"min_requests": 2.5}, "guard.min_requests: expected 1 to 1e"),
-        ({"window_s": 0}, "guard.window_s: expected 1 to"),
-    ],
-)
-def test_invalid_bounds_are_refused(raw, words):
-    with pytest.raises(BadInput, match=words):
-        CanaryBounds.parse(raw, "guard")
-
-
-def test_bounds_are_parsed():
-    assert CanaryBounds.parse({"window_s": 10, "max_error_share": 1}, "guard") == CanaryBounds(
-        10.0, max_error_share=1.0
-    )
 
 
 def test_counter_reset_of_the_baseline_starts_a_window(sides):

@@ -14,14 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from freshet_serving.processor.errors import first_of
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Output
-from freshet_serving.processor.package.tensors import RECORD
+from freshet_serving.processor.package import RANKED_OUTPUTS, RECORD, Manifest
 
 NOTE = "item_ranking"
-ITEM_IDS, SCORES = "item_ids", "scores"
-RANKED_OUTPUTS = {dtype: [Output(ITEM_IDS, dtype=dtype), Output(SCORES)] for dtype in ("int64", "uint64")}
-"""Outputs of a request for the best items, [users, k] each, by the type of the items' ids."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +72,10 @@ def item_ranking_note(output: str, feature: str) -> dict[str, Any]:
     return {NOTE: {"output": output, "feature": feature}}
 
 
-def ranks_items(manifest: Manifest) -> bool:
-    """Return whether a manifest is that of requests for the best items (ItemRanking.manifest)."""
-    return any(manifest.outputs is outputs for outputs in RANKED_OUTPUTS.values())
+def describe_ranking(manifest: Manifest) -> str:
+    """Return how a version ranks items, for people; "" if it does not."""
+    ranking = ItemRanking.of(manifest)
+    if ranking is None:
+        return ""
+    table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
+    return f"{ranking.output} by the rows of {table.name}{seen}; scanned in place, 9 bytes a row while it lasts"

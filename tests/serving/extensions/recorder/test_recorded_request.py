@@ -6,9 +6,9 @@ import pytest
 pytest.importorskip("pyarrow", reason="recording needs pyarrow")
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.serving.telemetry import recorded_request as module
-from freshet_serving.serving.telemetry.recorded_request import find_recorded
-from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
+from freshet_serving.serving.extensions.recorder import recorded_request as module
+from freshet_serving.serving.extensions.recorder.recorded_request import find_recorded
+from freshet_serving.serving.extensions.recorder.request_recorder import RequestRecorder
 from tests.support.packages import make_inputs, write_package
 
 
@@ -19,7 +19,7 @@ def folder(tmp_path):
     for batch in range(2):
         with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
             recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, f"w{batch}")
-            processor.predictor.intercept(recorder)
+            processor.predictor.observers.add(recorder)
             for n in range(20):
                 name = "r1" if n == 1 else f"r{batch}-{n}"
                 inputs = make_inputs(range(n, n + 3), seed=100 * batch + n)

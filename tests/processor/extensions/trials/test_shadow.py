@@ -7,9 +7,8 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.overview import version_stats
+from freshet_serving.processor.extensions.trials.shadow import MAX_QUEUED, ThreadCpuUsage, shadow_comparison
 from freshet_serving.processor.sessions.group import SessionGroup
-from freshet_serving.processor.sessions.shadow import MAX_QUEUED, ThreadCpuUsage
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.support.packages import make_inputs, make_weights, write_package
 from tests.support.waiting import until
@@ -43,7 +42,7 @@ def ask(processor, count=1, **more):
 
 
 def shadow_comparisons(processor):
-    return processor.predictor.shadow_comparisons()["small", 2]
+    return shadow_comparison(processor.host, processor.host.model("small").pick(2))
 
 
 def wait_for(processor, requests):
@@ -71,9 +70,10 @@ def test_shadow_with_equal_weights_has_zero_difference(opened, calm, options):
     scores = found.differences.scores(0)
     assert (found.dropped, found.differences.failed) == (0, 0)
     assert (scores.count, scores.total) == (60, 0.0)
-    (one, two) = version_stats(processor.host)
-    assert (one.shadow, two.shadow.differences.requests) == (None, 20)
-    assert (one.sketch.requests, two.sketch.requests) == (20, 0)
+    host = processor.host
+    versions = [host.model("small").pick(number) for number in (1, 2)]
+    assert shadow_comparison(host, versions[0]) is None
+    assert [host.sketch(version).requests for version in versions] == [20, 0]
 
 
 def test_difference_is_the_shadow_score_minus_the_answered_one(opened, calm):
@@ -137,7 +137,7 @@ def test_shadow_starts_and_ends_with_the_policy(opened, calm):
     ask(processor)
     wait_for(processor, 1)
     processor.host.set_policy("small", {"shadow": ""})
-    assert processor.predictor.shadow_comparisons() == {}
+    assert shadow_comparisons(processor) is None
     ask(processor)
     processor.host.set_policy("small", {"shadow": "next"})
     ask(processor)

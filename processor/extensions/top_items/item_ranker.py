@@ -44,10 +44,12 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, nbytes_of
 from freshet_serving.processor.cores import on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
+from freshet_serving.processor.extensions.top_items.section import ItemRanking
 from freshet_serving.processor.features.bound_request import NonFiniteInput
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import ITEM_IDS, SCORES, ItemRanking
+from freshet_serving.processor.package import ITEM_IDS, SCORES, Manifest
+from freshet_serving.processor.sessions.answerer import Answerer
 from freshet_serving.processor.sessions.background_worker import BackgroundWorker
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.request import (
@@ -76,12 +78,14 @@ class RankingWork(Work):
     """A bound request for the best items.
 
     Attributes:
+        ranking: How its version ranks items.
         k: Items for each user.
         seen: The items of each user's history.
         max_ids: Most ids of the request.
         nbytes: Size of its inputs.
     """
 
+    ranking: ItemRanking
     k: int
     seen: Sequence[Int64s]
     max_ids: int
@@ -101,24 +105,19 @@ class RankingWork(Work):
         return None
 
 
-def ranking_of(replica: Replica) -> ItemRanking:
+def _ranking_of(replica: Replica) -> ItemRanking:
     """Return how a version ranks items; raise BadInput if it does not."""
     manifest = replica.manifest
-    if replica.ranking is None:
+    ranking = ItemRanking.of(manifest)
+    if ranking is None:
         raise BadInput(
             f"top_items: model {manifest.model!r} version {manifest.version} cannot rank all items of a table: send "
             "the items as candidates, or publish a version of sasrec_next or hstu_next whose items are numbers"
         )
-    if replica.remote is not None and replica.remote.holds(replica.ranking.table):
-        table = manifest.tables[replica.ranking.table].name
+    if replica.remote is not None and replica.remote.holds(ranking.table):
+        table = manifest.tables[ranking.table].name
         raise BadInput(f"top_items: expected a table in memory, got {table!r}, whose rows are in a row store")
-    return replica.ranking
-
-
-def check_top_items(k: int) -> None:
-    """Raise BadInput for a number of items that no request may ask for."""
-    if not 1 <= k <= MAX_TOP_ITEMS:
-        raise BadInput(f"top_items: expected 1 to {MAX_TOP_ITEMS}, got {k}")
+    return ranking
 
 
 class RankingSession(Session):
@@ -149,7 +148,7 @@ class RankingSession(Session):
     def _ranked(self, works: Sequence[RankingWork]) -> tuple[list[RankedRows], int, Generation, Timing]:
         """Return the best items of every user, the number of rows scanned, their generation, and the timing."""
         replica = works[0].replica
-        ranking, rows, scanned = ranking_of(replica), sum([work.rows for work in works]), 0
+        ranking, rows, scanned = works[0].ranking, sum([work.rows for work in works]), 0
         results = {name: np.empty((rows, columns), np.float32) for name, columns in replica.outputs.items()}
 
         def proceed(rows_read: int) -> bool:
@@ -175,7 +174,7 @@ class RankingSession(Session):
         return ranked, scanned, generation, timing._replace(ended_s=ended_s, sparse_s=sparse_s)
 
 
-class ItemRanker:
+class ItemRanker(Answerer):
     """Answers the requests of a process for the best items of a table."""
 
     def __init__(self, groups: Groups, clock: Clock) -> None:
@@ -190,30 +189,23 @@ class ItemRanker:
         self._lock = threading.Lock()
         self._worker: BackgroundWorker[RankingWork] | None = None
         self._closed = False
+        self._rankings: weakref.WeakKeyDictionary[Replica, ItemRanking] = weakref.WeakKeyDictionary()
         # Seconds of a scan, and whether one runs.
         self._usual_s: weakref.WeakKeyDictionary[Replica, float] = weakref.WeakKeyDictionary()
         self._busy = False
 
+    def read_as(self, replica: Replica) -> Manifest:
+        return self._ranking(replica).manifest
+
+    def check(self, request: PredictRequest, replica: Replica) -> None:
+        if not 1 <= request.top_items <= MAX_TOP_ITEMS:
+            raise BadInput(f"top_items: expected 1 to {MAX_TOP_ITEMS}, got {request.top_items}")
+        self._ranking(replica)
+
     def submit(
         self, request: PredictRequest, replica: Replica, deadline_s: float | None, limits: RequestLimits, done: Done
     ) -> None:
-        """Validate and queue a request for the best items.
-
-        Args:
-            request: The request; its inputs are complete but for the candidates.
-            replica: The replica that answers.
-            deadline_s: Its deadline on the clock; None for none.
-            limits: The model's limits.
-            done: Called once with the reply or error, on the ranker's thread or the owner's (SessionGroup.set_owner).
-
-        Raises:
-            BadInput: An input is wrong, or the version does not rank items.
-            NotReady: The processor is closed.
-            Overloaded: There is no room or no time.
-            TooLarge: The request is beyond its limits.
-        """
-        ranking, k = ranking_of(replica), request.top_items
-        check_top_items(k)
+        ranking, k = self._ranking(replica), request.top_items
         if ranking.item in request.inputs:
             raise BadInput(f"input {ranking.item!r}: expected no candidates beside top_items, which ranks all items")
         # One candidate, whose score nobody reads.
@@ -227,7 +219,7 @@ class ItemRanker:
         group = self._groups.of(request.model)
         work = RankingWork(
             bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=partial(group.deliver, done),
-            caller=request.caller, k=k,
+            caller=request.caller, ranking=ranking, k=k,
             seen=_seen(ranking, inputs, bound.rows), max_ids=limits.max_ids, nbytes=nbytes_of(inputs),
         )  # fmt: skip
         usual_s = self._usual_s.get(replica, 0.0)
@@ -252,6 +244,14 @@ class ItemRanker:
         worker.close()
         while (work := worker.take_if(lambda _: True)) is not None:
             answer(work.done, NotReady("the processor is closed"))
+
+    def _ranking(self, replica: Replica) -> ItemRanking:
+        """Return how a version ranks items, found out once for a replica; raise BadInput if it does not."""
+        with self._lock:
+            ranking = self._rankings.get(replica)
+            if ranking is None:
+                ranking = self._rankings[replica] = _ranking_of(replica)
+            return ranking
 
     def _look(self) -> None:
         """Take the next request and those that can share its scan, and answer them."""

@@ -4,8 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from freshet_serving.processor.package import ITEM_IDS, SCORES, ItemRanking, Manifest, item_ranking_note, ranks_items
-from freshet_serving.processor.package.item_ranking import NOTE
+from freshet_serving.processor.extensions.top_items.section import (
+    NOTE,
+    ItemRanking,
+    describe_ranking,
+    item_ranking_note,
+)
+from freshet_serving.processor.package import ITEM_IDS, SCORES, Manifest, ranks_items
 from tests.support.ranked import DIM, manifest
 
 
@@ -17,6 +22,11 @@ def test_requests_for_best_items_leave_the_candidates_out():
     assert [(o.name, o.dtype) for o in ranking.manifest.outputs] == [(ITEM_IDS, "int64"), (SCORES, "float32")]
     assert ranks_items(ranking.manifest)
     assert not ranks_items(manifest())
+
+
+def test_ranking_is_described_only_where_there_is_one():
+    assert describe_ranking(manifest()).startswith("user_vector by the rows of item, without those of history.item")
+    assert describe_ranking(manifest(notes={})) == ""
 
 
 def test_note_survives_the_manifest_file():

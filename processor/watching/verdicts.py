@@ -1,10 +1,8 @@
-"""Judge whether a canary may stay, by its errors, its non-finite scores and their distance from the baseline's.
+"""Weigh the evidence of one side against another's: errors, non-finite scores and the distance between their scores.
 
-Pure: evidence and the time are arguments (processor.sessions.canary_trial defines what becomes evidence). A window
-begins with the counts so far and is closed once it is old enough and full enough, so with little traffic it is as long
-as necessary; verdicts are sought all along.
-A share that is above its bound whatever the rest of the window brings is above it now: ten failures out of ten need no
-two hundred requests to be distinguished from two in a hundred.
+A canary is weighed against its baseline, a served delta or version against what was served before it. Pure. A share
+that is above its bound whatever the rest of the window brings is above it now: ten failures out of ten need no two
+hundred requests to be distinguished from two in a hundred.
 
 Rejected: a significance test for errors (an operator can state a share); comparing means alone (a canary that has
 reversed its scores may have the same mean).
@@ -13,7 +11,7 @@ reversed its scores may have the same mean).
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.watching.sketch import Sketch
@@ -66,24 +64,6 @@ class CanaryBounds:
         return cls(**read)
 
 
-class CanaryEvidence(NamedTuple):
-    """The evidence for and against a canary: what both sides made of the same requests.
-
-    Attributes:
-        baseline: The baseline's scores of the sample.
-        canary: Requests and rows that the split sent to the canary; its failures and non-finite scores where the
-            baseline had none; its other scores of a sample.
-    """
-
-    baseline: Sketch
-    canary: Sketch
-
-    @classmethod
-    def none(cls, outputs: int) -> CanaryEvidence:
-        """Return the evidence of a canary with so many outputs that has had no request."""
-        return cls(Sketch.empty(outputs), Sketch.empty(outputs))
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A verdict against a canary or a delta.
@@ -95,38 +75,6 @@ class Verdict:
 
     kind: str
     reason: str
-
-
-class CanaryJudge:
-    """The judge of one canary against one baseline."""
-
-    def __init__(self) -> None:
-        self._began: tuple[float, Sketch, Sketch] | None = None
-
-    def look(self, bounds: CanaryBounds, now_s: float, baseline: Sketch, canary: Sketch) -> Verdict | None:
-        """Judge the canary by its evidence up to now.
-
-        Args:
-            bounds: The configured bounds.
-            now_s: Monotonic seconds.
-            baseline: All evidence of the baseline so far; the judge subtracts what came before its window.
-            canary: All evidence of the canary so far.
-
-        Returns:
-            The verdict if the canary must go, else None.
-        """
-        if self._began is None:
-            self._began = (now_s, baseline, canary)
-            return None
-        began_s, baseline_then, canary_then = self._began
-        b, c = baseline.since(baseline_then), canary.since(canary_then)
-        if b is None or c is None:
-            self._began = (now_s, baseline, canary)
-            return None
-        verdict = weigh(bounds, b, c)
-        if now_s - began_s >= bounds.window_s and min(b.requests, c.requests) >= bounds.min_requests:
-            self._began = (now_s, baseline, canary)
-        return verdict
 
 
 def weigh(bounds: CanaryBounds, baseline: Sketch, canary: Sketch, traffic: bool = False) -> Verdict | None:

@@ -26,7 +26,7 @@ def recordings_warmup(
 ) -> None:
     """Stores recorded requests in a version for warm-up whenever it is loaded."""
     from freshet_serving.processor.repository import WARMUP, Keyring, add_file, dump_warmup, open_repository
-    from freshet_serving.serving.telemetry.request_recorder import read_requests
+    from freshet_serving.serving.extensions.recorder.request_recorder import read_requests
 
     files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
     chosen = read_requests(recordings, model, files.manifest.inputs, requests)

@@ -11,17 +11,20 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
+from freshet_serving.processor.extensions.top_items import item_ranker
+from freshet_serving.processor.extensions.top_items.item_ranker import MAX_QUEUED
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.sessions import item_ranker
-from freshet_serving.processor.sessions.item_ranker import MAX_QUEUED
 from freshet_serving.processor.sessions.request import MAX_TOP_ITEMS
 from freshet_serving.processor.tables import row_ranking
 from freshet_serving.processor.tables.budgets import Budgets
+from tests.support.extensions import without_extensions
 from tests.support.packages import make_inputs, write_package
 from tests.support.ranked import LENGTH, MODEL, best, histories, ranked_delta, write_ranked
 from tests.support.waiting import until
+
+__all__ = ["without_extensions"]
 
 ITEMS = range(40)
 FIRST = dict.fromkeys(ITEMS, 0)
@@ -227,6 +230,12 @@ def test_model_without_items_to_rank_is_refused(tmp_path):
         processor.process(PredictRequest("small", make_inputs([1]), top_items=3))
 
 
+def test_number_of_items_is_refused_without_the_extension(opened, without_extensions):
+    without_extensions("top_items")
+    with pytest.raises(BadInput, match="top_items needs the extension 'top_items': FRESHET_EXTENSIONS="):
+        opened().process(ask(3))
+
+
 def test_version_without_the_note_is_refused(opened):
     with pytest.raises(BadInput, match="cannot rank all items"):
         opened(notes={}).process(ask(3))
@@ -304,7 +313,7 @@ def test_only_so_many_requests_wait(opened, held):
 def test_deadline_that_passes_in_the_queue_costs_no_scan(opened, held):
     clock = FakeClock()
     processor, replies = opened(sessions=1), SimpleQueue()
-    ranker = processor.predictor._item_ranker
+    ranker = processor.predictor.answerers["top_items"]
     ranker._clock = ranker._session._clock = processor.predictor._clock = clock
     free, scans = held
     processor.predictor.submit(ask(), replies.put)
@@ -324,7 +333,7 @@ def test_deadline_that_passes_in_the_queue_costs_no_scan(opened, held):
 def test_deadline_ends_a_scan(opened, monkeypatch):
     clock = FakeClock()
     processor = opened(items=range(2000))
-    ranker = processor.predictor._item_ranker
+    ranker = processor.predictor.answerers["top_items"]
     ranker._clock = ranker._session._clock = processor.predictor._clock = clock
     monkeypatch.setattr(row_ranking, "ENTRIES", 64)
     scan, calls = row_ranking.top_rows.scan_entries, []
@@ -368,12 +377,12 @@ def test_close_answers_what_waits(opened, held):
     processor.predictor.submit(ask(), replies.put)
     closing = threading.Thread(target=processor.close)
     closing.start()
-    until(lambda: processor.predictor._item_ranker._closed)
+    until(lambda: processor.predictor.answerers["top_items"]._closed)
     free.set()
     closing.join()
     assert not isinstance(replies.get(timeout=60), FreshetError)
     assert isinstance(replies.get(timeout=60), NotReady)
     with pytest.raises(NotReady):
-        processor.predictor._item_ranker.submit(
+        processor.predictor.answerers["top_items"].submit(
             ask(), processor.predictor.replica(MODEL), None, RequestLimits(), replies.put
         )

@@ -9,8 +9,9 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.trials import canary_trial as trials
+from freshet_serving.processor.extensions.trials.canary_judge import CanaryEvidence
 from freshet_serving.processor.sessions import background_worker
-from freshet_serving.processor.sessions import canary_trial as trials
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.processor.engines import watch_scores
 from tests.support import waiting
@@ -62,9 +63,13 @@ def canarys_key(processor):
     return next(key for key in keys if processor.predictor.route("small", key=key).manifest.version == 2)
 
 
+def observer(processor):
+    return processor.predictor.observers.offered[trials.CANARY]
+
+
 def evidence(processor):
-    (one,) = processor.predictor.evidence().values()
-    return one
+    (sides,) = observer(processor).evidence().values()
+    return CanaryEvidence.from_json(1, sides)
 
 
 def until(processor, condition, ask=lambda: None):
@@ -99,7 +104,10 @@ def test_explicit_version_or_label_requests_are_no_canary_evidence(opened):
         processor.process(request(n, version=2))
         processor.process(request(n, label="canary"))
     assert out(processor) == {}
-    assert (evidence(processor).canary.requests, len(processor.predictor._trials._worker._queue)) == (0, 0)
+    assert (
+        evidence(processor).canary.requests,
+        len(observer(processor)._worker._queue),
+    ) == (0, 0)
     key = canarys_key(processor)
     for n in range(trials.USUAL):
         processor.process(request(n, key=key))
@@ -113,7 +121,7 @@ def test_scores_non_finite_on_the_baseline_too_are_no_evidence(opened):
     watch_scores(processor)
     for n in range(10):
         processor.process(request(n, key=key))
-    until(processor, lambda e: processor.predictor._trials._session.stats.requests == 10)
+    until(processor, lambda e: observer(processor)._session.stats.requests == 10)
     assert out(processor) == {}
     assert evidence(processor).canary.scores(0).lost == 0
 
@@ -152,8 +160,8 @@ def test_number_at_the_overflow_limit_is_no_evidence(opened, first):
     asked = [PredictRequest("small", crafted, key=key), *(request(n, key=key) for n in range(trials.USUAL))]
     for one in asked if first else reversed(asked):
         processor.process(one)
-        until(processor, lambda e: not processor.predictor._trials._worker._queue)
-    until(processor, lambda e: processor.predictor._trials._session.stats.requests == len(asked))
+        until(processor, lambda e: not observer(processor)._worker._queue)
+    until(processor, lambda e: observer(processor)._session.stats.requests == len(asked))
     found = until(processor, lambda e: e.baseline.requests == trials.USUAL)
     assert not np.isfinite(processor.process(PredictRequest("small", crafted, version=2)).outputs["score"]).all()
     assert np.isfinite(processor.process(PredictRequest("small", crafted, version=1)).outputs["score"]).all()
@@ -170,7 +178,10 @@ def test_infinite_numbers_are_client_errors_and_no_evidence(opened):
         inputs["floats"][1, 0] = value
         with pytest.raises(BadInput, match="input 'floats': "):
             processor.process(PredictRequest("small", inputs, key=key))
-    assert (evidence(processor).canary.requests, len(processor.predictor._trials._worker._queue)) == (0, 0)
+    assert (
+        evidence(processor).canary.requests,
+        len(observer(processor)._worker._queue),
+    ) == (0, 0)
     assert out(processor) == {}
 
 
@@ -188,7 +199,7 @@ def test_failure_counts_once_the_baseline_has_answered(opened, monkeypatch, capl
     assert found.canary.requests == 0
     monkeypatch.setattr(processor.predictor.replica("small", 1).graphs.undivided, "fill", fail)
     processor.batch_process([request(n, key=key) for n in range(9)])
-    until(processor, lambda e: processor.predictor._trials._session.stats.failed == 9)
+    until(processor, lambda e: observer(processor)._session.stats.failed == 9)
     assert evidence(processor).canary.failed == 9
 
 
@@ -210,33 +221,33 @@ def test_client_chosen_keys_do_not_bias_the_comparison(opened):
 def test_queue_for_the_baseline_is_bounded(opened, monkeypatch):
     processor = opened(canary=broken)
     key, gate = canarys_key(processor), threading.Event()
-    monkeypatch.setattr(processor.predictor._trials, "_score_on_baseline", lambda exhibit: gate.wait(GIVE_UP_S))
+    monkeypatch.setattr(observer(processor), "_score_on_baseline", lambda exhibit: gate.wait(GIVE_UP_S))
     for n in range(trials.MAX_FAULTS + 20):
         processor.process(request(n, key=key))
-    assert len(processor.predictor._trials._worker._queue) == trials.MAX_FAULTS
+    assert len(observer(processor)._worker._queue) == trials.MAX_FAULTS
     gate.set()
 
 
 def test_memory_waiting_for_the_baseline_is_bounded(opened, monkeypatch):
     processor = opened(canary=broken)
     key, gate = canarys_key(processor), threading.Event()
-    monkeypatch.setattr(processor.predictor._trials, "_score_on_baseline", lambda exhibit: gate.wait(GIVE_UP_S))
+    monkeypatch.setattr(observer(processor), "_score_on_baseline", lambda exhibit: gate.wait(GIVE_UP_S))
     monkeypatch.setattr(background_worker, "MAX_QUEUED_NBYTES", 1000)
     for n in range(20):
         processor.process(request(n, range(6), key=key))
-    assert 1 <= len(processor.predictor._trials._worker._queue) <= 5
+    assert 1 <= len(observer(processor)._worker._queue) <= 5
     gate.set()
 
 
 def test_baseline_scoring_takes_a_limited_share_of_the_time(opened, monkeypatch):
     processor, rests = opened(), []
     key = canarys_key(processor)
-    monkeypatch.setattr(processor.predictor._trials._worker, "rest", rests.append)
+    monkeypatch.setattr(observer(processor)._worker, "rest", rests.append)
 
     def weigh(exhibit):
         processor.host._clock.advance(0.01)
 
-    monkeypatch.setattr(processor.predictor._trials, "_score_on_baseline", weigh)
+    monkeypatch.setattr(observer(processor), "_score_on_baseline", weigh)
     waiting.until(lambda: len(rests) >= 3, lambda: processor.process(request(key=key)))
     assert rests[2] == pytest.approx(0.01 * (1 / trials.SHARE - 1))
 
@@ -249,4 +260,5 @@ def test_trial_ends_with_its_canary_and_restarts_per_baseline(opened):
     processor.host.set_label("small", "stable", 3)
     assert evidence(processor).canary.requests == 0
     processor.host.set_policy("small", {"split": {"stable": 1}})
-    assert processor.predictor.evidence() == {}
+    assert observer(processor).evidence() == {}
+    assert not processor.predictor.observers.watching

@@ -15,7 +15,7 @@ from freshet_serving.processor.errors import Corrupt  # noqa: E402
 from freshet_serving.processor.generation import Generation  # noqa: E402
 from freshet_serving.processor.package.manifest_entries import Feature, Input, Output  # noqa: E402
 from freshet_serving.processor.sessions.request import PredictReply  # noqa: E402
-from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, request_of  # noqa: E402
+from freshet_serving.serving.extensions.recorder.recorded_columns import RecordedColumns, request_of  # noqa: E402
 from tests.support.packages import manifest  # noqa: E402
 
 INPUTS = [

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,12 +28,21 @@ from freshet_serving.processor.columns import Column, nbytes_of
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.sessions.background_worker import MAX_ROWS, SETTLE_S, BackgroundWorker
+from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.versions.control import SHADOW_READER
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.watching import ShadowComparison, Sketch, StatsBlock
+from freshet_serving.processor.versions.routes import Routes
+from freshet_serving.processor.watching import Sketch, StatsBlock
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.host import ModelHost
+    from freshet_serving.processor.versions.served_version import ServedVersion
+
+SHADOW = "shadow"
+"""Name of the observer."""
 
 MAX_QUEUED = 256
 PATIENCE_S, POLL_S = 0.1, 0.002
@@ -76,8 +86,21 @@ class ShadowRequest:
     due_s: float
 
 
-class Shadow:
-    """Interceptor of a Predictor that copies requests to shadows, and the thread that scores the copies."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ShadowComparison:
+    """A shadow's scores, compared with the answered ones.
+
+    Attributes:
+        differences: The shadow's scores minus those that were answered.
+        dropped: Requests dropped because the shadow's queue was full.
+    """
+
+    differences: Sketch
+    dropped: int
+
+
+class Shadow(Observer):
+    """Observer that copies requests to shadows, and the thread that scores the copies."""
 
     def __init__(self, groups: Groups, clock: Clock) -> None:
         self._groups, self._clock = groups, clock
@@ -87,17 +110,21 @@ class Shadow:
         self._cpu_usage = ThreadCpuUsage(clock)
         self._worker: BackgroundWorker[ShadowRequest] = BackgroundWorker("freshet-shadow", self._look)
 
-    def update_traffic(self, shadows: Mapping[str, tuple[Replica, float]]) -> None:
-        """Set the shadow replica and the share for each model that has one; called whenever they change."""
+    def follow(self, routes: Mapping[str, Routes[Replica]]) -> bool:
+        """Set the shadow replica and the share for each model that has one."""
         kept = {}
         targets = {}
-        for model, (replica, share) in shadows.items():
+        for model, route in routes.items():
+            if (replica := route.shadow) is None:
+                continue
             key = (model, replica.manifest.version)
             old = self._kept.get(key)
             block = old.block if old is not None else StatsBlock(len(replica.outputs))
-            target = ShadowTarget(replica, share, block, dropped=old.dropped if old is not None else 0)
+            dropped = old.dropped if old is not None else 0
+            target = ShadowTarget(replica, route.traffic.shadow_share, block, dropped=dropped)
             targets[model] = kept[key] = target
         self._kept, self._targets = kept, targets
+        return bool(targets)
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
         """Wrap `done` to copy the request; return it unchanged for requests that name a version or are not sampled."""
@@ -123,11 +150,14 @@ class Shadow:
 
         return copied
 
-    def shadow_comparisons(self) -> dict[tuple[str, int], ShadowComparison]:
-        """Return the comparisons with the answering version, by model and version, for the current shadows."""
+    def evidence(self) -> dict[tuple[Replica, ...], Any]:
+        """Return the comparisons with the answering versions, for shadow_comparison(), by the current shadows."""
         return {
-            key: ShadowComparison(Sketch.total(len(t.replica.outputs), [t.block]), t.dropped)
-            for key, t in self._kept.items()
+            (t.replica,): {
+                "differences": Sketch.total(len(t.replica.outputs), [t.block]).to_json(),
+                "dropped": t.dropped,
+            }
+            for t in self._kept.values()
         }
 
     def close(self) -> None:
@@ -175,6 +205,19 @@ class Shadow:
             works.append(Work(bound.rows, bound.ids, replica=target.replica, bound=bound, done=done))
         if works:
             self._session.run(works)
+
+
+def shadow_comparison(host: ModelHost, version: ServedVersion) -> ShadowComparison | None:
+    """Return the comparison of a version's shadow scores, over all processes; None if it is not a shadow.
+
+    Args:
+        host: The host.
+        version: The version.
+    """
+    counted = host.evidence(SHADOW, version)
+    if counted is None:
+        return None
+    return ShadowComparison(Sketch.from_json(len(version.manifest.outputs), counted["differences"]), counted["dropped"])
 
 
 def _comparing(copy: ShadowRequest) -> Done:

@@ -1,4 +1,4 @@
-"""Gather evidence for and against canaries; processor.watching.canary_judge draws the conclusions.
+"""Gather evidence for and against canaries; canary_judge draws the conclusions.
 
 Evidence compares canary and baseline on the same rows, taken from requests that the split routed to the canary. So a
 client cannot choose what only one side has to score: not by a label or a version (such requests are no evidence), not
@@ -31,25 +31,28 @@ from __future__ import annotations
 import statistics
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, nbytes_of
 from freshet_serving.processor.errors import Expired, FreshetError
+from freshet_serving.processor.extensions.trials.canary_judge import CanaryEvidence
 from freshet_serving.processor.features.bound_request import BoundRequest, address
 from freshet_serving.processor.sessions.background_worker import MAX_ROWS, SETTLE_S, BackgroundWorker
+from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.versions.control import TRIAL_READER
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.watching import CanaryEvidence, Sketch, StatsBlock, first_lost
+from freshet_serving.processor.versions.routes import Routes
+from freshet_serving.processor.watching import Sketch, StatsBlock, first_lost
 
-Pair = tuple[Replica, Replica]
-"""A canary and its baseline."""
-
+CANARY = "canary"
+"""Name of the observer, and of what ejects canaries."""
 MAX_SAMPLES, MAX_FAULTS = 8, 64
 FAR, USUAL, MAX_USUAL = 1e6, 8, 256
 SHARE = 0.02
@@ -139,8 +142,8 @@ class CanarySample:
     fault: bool
 
 
-class CanaryTrials:
-    """Interceptor of a Predictor that samples the requests of canaries, and the thread that scores them."""
+class CanaryTrials(Observer):
+    """Observer that samples the requests of canaries, and the thread that scores them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -151,20 +154,22 @@ class CanaryTrials:
         self._pause_s = SETTLE_S
         self._worker: BackgroundWorker[CanarySample] = BackgroundWorker("freshet-trials", self._look)
 
-    def update_traffic(self, pairs: Iterable[Pair]) -> None:
-        """Set the pairs of canary and baseline on trial; called whenever they change."""
+    def follow(self, routes: Mapping[str, Routes[Replica]]) -> bool:
+        """Set the pairs of canary and baseline on trial."""
         trials = {}
-        for canary, baseline in pairs:
+        for canary, baseline in [pair for route in routes.values() for pair in route.trials()]:
             trial = self._trials.get(canary)
             trials[canary] = (
                 trial if trial is not None and trial.baseline is baseline else CanaryTrial(canary, baseline)
             )
         self._trials = trials
+        return bool(trials)
 
-    def evidence(self) -> dict[Pair, CanaryEvidence]:
-        """Return all evidence gathered so far about the pairs now on trial."""
+    def evidence(self) -> dict[tuple[Replica, ...], Any]:
+        """Return all evidence gathered so far about the pairs of canary and baseline now on trial."""
         with self._lock:
-            return {(trial.canary, trial.baseline): trial.evidence for trial in self._trials.values()}
+            gathered = {(trial.canary, trial.baseline): trial.evidence for trial in self._trials.values()}
+        return {pair: [side.to_json() for side in evidence] for pair, evidence in gathered.items()}
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
         """Wrap `done` to sample the canary's answer; return it unchanged for requests that are no evidence."""

@@ -1,7 +1,7 @@
 """Record a sample of the requests as Parquet files, for warming up versions, load tests and training.
 
 Each candidate is one row, whatever the format of the request. The columns are those of its inputs
-(serving.telemetry.recorded_columns); an input that was sent once has its value in the request's first row and null in
+(recorded_columns); an input that was sent once has its value in the request's first row and null in
 the others. Inputs that the request left out have the values that its score was computed from: those that were looked up
 as online features, and those that its batch read from entities. Further columns are
 
@@ -50,9 +50,10 @@ from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.entity_records import UsedRecords
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import METADATA, ROW
+from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, request_of
+from freshet_serving.serving.extensions.recorder.recorded_columns import RecordedColumns, request_of
 
 log = logging.getLogger("freshet.recording")
 
@@ -104,8 +105,8 @@ class SampledRequest:
         return made if self.columns.names <= made.inputs.keys() else None
 
 
-class RequestRecorder:
-    """Recorder of a sample of the requests, an interceptor of Predictor; close() ends it."""
+class RequestRecorder(Observer):
+    """Recorder of a sample of the requests; close() ends it."""
 
     def __init__(self, folder: str, share: float, max_nbytes: int, name: str) -> None:
         """Open the folder and start the thread.
@@ -141,7 +142,7 @@ class RequestRecorder:
         self._thread.start()
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
-        """Intercept a request, as Predictor.intercept requires: return the callback, wrapped if the request is sampled.
+        """Return the callback, wrapped if the request is sampled.
 
         Args:
             request: The request.

@@ -3,7 +3,7 @@
 Each candidate is one row. Each feature is a column under its own name, as models.data reads it (id int64, float
 float32, string binary; ids and strings are lists of these). Each number of a request that is no such feature, for
 example one that a stage reads, is a column freshet.input.NAME or freshet.input.NAME.COLUMN.
-serving.telemetry.request_recorder lists the other columns.
+serving.extensions.recorder.request_recorder lists the other columns.
 
 Invariants
 - If a request sends one value of an input for all of its rows, the value is in the request's first row and its other
