@@ -26,7 +26,7 @@ TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom che
 TORCH := torch==2.13.0
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check docs docs-reference format bench faults mutants loadtest conformance kills release image-check gpu-check constraints clean
+.PHONY: help install demo test test-long test-affected core-alone check docs docs-reference format bench faults mutants loadtest conformance kills release image-check gpu-check constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,10 @@ test: .venv/.dev .venv/.kernels ## the tests, two files at a time, without the l
 
 test-long: .venv/.dev .venv/.kernels .venv/.tools ## stories: training, imports, canaries and clients from end to end; make -C loadtest stories has the longest
 	$(PYTEST) -m "long and not kills and not campaign" $(TEST_ARGS)
+
+test-affected: .venv/.dev .venv/.kernels ## the tests that a change can break; SINCE=revision [where the branch left main], LONG=1 for long ones too
+	@tests=$$($(BIN)/python -m tests.affected --list $(SINCE)) || exit 1; [ -z "$$tests" ] || \
+		$(if $(LONG),,XLA_FLAGS=$(QUICK_XLA)) $(PYTEST) -m $(if $(LONG),"not kills and not campaign","not long") $(TEST_ARGS) $$tests
 
 check: .venv/.dev .venv/.kernels ## lint, format, types, spelling
 	$(BIN)/ruff check .

@@ -6,7 +6,6 @@ Facts are kept by a file's content, so a walk over many commits reads each versi
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 from tests.affected.closure import Tree

@@ -105,12 +105,11 @@ class Tree:
             return self.tests
         start = set(changed)
         for node in changed:
-            if is_python(node):
-                start |= {node.partition("::")[0], f"{node.partition('::')[0]}::*"} if "::" in node else set()
-            else:
+            path, part, _ = node.partition("::")
+            if not is_python(node):
                 start |= self.named_by(node)
-        # The whole file is what collects its parts: a change of one leads on from the part and not from there.
-        start -= {node for node in start if is_python(node) and "::" not in node and node not in changed}
+            elif part:
+                start.add(f"{path}::*")
         seen = set(start)
         left = list(start)
         while left:
