@@ -1,4 +1,4 @@
-"""`make test-affected`: the tests that a change can break. `python -m tests.affected --list`, `--share`, `--mutants`."""
+"""Print which tests a change can break: `python -m tests.affected --list`, `--share`, `--mutants`."""
 
 from __future__ import annotations
 

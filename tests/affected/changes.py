@@ -6,6 +6,7 @@ Facts are kept by a file's content, so a walk over many commits reads each versi
 from __future__ import annotations
 
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from tests.affected.closure import Tree
@@ -114,6 +115,12 @@ class Repository:
             self._facts[path, blob] = _facts(path, source)
             self._lines[blob] = source.count("\n")
             at = end + 1 + nbytes + 1
+
+
+@cache
+def here() -> Tree:
+    """Return the tree that these tests belong to, with extensions only where they are imported; read once."""
+    return Repository(Path(__file__).parents[2]).working_tree(finds_extensions=False)
 
 
 def is_code(path: str) -> bool:

@@ -160,8 +160,8 @@ class Tree:
         """Return what runs with every import of a file: the packages above it and what it imports."""
         folders = PurePosixPath(path).parents
         needed = {f"{folder}/__init__.py::{ALWAYS}" for folder in folders if f"{folder}/__init__.py" in self._all}
-        for dotted in self.facts(path).parts[ALWAYS].bound.values():
-            module = self._module(own_name(dotted))
+        for dotted in self.facts(path).parts[ALWAYS].imports:
+            module = self.module(own_name(dotted))
             if module:
                 needed.add(f"{module}::{ALWAYS}")
         return needed
@@ -173,9 +173,7 @@ class Tree:
             needed |= self._use(path, facts, part, use)
         if part is not facts.parts[ALWAYS]:
             # An import inside a function runs a module.
-            needed |= {
-                f"{module}::{ALWAYS}" for dotted in part.bound.values() if (module := self._module(own_name(dotted)))
-            }
+            needed |= {f"{module}::{ALWAYS}" for dotted in part.imports if (module := self.module(own_name(dotted)))}
         for dotted in part.names:
             needed |= self._resolve(dotted)
         for package in part.whole:
@@ -229,7 +227,7 @@ class Tree:
             return {f"{path}::{ALWAYS}"} | self._resolve(f"{origin}.{rest}" if rest else origin)
         return {path, f"{path}::{name}"}
 
-    def _module(self, dotted: str) -> str:
+    def module(self, dotted: str) -> str:
         """Return the file of the longest part of a dotted name that is a module; empty if it is none of this tree."""
         if dotted.partition(".")[0] not in self._tops:
             return ""

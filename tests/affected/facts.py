@@ -36,11 +36,16 @@ HOLE = "x"
 
 @dataclass(slots=True)
 class Part:
-    """What one definition uses. uses: dotted names as they are written. bound: name here -> dotted name imported inside
-    it. names: dotted names that its strings hold. whole: packages of which it imports any module by name. started:
-    (module, first argument) of its children. texts: strings that may be a path, part of one, a pattern, a fixture."""
+    """What one definition uses.
+
+    uses: dotted names as they are written. imports: dotted names imported inside it. bound: name here -> the dotted
+    name that it was imported as. names: dotted names that its strings hold. whole: packages of which it imports any
+    module by name. started: (module, first argument) of its children. texts: strings that may be a path, part of one,
+    a pattern, a fixture.
+    """
 
     uses: set[str] = field(default_factory=set)
+    imports: set[str] = field(default_factory=set)
     bound: dict[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
@@ -166,19 +171,26 @@ class _Reader:
 
     def read(self, node: ast.AST) -> None:
         """Add a node and all beneath it."""
-        method = _READERS.get(type(node))
-        if method is None or method(self, node):
-            for child in ast.iter_child_nodes(node):
-                self.read(child)
+        method = _READERS.get(node.__class__)
+        if method is not None and not method(self, node):
+            return
+        for name in node._fields:
+            value = getattr(node, name, None)
+            for child in value if isinstance(value, list) else (value,):
+                if isinstance(child, ast.AST) and child._fields:
+                    self.read(child)
 
     def _import(self, node: ast.Import) -> bool:
         for alias in node.names:
             # Without `as`, the name is the first word, and what is used is written in full.
             self._part.bound[alias.asname or alias.name] = alias.name
+            self._part.imports.add(alias.name)
         return False
 
     def _import_from(self, node: ast.ImportFrom) -> bool:
-        self._part.bound.update(_origins(node))
+        origins = _origins(node)
+        self._part.bound.update(origins)
+        self._part.imports.update(origins.values())
         return False
 
     def _if(self, node: ast.If) -> bool:
@@ -304,7 +316,7 @@ class _Reader:
             return False
         child = Part()
         _Reader(Facts(), child, self._package, self._by_name).read(tree)
-        self._part.names |= child.names | set(child.bound.values())
+        self._part.names |= child.names | child.imports
         self._part.started |= child.started
         self._part.whole |= child.whole
         return True
