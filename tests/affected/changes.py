@@ -9,7 +9,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from tests.affected.closure import Tree
+from tests.affected.closure import Tree, is_test
 from tests.affected.facts import Facts, codes_of, facts_of
 
 LEFT_OUT = ("tests/corpus/frozen/",)
@@ -81,15 +81,16 @@ class Repository:
         return base if base != self.git("rev-parse", "HEAD").strip() else "HEAD~1"
 
     def _parts(self, path: str, since: str, commit: str) -> set[str]:
-        """Return the parts of a Python file that do something else than they did; all of it for a file of tests."""
-        file = f"{path}::*"
-        if path.startswith(("tests/", *HELP)):
-            return {path, file}
+        """Return the parts of a Python file that do something else than they did; a test's file too, which runs."""
+        whole = {path, f"{path}::*"}
+        if path.startswith(HELP):
+            return whole
         try:
             before, after = (codes_of(source) for source in (self._source(path, since), self._source(path, commit)))
         except SyntaxError:
-            return {path, file}
-        return {f"{path}::{name}" for name in before.keys() | after if before.get(name) != after.get(name)}
+            return whole
+        parts = {f"{path}::{name}" for name in before.keys() | after if before.get(name) != after.get(name)}
+        return parts | {path} if is_test(path) else parts
 
     def _source(self, path: str, commit: str) -> str:
         """Return a file's text; none where it is not there."""

@@ -30,6 +30,7 @@ ENVIRONMENT = frozenset({"pyproject.toml", "constraints.txt"})
 MAKES_EXTENSIONS = ("processor/engine.py::Processor", "serving/server.py::")
 EXTENSIONS = ("processor/extensions/", "serving/extensions/")
 COMMANDS = "serving/commands/cli.py"
+INSTALLED = ("freshet_serving/", "serving/", "models/", "compiler/", "processor/")
 
 
 class Tree:
@@ -121,15 +122,19 @@ class Tree:
     def named_by(self, path: str) -> set[str]:
         """Return the nodes that may read a file which is not Python."""
         file = PurePosixPath(path)
-        parents = [str(parent) for parent in file.parents if str(parent) != "."]
-        words = {file.name, path, *parents, *(parent.rpartition("/")[2] for parent in parents)} - {*FLOORS, "tests"}
+        folder, top = path.rpartition("/")[0], file.parts[0]
+        words = {file.name, path, *map(str, file.parents)} - {".", "tests", *FLOORS}
+        # What is installed reads only what is installed with it.
+        readers = [reader for reader in self.paths if top in FLOORS or not reader.startswith(INSTALLED)]
         nodes = set()
-        for reader in self.paths:
-            if parents and reader.rpartition("/")[0] == parents[0]:
-                nodes.add(reader)
-                nodes |= {f"{reader}::{name}" for name in self.facts(reader).parts}
-            for name, part in self.facts(reader).parts.items():
-                if any(_names(text, file.name, words) for text in part.texts):
+        for reader in readers:
+            parts = self.facts(reader).parts
+            if folder and reader.rpartition("/")[0] == folder:
+                nodes |= {reader, *(f"{reader}::{name}" for name in parts)}
+            for name, part in parts.items():
+                # A folder is named by its path, or by its last name where the first one stands beside it.
+                last = {file.parent.name} if top in part.texts else set()
+                if any(_names(text, file.name, words | last) for text in part.texts):
                     nodes.add(f"{reader}::{name}")
         return nodes
 
