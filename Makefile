@@ -9,6 +9,7 @@ FAULTS_ARGS ?=
 MUTANTS_ARGS ?=
 DOCS_ARGS ?=
 LOADTEST_ARGS ?=
+CORE_ARGS ?=
 # XLA compiles for minutes what short tests run for milliseconds; long tests optimise it as users do.
 QUICK_XLA := --xla_backend_optimization_level=0
 # Modules with compiled functions.
@@ -25,8 +26,9 @@ DOCS := 'mkdocs-material>=9.6' 'mkdocs-redirects>=1.2.2'
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TORCH := torch==2.13.0
 TEST_ARGS ?=
+CORE_ARGS ?=
 
-.PHONY: help install demo test test-long check docs docs-reference format bench faults mutants loadtest conformance kills release image-check gpu-check constraints clean
+.PHONY: help install demo test test-long test-affected core-alone check docs docs-reference format bench faults mutants loadtest conformance kills release image-check gpu-check constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +45,13 @@ test: .venv/.dev .venv/.kernels ## the tests, two files at a time, without the l
 
 test-long: .venv/.dev .venv/.kernels .venv/.tools ## stories: training, imports, canaries and clients from end to end; make -C loadtest stories has the longest
 	$(PYTEST) -m "long and not kills and not campaign" $(TEST_ARGS)
+
+test-affected: .venv/.dev .venv/.kernels ## the tests that a change can break; SINCE=revision [where the branch left main], LONG=1 for the long ones as well
+	@tests=$$($(BIN)/python -m tests.affected --list $(SINCE)) || exit 1; [ -z "$$tests" ] || \
+		$(if $(LONG),,XLA_FLAGS=$(QUICK_XLA)) $(PYTEST) -m $(if $(LONG),"not kills and not campaign","not long") $(TEST_ARGS) $$tests
+
+core-alone: .venv/.dev .venv/.kernels ## a copy without extensions: the core's short tests, a server that serves, and what it loads; CORE_ARGS=--story
+	XLA_FLAGS=$(QUICK_XLA) $(BIN)/python -m tests.core_alone $(CORE_ARGS)
 
 check: .venv/.dev .venv/.kernels ## lint, format, types, spelling
 	$(BIN)/ruff check .

@@ -1,14 +1,21 @@
-"""The floors of the house and the rooms of each floor: what imports what, read from the code. Arrows run down only."""
+"""Floors, rooms and extensions: what imports what, read from the code. Arrows run down only, and in no circle.
+
+A room is a folder of a floor, or a module that lies flat in it. An extension is a folder of processor/extensions or
+serving/extensions; all else of these floors is the core. Nothing here lists rooms or extensions: a new one needs no
+line. Imports count wherever they stand, those for type checkers with them.
+"""
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
+from tests.affected.changes import here
 from tests.structure.sources import LINKED, own_name
 
 ROOT = Path(__file__).parents[1]
@@ -21,77 +28,6 @@ MAY_IMPORT = {
     "freshet_serving": {"freshet_serving", "serving", "models", "processor"},
     "loadtest": {"loadtest"},
 }
-# The rooms of each floor, folders and flat modules, from top to bottom: a room imports only rooms of lower levels.
-LEVELS = {
-    "freshet_serving": (("__main__",),),
-    "processor": (
-        ("extensions",),
-        ("capi",),
-        ("engine",),
-        ("overview", "sessions"),
-        ("versions",),
-        ("running",),
-        ("backends", "watching"),
-        ("tables",),
-        ("features",),
-        ("kernels",),
-        ("repository",),
-        ("cores", "generation", "options", "package"),
-        ("extras", "ports"),
-        ("redis_client", "standby_thread"),
-        ("clock", "columns", "errors", "machine", "memory"),
-    ),
-    "compiler": (
-        ("imports",),
-        ("building",),
-        ("backends", "passes"),
-        ("dense",),
-        ("frameworks", "progress"),
-    ),
-    "models": (
-        ("bench",),
-        ("parallel",),
-        ("training",),
-        ("runs",),
-        ("evaluation", "streams"),
-        ("config",),
-        ("data", "embedding", "publishing", "zoo"),
-    ),
-    "serving": (
-        ("extensions",),
-        ("commands",),
-        ("server",),
-        ("workers",),
-        ("extension_options", "process_layout", "server_parts"),
-        ("serve_config",),
-        ("data_ports",),
-        ("client", "http", "rpc"),
-        ("front",),
-        ("access", "telemetry"),
-        ("front_options", "loading", "request_headers"),
-        ("codecs",),
-        ("ports", "sample", "shutdown_watchdog", "lifecycle"),
-    ),
-    "loadtest": (
-        ("__main__",),
-        ("live", "peers"),
-        ("bench",),
-        ("reports",),
-        ("load",),
-    ),
-    "generators": (
-        (
-            "admin_page",
-            "build_backend",
-            "commands_page",
-            "generate_messages",
-            "options_page",
-            "python_page",
-            "sample",
-            "training_page",
-        ),
-    ),
-}
 MOST_FLAT = 14
 # Commands lead to every floor below the way in; benchmarks measure the engine in its own process; generators read what
 # they write pages of.
@@ -103,6 +39,9 @@ WIDE = {
 }
 # Peers must compute with the very same kernels and executables, or computing would be compared instead of serving.
 SAME_KERNELS = {"loadtest/peers/same_kernels.py"}
+CORE = ("freshet_serving/", "serving/", "processor/")
+SECTIONS = ("section", "sections")
+"""Modules of an extension that training and compiling may import."""
 HEAVY = {
     "tensorflow",
     "keras",
@@ -146,109 +85,143 @@ HEAVY_HOMES = (
 )
 
 
-def name_of(path):
-    """The dotted name of a module; a package's is its folder's."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def room_of(name):
-    """`floor.room` of a module; the floor alone for its own __init__."""
-    return ".".join(name.split(".")[:2])
+def sources(*floors):
+    """The paths of the modules of floors."""
+    return [path for path in here().paths if path.partition("/")[0] in (floors or FLOORS)]
 
 
 @cache
-def import_statements(path):
-    """The import statements of a file, wherever in it: (module, names, level), module None for `import`. All else of
-    its tree is dropped: a thousand kept trees cost every later collection of garbage."""
-    return tuple(
-        (None, tuple(alias.name for alias in node.names), 0)
-        if isinstance(node, ast.Import)
-        else (node.module or "", tuple(alias.name for alias in node.names), node.level)
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    )
-
-
-@cache
-def arrows():
-    """Each module's name, and the names of the modules of the house that it imports, wherever in it."""
-    names = {name_of(path): path for path in sources()}
-    found = {}
-    for name, path in names.items():
-        used = set()
-        for module, imported, level in import_statements(path):
-            if module is None:
-                used |= {own_name(one) for one in imported}
-            else:
-                assert level == 0, f"{name}: expected absolute imports"
-                inner = [own_name(f"{module}.{one}") for one in imported]
-                used |= {full if full in names else own_name(module) for full in inner}
-        found[name] = {other for other in used if other in names} - {name}
-    return found
-
-
 def imports(path):
-    for module, imported, level in import_statements(path):
-        if module is None:
-            yield from map(own_name, imported)
-        elif module and level == 0:
-            yield from (own_name(f"{module}.{one}") for one in imported)
+    """The dotted names that a module imports, wherever in it."""
+    facts = here().facts(path)
+    names = set().union(*(part.imports for part in facts.parts.values()), facts.typed.values())
+    return {own_name(name) for name in names}
 
 
-def sources():
-    return sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
+@cache
+def arrows(path):
+    """The files that a module imports."""
+    return {other for name in imports(path) if (other := here().module(name))} - {path}
 
 
-ROOMS = sorted({room_of(name_of(path)) for path in sources()} - set(FLOORS))
+def room_of(path):
+    """`floor/room` of a module; empty for what lies in no room."""
+    floor, _, rest = path.partition("/")
+    room = rest.partition("/")[0].removesuffix(".py")
+    return "" if room == "__init__" else f"{floor}/{room}"
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_module_imports_only_from_its_own_layer_or_below(path):
-    relative = path.relative_to(ROOT).as_posix()
-    floor = relative.split("/")[0]
-    allowed = next((wide for folder, wide in WIDE.items() if relative.startswith(folder)), MAY_IMPORT.get(floor, set()))
-    if relative in SAME_KERNELS:
-        allowed = allowed | {"processor"}
-    used = {name.split(".")[0] for name in imports(path)}
-    assert not (used & set(FLOORS)) - allowed
-    if not relative.startswith(HEAVY_HOMES):
-        assert not used & HEAVY
+def extension_of(path):
+    """The extension that a module is of; empty for the core."""
+    parts = path.split("/")
+    return parts[2] if parts[1] == "extensions" and len(parts) > 3 else ""
+
+
+def rooms_below(floor):
+    """Each room of a floor, and the rooms of the floor that it imports."""
+    below = {}
+    for path in sources(floor):
+        beside = {room_of(other) for other in arrows(path) if other.startswith(f"{floor}/")}
+        below.setdefault(room_of(path), set()).update(beside - {room_of(path), ""})
+    return below
+
+
+def circle_of(below):
+    """What leads back to itself; none if nothing does."""
+    try:
+        graphlib.TopologicalSorter(below).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def requires(extension):
+    """The extensions that one names in the line REQUIRES of an __init__.py of it."""
+    names = set()
+    for floor in ("processor", "serving"):
+        path = ROOT / floor / "extensions" / extension / "__init__.py"
+        for node in ast.parse(path.read_text()).body if path.is_file() else ():
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "REQUIRES":
+                names |= set(ast.literal_eval(node.value))
+    return names
+
+
+EXTENSIONS = sorted({extension_of(path) for path in sources("processor", "serving")} - {""})
+
+
+def test_modules_import_only_from_their_own_layer_or_below():
+    upward = []
+    for path in sources():
+        floor = path.partition("/")[0]
+        allowed = next((wide for folder, wide in WIDE.items() if path.startswith(folder)), MAY_IMPORT.get(floor, set()))
+        if path in SAME_KERNELS:
+            allowed = allowed | {"processor"}
+        used = {name.partition(".")[0] for name in imports(path)} & set(FLOORS)
+        upward += [f"{path}: {name}" for name in sorted(used - allowed)]
+    assert upward == []
+
+
+def test_heavy_libraries_are_imported_in_few_places():
+    used = {path: {name.partition(".")[0] for name in imports(path)} & HEAVY for path in sources()}
+    assert {path: names for path, names in used.items() if names and not path.startswith(HEAVY_HOMES)} == {}
 
 
 @pytest.mark.parametrize("floor", FLOORS)
-def test_every_package_has_a_level_and_few_modules_are_flat(floor):
-    rooms = [room.removeprefix(f"{floor}.") for room in ROOMS if room.startswith(f"{floor}.")]
-    assert sorted(room for level in LEVELS[floor] for room in level) == rooms
-    flat = {path.stem for path in (ROOT / floor).glob("*.py")} - {"__init__", "__main__"}
+def test_rooms_of_a_floor_import_in_no_circle(floor):
+    assert circle_of(rooms_below(floor)) == []
+
+
+def test_modules_of_a_room_import_in_no_circle():
+    rooms = {}
+    for path in sources():
+        rooms.setdefault(room_of(path), set()).add(path)
+    circles = [circle_of({path: arrows(path) & inside for path in inside}) for room, inside in rooms.items() if room]
+    assert [circle for circle in circles if circle] == []
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_few_modules_lie_flat_in_a_floor(floor):
+    flat = [path for path in sources(floor) if path.count("/") == 1 and not path.endswith("__.py")]
     assert len(flat) <= MOST_FLAT
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_package_imports_only_lower_levels_of_its_layer(room):
-    """So there is no circle between rooms either."""
-    floor = room.split(".")[0]
-    height = {f"{floor}.{name}": -n for n, level in enumerate(LEVELS[floor]) for name in level}
-    others = {(name, other) for name in arrows() if room_of(name) == room for other in arrows()[name]}
-    beside = {(name, other) for name, other in others if other.startswith(f"{floor}.") and room_of(other) != room}
-    assert not {(name, other) for name, other in beside if height[room_of(other)] >= height[room]}
+def test_core_imports_no_extension():
+    core = [path for path in sources() if path.startswith(CORE) and not extension_of(path)]
+    assert [(path, other) for path in core for other in arrows(path) if extension_of(other)] == []
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_modules_of_a_package_have_no_import_cycle(room):
-    inside = {name for name in arrows() if room_of(name) == room}
-    graphlib.TopologicalSorter({name: arrows()[name] & inside for name in inside}).prepare()
+def test_training_and_compiling_import_only_sections_of_extensions():
+    used = [(path, other) for path in sources("models", "compiler") for other in arrows(path) if extension_of(other)]
+    assert [arrow for arrow in used if PurePosixPath(arrow[1]).stem not in SECTIONS] == []
 
 
-@pytest.mark.parametrize("folder", [*FLOORS, "tests"])
-def test_top_folders_are_imported_as_parts_of_freshet_serving(folder):
-    """A second import under the bare name would be another copy of every class."""
-    found = set()
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        for module, imported, level in import_statements(path):
-            names = imported if module is None else [module] if level == 0 else []
-            found |= {(path.relative_to(ROOT).as_posix(), n) for n in names if n.partition(".")[0] in LINKED}
-    assert found == set()
+def test_extensions_import_only_what_they_require():
+    """The two halves of an extension, of the engine and of the server, have one name and count as one."""
+    undeclared = [
+        (path, other)
+        for path in sources("processor", "serving")
+        for other in arrows(path)
+        if extension_of(path) and extension_of(other)
+        and extension_of(other) not in {extension_of(path), *requires(extension_of(path))}
+    ]  # fmt: skip
+    assert undeclared == []
+
+
+def test_extensions_require_others_that_exist_in_no_circle():
+    required = {extension: requires(extension) - {extension} for extension in EXTENSIONS}
+    assert set().union(*required.values()) - set(EXTENSIONS) == set()
+    assert circle_of(required) == []
+
+
+def test_top_folders_are_imported_as_parts_of_freshet_serving():
+    """A second import under the bare name would be another copy of every class; a relative one is read by no guard."""
+    bare = re.compile(rf"^\s*(?:from|import) (?:\.|(?:{'|'.join(LINKED)})\b)", re.M)
+    paths = [*sources(), *(path for path in here().paths if path.startswith("tests/"))]
+    # What only looks like an import stands in a string.
+    likely = [path for path in paths if bare.search((ROOT / path).read_text())]
+    nodes = [(path, node) for path in likely for node in ast.walk(ast.parse((ROOT / path).read_text()))]
+    assert [path for path, node in nodes if isinstance(node, ast.ImportFrom) and bare.match(ast.unparse(node))] == []
+    assert [path for path, node in nodes if isinstance(node, ast.Import) and bare.match(ast.unparse(node))] == []
 
 
 def test_package_format_needs_only_numpy():

@@ -10,7 +10,7 @@ from random import Random
 
 from tests.mutants.operators import Mutant, mutants
 from tests.structure.sources import import_name, own_name
-from tests.test_found import FLOORS, TESTED_BY, found
+from tests.test_found import FLOORS, about_module
 
 ROOT = Path(__file__).parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
@@ -56,7 +56,7 @@ def modules() -> dict[str, list[str]]:
 
 def tests_of(module: str) -> tuple[list[str], list[str]]:
     """The test files of a module, and those beside them, in the rooms of its tests, that have to do with it as well."""
-    own, above = [*(found()[module] or TESTED_BY[module]), *ELSEWHERE.get(module, ())], importers(module)
+    own, above = [*about_module(module), *ELSEWHERE.get(module, ())], importers(module)
     rooms = {Path(test).parent for test in own}
     beside = sorted(p.relative_to(ROOT).as_posix() for room in rooms for p in (ROOT / room).glob("test_*.py"))
     return own, [test for test in beside if test not in own and name_of(test) in above]

@@ -1,0 +1,42 @@
+"""Print which tests a change can break: `python -m tests.affected --list`, `--share`, `--mutants`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.affected.changes import Repository
+from tests.affected.killers import missed
+from tests.affected.share import page, shares
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> None:
+    """Print test files, one a line, or the page of shares."""
+    parser = argparse.ArgumentParser(prog="python -m tests.affected", description=__doc__.partition("\n")[0])
+    parser.add_argument("--list", nargs="?", const="", metavar="SINCE", help="test files affected since a revision")
+    parser.add_argument("--share", type=int, metavar="N", help="share of the tests that the last N commits affected")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="of these only each K-th [1]")
+    parser.add_argument("--mutants", action="store_true", help="stored mutants whose killer is not affected")
+    arguments = parser.parse_args()
+    repository = Repository(ROOT)
+    if arguments.share:
+        told = shares(
+            repository, arguments.share, arguments.every, lambda line: print(line, file=sys.stderr, flush=True)
+        )
+        print(page(list(told), arguments.share, arguments.every), end="")
+        return
+    if arguments.mutants:
+        lines, number = missed(ROOT, repository.working_tree())
+        print(*lines, f"{number - len(lines)} of {number} mutants: the test that killed it is affected", sep="\n")
+        return
+    changed = repository.changed(arguments.list or repository.base())
+    tests = repository.working_tree().affected(changed)
+    print(f"{len(tests)} test files are affected", file=sys.stderr)
+    print(*tests, sep="\n", end="\n" if tests else "")
+
+
+if __name__ == "__main__":
+    main()
