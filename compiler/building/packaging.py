@@ -43,6 +43,11 @@ class Review:
     refused: bool
 
 
+NOT_JUDGED: Mapping[str, Any] = {
+    "gate": {"verdict": "unjudged", "unjudged": ["not judged: no held-out rows; only NaN and infinity are refused"]}
+}
+"""Notes of a version that comes without labelled rows, so that no gate can compare it with the one before."""
+
 Arrays = Mapping[str, NDArray[Any]]
 CHECKED_ROWS = 1 << 16
 
@@ -104,7 +109,7 @@ def publish(
         executables, notes = _measured(writer.folder, compiled, draft, lower)
     rows: dict[str, int] = {}
     for name, arrays in tables:
-        _check_rows(name, arrays["rows"])
+        check_rows(name, arrays["rows"])
         writer.tensors(table_file(name), arrays)
         rows[name] = len(arrays["keys"])
     if lost := [name for name, weight in graph.weights.items() if np.isnan(weight).any()]:
@@ -134,8 +139,13 @@ def publish(
     return VersionReader(writer.commit(manifest, candidate), storage=storage, keyring=writer.keyring)
 
 
-def _check_rows(name: str, rows: NDArray[Any]) -> None:
-    """Raise BadInput for rows of a table that are not finite; a piece of them is in memory at a time."""
+def check_rows(name: str, rows: NDArray[Any]) -> None:
+    """Raise BadInput for rows of a table that are not finite; a piece of them is in memory at a time.
+
+    Args:
+        name: Name of the table.
+        rows: The rows [n, dim], of any type.
+    """
     for first in range(0, len(rows) if rows.dtype.kind == "f" else 0, CHECKED_ROWS):
         if not np.isfinite(rows[first : first + CHECKED_ROWS]).all():
             raise BadInput(f"table {name!r}: expected finite rows, got NaN or infinity")
