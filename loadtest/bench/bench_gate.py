@@ -1,0 +1,118 @@
+"""`make -C loadtest gate`: what a request costs with the server's gate and kept requests on; loadtest/results/gate.md.
+
+The benchmark's DeepFM answers requests of one row through the engine in this process, in blocks with the gate and
+without, in turn. With it, each block begins to gather a sample of requests anew, which a server does every five minutes
+at most; without it none is gathered. The aim is 1.02 times the processor time in the median of the pairs. Writing the
+kept requests to the scratch folder is no request's work: it is measured by itself, and happens once a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from freshet_serving.models.bench import write_model
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.versions.kept_file import INTERVAL_S
+from loadtest.bench.bench_guard import RESULTS
+from loadtest.bench.pairs import Pair, compare
+from loadtest.reports.report import machine, opening, origin, table
+
+AIM = 1.02
+REQUESTS = 64
+
+
+def measure(folder: Path, rows: int, pairs: int, requests: int) -> dict[str, Any]:
+    """Return the ratio of processor times, both of them in microseconds a request, and milliseconds of keeping.
+
+    Args:
+        folder: Folder to work in.
+        rows: Rows of each of the model's tables.
+        pairs: Number of pairs.
+        requests: Requests in a block.
+    """
+    repository, scratch = folder / "repository", folder / "scratch"
+    scratch.mkdir()
+    write_model(repository, rows)
+    random = np.random.default_rng(0)
+    asked = [
+        PredictRequest(
+            "bench",
+            {"ids": random.integers(0, rows, (1, 26)), "floats": random.standard_normal((1, 13)).astype(np.float32)},
+        )
+        for _ in range(REQUESTS)
+    ]
+    config = ProcessorConfig(str(repository), sessions=1, compute="inline", policies={}, scratch=str(scratch))
+    with Processor.initialize(config) as processor:
+        model = processor.host.catalogue["bench"]
+        version = model.pick()
+        sample = version.replicas.sample
+
+        def block(gathers: bool) -> Callable[[], None]:
+            def run() -> None:
+                sample.wanted = gathers
+                for number in range(requests):
+                    processor.process(asked[number % REQUESTS])
+                # The sample is renewed by whoever reads it next.
+                sample.wanted = False
+
+            return run
+
+        ratio = compare(
+            Pair("a request", block(True), block(False), requests, "request"), pairs, clock_ns=time.process_time_ns
+        )
+        kept_ms = []
+        for _ in range(pairs):
+            block(True)()
+            began_s = time.process_time()
+            model.gate.keep(version)
+            kept_ms.append((time.process_time() - began_s) * 1e3)
+    return {
+        "ratio": [ratio.low, ratio.median, ratio.high],
+        "with_us": ratio.a_ns / 1e3,
+        "without_us": ratio.b_ns / 1e3,
+        "keep_ms": float(np.median(kept_ms)),
+    }
+
+
+def page(document: Any) -> str:
+    """Write gate.md."""
+    low, median, high = document["ratio"]
+    heads = ["", "with the gate", "without", "ratio (quartiles)", "aim"]
+    shown = f"**{median:.3f}** ({low:.3f} to {high:.3f})"
+    row = ["a request, us", f"{document['with_us']:.1f}", f"{document['without_us']:.1f}", shown, f"at most {AIM}"]
+    keeping = f"Kept requests are written in {document['keep_ms']:.1f} ms, once in {INTERVAL_S:g} s."
+    pairs = f"{document['pairs']} pairs of {document['requests']:,} requests."
+    return "\n".join(
+        [*opening("The server's gate", __doc__ or "", document), pairs, "", table(heads, [row]), "", keeping, ""]
+    )
+
+
+def main() -> None:
+    """Measure, and write the report."""
+    parser = argparse.ArgumentParser(prog="make -C loadtest gate", description=__doc__)
+    add = parser.add_argument
+    add("--rows", type=int, default=10_000)
+    add("--pairs", type=int, default=15)
+    add("--requests", type=int, default=4000)
+    add("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    about = {"machine": machine(), "origin": origin("-C loadtest gate", "ARGS", sys.argv[1:])}
+    with tempfile.TemporaryDirectory() as folder:
+        measured = measure(Path(folder), options.rows, options.pairs, options.requests)
+    document = {**about, "pairs": options.pairs, "requests": options.requests, **measured}
+    (options.out / "gate.json").write_text(json.dumps(document, indent=1) + "\n")
+    (options.out / "gate.md").write_text(page(document))
+    print(page(document))
+
+
+if __name__ == "__main__":
+    main()
