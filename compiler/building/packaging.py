@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.compiler.building.calibrate import LabelledRows, Tolerance
 from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, variants
+from freshet_serving.compiler.building.finite_check import check_rows
 from freshet_serving.compiler.building.parts import GraphParts, parts
 from freshet_serving.compiler.building.subgraph_compiler import SubgraphCompiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
@@ -43,13 +44,7 @@ class Review:
     refused: bool
 
 
-NOT_JUDGED: Mapping[str, Any] = {
-    "gate": {"verdict": "unjudged", "unjudged": ["not judged: no held-out rows; only NaN and infinity are refused"]}
-}
-"""Notes of a version that comes without labelled rows, so that no gate can compare it with the one before."""
-
 Arrays = Mapping[str, NDArray[Any]]
-CHECKED_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +132,6 @@ def publish(
         if reviewed.refused:
             storage = candidate = repository.candidate_storage(writer.model, writer.version)
     return VersionReader(writer.commit(manifest, candidate), storage=storage, keyring=writer.keyring)
-
-
-def check_rows(name: str, rows: NDArray[Any]) -> None:
-    """Raise BadInput for rows of a table that are not finite; a piece of them is in memory at a time.
-
-    Args:
-        name: Name of the table.
-        rows: The rows [n, dim], of any type.
-    """
-    for first in range(0, len(rows) if rows.dtype.kind == "f" else 0, CHECKED_ROWS):
-        if not np.isfinite(rows[first : first + CHECKED_ROWS]).all():
-            raise BadInput(f"table {name!r}: expected finite rows, got NaN or infinity")
 
 
 def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Output]:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from freshet_serving.compiler.building.packaging import NOT_JUDGED, publish
+from freshet_serving.compiler.building.finite_check import NOT_JUDGED
+from freshet_serving.compiler.building.packaging import publish
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.cut import Cutter, GraphCut

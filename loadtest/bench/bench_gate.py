@@ -58,11 +58,11 @@ def measure(folder: Path, rows: int, pairs: int, requests: int) -> dict[str, Any
 
         def block(gathers: bool) -> Callable[[], None]:
             def run() -> None:
+                # Who reads the sample takes what is gathered, so that gathering begins anew.
+                sample.kept()
                 sample.wanted = gathers
                 for number in range(requests):
                     processor.process(asked[number % REQUESTS])
-                # The sample is renewed by whoever reads it next.
-                sample.wanted = False
 
             return run
 

@@ -18,7 +18,7 @@ import numpy as np
 from freshet_serving.compiler.backends import native_onnx
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.compile import build, checked_buckets, source_hash
-from freshet_serving.compiler.building.packaging import NOT_JUDGED, check_rows
+from freshet_serving.compiler.building.finite_check import NOT_JUDGED, check_rows
 from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGraph
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
 from freshet_serving.compiler.imports.error_reason import reason_of
