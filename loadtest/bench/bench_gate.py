@@ -22,6 +22,7 @@ import numpy as np
 from freshet_serving.models.bench import write_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.versions.kept_file import INTERVAL_S
+from freshet_serving.processor.versions.preview import MOST_ROWS
 from loadtest.bench.bench_guard import RESULTS
 from loadtest.bench.pairs import Pair, compare
 from loadtest.reports.report import machine, opening, origin, table
@@ -54,9 +55,9 @@ def measure(folder: Path, rows: int, pairs: int, requests: int) -> dict[str, Any
     with Processor.initialize(config) as processor:
         model = processor.host.catalogue["bench"]
         version = model.pick()
-        sample = version.replicas.sample
+        sample = processor.predictor.replica("bench").sample
 
-        def block(gathers: bool) -> Callable[[], None]:
+        def block(gathers: bool, requests: int = requests) -> Callable[[], None]:
             def run() -> None:
                 # Who reads the sample takes what is gathered, so that gathering begins anew.
                 sample.kept()
@@ -71,7 +72,7 @@ def measure(folder: Path, rows: int, pairs: int, requests: int) -> dict[str, Any
         )
         kept_ms = []
         for _ in range(pairs):
-            block(True)()
+            block(True, MOST_ROWS)()
             began_s = time.process_time()
             model.gate.keep(version)
             kept_ms.append((time.process_time() - began_s) * 1e3)
@@ -102,7 +103,7 @@ def main() -> None:
     add = parser.add_argument
     add("--rows", type=int, default=10_000)
     add("--pairs", type=int, default=15)
-    add("--requests", type=int, default=4000)
+    add("--requests", type=int, default=2000)
     add("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     about = {"machine": machine(), "origin": origin("-C loadtest gate", "ARGS", sys.argv[1:])}

@@ -1,7 +1,13 @@
 """The report of what the server's gate costs a request, on figures that are made up."""
 
+import pytest
+
+pytest.importorskip("tensorflow", reason="the model that is measured needs the train extra")
+
 from loadtest.bench.bench_gate import page
 from loadtest.reports.report import machine, origin
+
+pytestmark = pytest.mark.tensorflow
 
 FIGURES = {"ratio": [0.99, 1.004, 1.01], "with_us": 100.4, "without_us": 100.0, "keep_ms": 2.5}
 
