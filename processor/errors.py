@@ -222,7 +222,9 @@ PASSING = {
 
 
 def shortage(error: BaseException) -> NotReady | None:
-    """Return a NotReady if the error is a transient shortage of the process, else None."""
+    """Return a NotReady if the error is a transient shortage of the process, or says so already; else None."""
+    if isinstance(error, NotReady):
+        return error
     if isinstance(error, MemoryError):
         return NotReady(NO_MEMORY)
     if isinstance(error, OSError) and error.errno in PASSING:

@@ -5,6 +5,7 @@ parts      the graphs to compile: the whole, and both parts of the user/candidat
 bucket_list  chooses the batch sizes to compile for
 calibrate  chooses the fastest correct backend for each bucket
 subgraph_compiler  compiles every part for several variants, measures and chooses
+finite_check  refuses rows that are not numbers, and notes that nothing else was judged
 packaging  publishes a model as a committed version: the last step of training and import
 auc        area under the ROC curve
 recompile  recompiles a version that is already in a repository: backends, buckets, calibration, a new manifest
@@ -18,6 +19,7 @@ __all__ = [
     "calibrate",
     "compile",
     "compile_report",
+    "finite_check",
     "packaging",
     "parts",
     "recompile",

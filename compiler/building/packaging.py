@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.compiler.building.calibrate import LabelledRows, Tolerance
 from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, variants
+from freshet_serving.compiler.building.finite_check import check_rows
 from freshet_serving.compiler.building.parts import GraphParts, parts
 from freshet_serving.compiler.building.subgraph_compiler import SubgraphCompiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
@@ -44,7 +45,6 @@ class Review:
 
 
 Arrays = Mapping[str, NDArray[Any]]
-CHECKED_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def publish(
         executables, notes = _measured(writer.folder, compiled, draft, lower)
     rows: dict[str, int] = {}
     for name, arrays in tables:
-        _check_rows(name, arrays["rows"])
+        check_rows(name, arrays["rows"])
         writer.tensors(table_file(name), arrays)
         rows[name] = len(arrays["keys"])
     if lost := [name for name, weight in graph.weights.items() if np.isnan(weight).any()]:
@@ -132,13 +132,6 @@ def publish(
         if reviewed.refused:
             storage = candidate = repository.candidate_storage(writer.model, writer.version)
     return VersionReader(writer.commit(manifest, candidate), storage=storage, keyring=writer.keyring)
-
-
-def _check_rows(name: str, rows: NDArray[Any]) -> None:
-    """Raise BadInput for rows of a table that are not finite; a piece of them is in memory at a time."""
-    for first in range(0, len(rows) if rows.dtype.kind == "f" else 0, CHECKED_ROWS):
-        if not np.isfinite(rows[first : first + CHECKED_ROWS]).all():
-            raise BadInput(f"table {name!r}: expected finite rows, got NaN or infinity")
 
 
 def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Output]:

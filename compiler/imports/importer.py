@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from freshet_serving.compiler.building.finite_check import NOT_JUDGED
 from freshet_serving.compiler.building.packaging import publish
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.frameworks import tf
@@ -234,7 +235,10 @@ class Importer:
             copies=copies,
             signatures=self._signatures(),
             own_names=own_names_of(self.source.inputs),
-            notes={"import": self.report(cut, draft, graph, [*notes, *self._rounded(cut), *notes_of(copies)])},
+            notes={
+                "import": self.report(cut, draft, graph, [*notes, *self._rounded(cut), *notes_of(copies)]),
+                **NOT_JUDGED,
+            },
         )
 
     def _rounded(self, cut: GraphCut) -> list[str]:

@@ -95,11 +95,13 @@ class ImportResult:
         folder: Folder of the committed version.
         report: The report, as in the manifest's notes.
         passes: Effects of the passes on the dense graph (compiler.building.parts).
+        unjudged: What no gate has judged, and why.
     """
 
     folder: Path
     report: dict[str, Any]
     passes: list[str]
+    unjudged: list[str]
 
 
 def import_model(
@@ -140,7 +142,7 @@ def import_model(
         with opened_repository.writer(model, number, beside) as writer, opening as importer:
             published = importer.publish(opened_repository, writer, options.buckets)
             notes = published.manifest.notes
-            return ImportResult(published.folder, notes["import"], notes["passes"])
+            return ImportResult(published.folder, notes["import"], notes["passes"], notes["gate"]["unjudged"])
 
     return _first_accepted(source, options, publish)
 

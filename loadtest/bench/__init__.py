@@ -13,6 +13,7 @@ bench_defaults  `make -C loadtest defaults`
 bench_admission  `make -C loadtest admission`
 bench_small_tables  `make -C loadtest small-tables`
 bench_guard     `make -C loadtest guard`
+bench_gate      `make -C loadtest gate`
 bench_feast     `make -C loadtest feast`
 bench_features  `make -C loadtest features`
 bench_sequences  `make -C loadtest bench-sequences`

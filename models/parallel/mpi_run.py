@@ -17,8 +17,8 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
-OURS, OTHERS = 2, 1
-"""Exit statuses: an error of Freshet's own, reported in one line, and any other error."""
+OTHERS = 1
+"""Exit status of an error that is not Freshet's own; the errors of Freshet have their own (FreshetError.exit_code)."""
 ENDED_S = 60.0
 """Seconds a failed rank waits to be ended: by then rank 0 has reported the reason and MPI has ended the other ranks."""
 
@@ -72,7 +72,7 @@ def take_part(train: Callable[[Callable[..., object] | None], None]) -> None:
         try:
             train(lead)
         except BaseException as error:
-            present.failing(OURS if isinstance(error, FreshetError) else OTHERS)
+            present.failing(error.exit_code if isinstance(error, FreshetError) else OTHERS)
             lead.close(str(error) or type(error).__name__)
             raise
         lead.close()

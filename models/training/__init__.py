@@ -41,6 +41,7 @@ stream_guard     collection of a window's scores, and holds of deltas
 window_guard     statistical check of a window before its delta is served
 stream_quality   quality of scores on a stream before training on it
 published_baseline     a version as published, as a second scorer
+repeated_rows    the share of rows that are there more than once
 checkpoint       checkpoints from which a killed run resumes exactly
 """
 

@@ -44,6 +44,8 @@ OPPOSITE = -0.1
 """Rank correlation of two versions' scores under which one of them has learned the opposite."""
 REPORTED_SIGMAS, REPORTED = 3.0, 0.05
 """A calibration beyond both is reported, though not refused."""
+REPEATED = 0.05
+"""Rise of the share of rows that are there more than once by which rows may have been delivered twice."""
 KEPT_MOVES, LEARNED_MOVES = 20, 5
 DEPENDENT = 2.0
 """Held-out rows may be of a few users, and of others the next night. Until it is known by how much their figures
@@ -80,6 +82,7 @@ class VersionFigures:
         coverage: Share of the rows' ids that have a row that is not all 0, by feature.
         values: Median and spread (10 % to 90 %) of numbers, by feature.
         constant: Features with one value in all rows.
+        repeated: Share of rows that repeat another one; NaN if it is not known.
     """
 
     trained_rows: int = 0
@@ -88,12 +91,14 @@ class VersionFigures:
     coverage: dict[str, float] = field(default_factory=dict)
     values: dict[str, tuple[float, float]] = field(default_factory=dict)
     constant: list[str] = field(default_factory=list)
+    repeated: float = math.nan
 
     def to_notes(self) -> dict[str, Any]:
         """Return it for a manifest's notes: what is not a number is left out."""
         notes = asdict(self)
-        if math.isnan(self.mean_label):
-            del notes["mean_label"]
+        for name in ("mean_label", "repeated"):
+            if math.isnan(notes[name]):
+                del notes[name]
         if math.isnan(self.held_out.value):
             del notes["held_out"]
         return notes
@@ -114,6 +119,7 @@ class VersionFigures:
                 {str(name): float(share) for name, share in coverage.items()},
                 {str(name): (float(median), float(spread)) for name, (median, spread) in values.items()},
                 [str(name) for name in constant],
+                float(raw.get("repeated", math.nan)),
             )
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
             return None
@@ -229,6 +235,11 @@ class _Judgement:
             )
         if len(self._labels) < LEAST_ROWS:
             return
+        if figures.repeated > before.repeated + REPEATED:
+            self._verdict.reported.append(
+                f"{figures.repeated:.1%} of the {len(self._labels):,} newest rows are there more than once,"
+                f" {before.repeated:.1%} of those of {self._name}: rows may have been delivered twice"
+            )
         for name in figures.constant:
             if name in served.features and name not in before.constant:
                 refused.append(f"feature {name!r} has one value in all {len(self._labels):,} newest rows")

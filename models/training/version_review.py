@@ -24,6 +24,7 @@ from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.evaluation.row_layers import RowLayers
 from freshet_serving.models.publishing.key_ids import as_ids
+from freshet_serving.models.training.repeated_rows import repeated_share
 from freshet_serving.models.training.version_gate import (
     AUC,
     LEAST_ROWS,
@@ -98,6 +99,7 @@ class VersionReview:
             self._coverage(version),
             values,
             constant,
+            round(repeated_share(self._rows), 6),
         )
         before = self._served() if self._before is not None else None
         self.verdict = verdict = judge(

@@ -31,7 +31,10 @@ ALIGNMENT = 64
 """In bytes. Every backend reads buffers with this alignment in place; some copy other buffers."""
 
 
-WITHOUT_MEMORY = ("bad_alloc", "bad allocation", "could not allocate", "out of memory", "resource_exhausted")
+WITHOUT_MEMORY = (
+    "bad_alloc", "bad allocation", "could not allocate", "failed to allocate memory", "out of memory",
+    "resource_exhausted",
+)  # fmt: skip
 """Messages of libraries that lack memory, other than a MemoryError."""
 
 
@@ -226,13 +229,34 @@ def refused(bucket: int, library: str, error: BaseException | None = None) -> Fr
     Returns:
         NotReady if the error reports a lack of memory, which is temporary; else Corrupt.
     """
-    said, short = error, False
-    while said is not None and not short:
-        short = isinstance(said, MemoryError) or any(word in str(said).lower() for word in WITHOUT_MEMORY)
-        said = said.__cause__ or said.__context__
-    if short:
+    if _lacks_memory(error):
         return NotReady(f"executable b{bucket}: there is not enough memory for {library}")
     return Corrupt(f"executable b{bucket}: refused by {library}")
+
+
+def failed(bucket: int, library: str, error: BaseException) -> FreshetError:
+    """Return the error of a run that a library could not finish.
+
+    Args:
+        bucket: The executable's bucket.
+        library: The library's name.
+        error: The library's error.
+
+    Returns:
+        NotReady if the error reports a lack of memory, which is temporary; else FreshetError.
+    """
+    if _lacks_memory(error):
+        return NotReady(f"{library} has not enough memory for a batch of {bucket} rows")
+    return FreshetError(f"{library} failed on a batch of {bucket} rows")
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Return True if an error, or one that led to it, reports a lack of memory."""
+    while error is not None:
+        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in WITHOUT_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def aligned(shape: tuple[int, ...]) -> Matrix:

@@ -45,12 +45,13 @@ from freshet_serving.processor.backends.base import (
     Weights,
     check_buffers,
     check_weights,
+    failed,
     missing,
     refused,
     shapes_text,
 )
 from freshet_serving.processor.backends.onnxfile import external_weights
-from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import how_to_install
 
 WEIGHT_PREFIX = "weights/"
@@ -254,7 +255,7 @@ class _Run:
                 raise EndedRun("the model did not finish in time for these inputs") from error
             if said.startswith(REFUSED) and not any(words in said.lower() for words in (*WITHOUT_MEMORY, BEYOND_ARENA)):
                 raise BadInput("the model refuses these inputs: an index or a size in it is out of range") from error
-            raise FreshetError(f"onnxruntime failed on a batch of {self.bucket} rows") from error
+            raise failed(self.bucket, "onnxruntime", error) from error
 
 
 class _LoopRun(_Run, EndableRun):
@@ -292,7 +293,7 @@ class _DeviceRun:
             for name, array in self._outputs.items():
                 np.copyto(array, self._held[name].numpy())
         except Exception as error:
-            raise FreshetError(f"onnxruntime failed on a batch of {self._bucket} rows") from error
+            raise failed(self._bucket, "onnxruntime", error) from error
 
 
 BACKEND = OnnxRuntime

@@ -36,6 +36,7 @@ from freshet_serving.processor.backends.base import (
     Program,
     Weights,
     check_buffers,
+    failed,
     missing,
     refused,
     shapes_text,
@@ -247,7 +248,7 @@ class _Run:
         try:
             self.request.infer()
         except Exception as error:
-            raise FreshetError(f"openvino failed on a batch of {self.bucket} rows") from error
+            raise failed(self.bucket, "openvino", error) from error
 
 
 BACKEND = OpenVino

@@ -46,6 +46,7 @@ from freshet_serving.processor.backends.base import (
     Weights,
     aligned,
     check_buffers,
+    failed,
     missing,
     refused,
     shapes_text,
@@ -469,7 +470,7 @@ class _Run:
             for result, end in zip(self.results(), self.ends):
                 self.on.fetch(result, end)
         except Exception as error:
-            raise FreshetError(f"xla failed on a batch of {self.bucket} rows") from error
+            raise failed(self.bucket, "xla", error) from error
 
 
 BACKEND = Xla

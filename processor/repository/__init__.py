@@ -112,6 +112,7 @@ from freshet_serving.processor.repository.version import (
 )
 from freshet_serving.processor.repository.version_records import (
     WITHDRAW,
+    WITHDRAWN,
     VersionRecord,
 )
 from freshet_serving.processor.repository.warmup import (
@@ -162,6 +163,7 @@ __all__ = [
     "TRAINER",
     "WARMUP",
     "WITHDRAW",
+    "WITHDRAWN",
     "ChainLink",
     "ChainRecord",
     "ChangeLog",

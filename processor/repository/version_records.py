@@ -12,7 +12,8 @@ Invariants
 - A record names the version's root hash (processor.repository.log.chain_record), which compiling, signing and recorded
   requests leave as it is. A new version under an old number is bound by no old record.
 - Records count from 1 to the first number that is missing, so a stray file with a high number uses none up. A file that
-  is torn, foreign or not signed by a trusted key keeps its number, says nothing, and is logged once.
+  is torn, foreign or not signed by a trusted key keeps its number, says nothing, and is logged once. A file in the
+  place of the folder is no folder: there are no records, and none can be written.
 - A record that no reader would accept is not created.
 - Nothing here reads a version's tables, and no record is needed to serve what has none.
 
@@ -318,6 +319,16 @@ class VersionRecords:
                     if (match := RECORD_NAME.fullmatch(entry.name)) is not None:
                         numbers.setdefault(int(match[1]), set()).add(int(match[2]))
         except FileNotFoundError:
+            return {}
+        except NotADirectoryError:
+            if WITHDRAWN not in self._told:
+                self._told.add(WITHDRAWN)
+                log.warning(
+                    "%s: expected a folder named %r, got a file: versions are served as if nothing was decided about "
+                    "them; remove the file",
+                    self._model,
+                    WITHDRAWN,
+                )
             return {}
         except OSError as error:
             raise NotReady(f"version records: cannot be read: {os.strerror(error.errno or 0)}") from None

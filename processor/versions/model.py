@@ -672,7 +672,7 @@ class ServedModel(RoutedModel):
 
         Args:
             number: The version.
-            version: The loaded version, which is closed if it is held.
+            version: The loaded version, which is closed if it is held, or cannot be judged yet.
         """
         served = self.routes.default
         newer = served is not None and served.manifest.version < number
@@ -680,9 +680,12 @@ class ServedModel(RoutedModel):
             return
         if self.gate.knows(number, root_hash(version.files.root_manifest)):
             return
-        if (reason := self.gate.check(served, version)) and (why := self.decisions.hold(number, reason)):
+        try:
+            if (reason := self.gate.check(served, version)) and (why := self.decisions.hold(number, reason)):
+                raise VersionHeld(why)
+        except BaseException:
             version.close()
-            raise VersionHeld(why)
+            raise
 
     def vouched(self, number: int) -> bool:
         """Report whether a person has named a version, or released it: it is not judged."""

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.errors import Conflict, shortage
 from freshet_serving.processor.package import Delta
 from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
@@ -273,6 +273,9 @@ class PreDeployCheck:
         try:
             return version.preview(change, rows, max_s)
         except Exception as error:
+            if (short := shortage(error)) is not None:
+                # A check that only lacks memory is made again; without it the change would be served unseen.
+                raise short from error
             log.warning("cannot preview %s: %s", change.generation, error)
             return None
 

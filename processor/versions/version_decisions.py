@@ -142,6 +142,17 @@ class VersionDecisions:
         standing = self._repository.standing(self._model, [number]).get(number)
         return standing is not None and not standing.binds
 
+    def advice(self, number: int) -> str:
+        """Return why servers do not choose a version, and what to do about it."""
+        which = f"{self._model} {number}"
+        if number in self._repository.candidates(self._model):
+            return f"it is a candidate that the gate refused; `freshet version release {which}` makes it a version"
+        if number not in (known := self._repository.versions(self._model)):
+            return f"it is not in the repository, which holds {listed(map(str, reversed(known)))}"
+        if (why := self.binding([number]).get(number)) is not None:
+            return f"it is {why}; `freshet version release {which}` lets servers choose it"
+        return f"nothing bars it; `freshet version list {self._model}` and the server's log say why it is not served"
+
     def hold(self, number: int, reason: str) -> str:
         """Hold a version that the gate does not let pass; return why it is held, "" if it was released meanwhile.
 

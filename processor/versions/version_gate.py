@@ -12,7 +12,8 @@ Invariants
 - A version that is out of line is not offered to a single request. Its hold is a record of the repository, so that no
   other server and no restart serves it either; where no record can be written, the hold is this server's alone, and
   ends with the process.
-- What the gate cannot judge it says so, and the model's `unjudged` decides. A failure to score is no evidence.
+- What the gate cannot judge it says so, and the model's `unjudged` decides. A failure to score is no evidence; for want
+  of memory the version waits, and is judged with the next try.
 - The judge learns from good changes only: when the next version comes and the one before is still what is served.
 - Requests do not pay for it: it reads what the delta guard keeps anyway.
 
@@ -32,7 +33,7 @@ from typing import Protocol
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.errors import Conflict, shortage
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.versions.kept_file import KeptFiles
 from freshet_serving.processor.versions.kept_requests import parse_requests
@@ -138,6 +139,8 @@ class VersionGate:
     def check(self, before: ScoredVersion, after: ScoredVersion) -> str:
         """Judge a version that is about to take over; return why it must be held, "" if it may be served.
 
+        Raises NotReady for want of memory.
+
         Args:
             before: The version that answers by default.
             after: The new version, loaded and not offered yet.
@@ -156,12 +159,17 @@ class VersionGate:
 
         Returns:
             The verdict; it is the caller's to act on it.
+
+        Raises:
+            NotReady: There is not enough memory to score the requests.
         """
         began_s, number = self._clock.now_s(), after.manifest.version
         self._learn(before.manifest.version)
         try:
             verdict = self._scored(before, after)
         except Exception as error:
+            if (short := shortage(error)) is not None:
+                raise short from error
             log.warning("cannot judge %s version %d: %s", self._model, number, error)
             verdict = GateVerdict(UNJUDGED, "", "the kept requests could not be scored; see the server's log")
         self.judge_s.observe(self._clock.now_s() - began_s)

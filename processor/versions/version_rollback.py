@@ -80,11 +80,9 @@ def roll_back(model: ServedModel, target: RollbackTarget | None, reason: str = "
     """
     served = model.pick().generation
     target = target or _before(model, served)
-    if target.version > served.version and target.version not in model.served:
-        raise Conflict(
-            f"rollback: expected a generation before {served}, got {target}; `freshet version release {model.name} "
-            f"{target.version}` lets servers choose a newer version"
-        )
+    if target.version > served.version and (target.step is None or target.version not in model.served):
+        advice = model.decisions.advice(target.version)
+        raise Conflict(f"rollback: expected a generation before {served}, got {target}: {advice}")
     if target.version >= served.version:
         here = model.served[target.version].generation
         return model.rollback(Generation(target.version, here.step if target.step is None else target.step), reason)

@@ -51,7 +51,8 @@ def import_command(
     console = Console()
     with console.status("importing"):
         imported = import_model(source, repository, name, version, options, Keyring.of_writer(key))
-    for line in (*lines(imported.report), *(f"  pass {line}" for line in imported.passes)):
+    passes, unjudged = (f"  pass {line}" for line in imported.passes), (f"  gate {line}" for line in imported.unjudged)
+    for line in (*lines(imported.report), *passes, *unjudged):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"{name} version {imported.folder.name} is in {repository}", highlight=False, soft_wrap=True)
 

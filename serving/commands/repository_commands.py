@@ -33,14 +33,25 @@ def prune(
     Never removes a version or a record; safe while servers and trainers are running. Do not use it for models with
     tables in a row store: their servers start from all deltas.
     """
-    from freshet_serving.processor.repository import ChangeLog, open_repository, prunable, unfinished
+    from freshet_serving.processor.repository import (
+        CANDIDATES,
+        WITHDRAWN,
+        ChangeLog,
+        open_repository,
+        prunable,
+        unfinished,
+    )
 
     store, now_s = open_repository(repository), time.time()
     if model is not None:
         store.version(model)
     total = 0
     for name in [model] if model is not None else store.models():
-        found = unfinished(store.root / name, now_s)
+        found = [
+            one
+            for folder in (store.root / name, store.root / name / WITHDRAWN, store.root / name / CANDIDATES)
+            for one in unfinished(folder, now_s)
+        ]
         for number in store.versions(name):
             files = store.version(name, number)
             # Read the log as it is on disk: nothing is adopted, so that --dry-run writes nothing.

@@ -36,10 +36,10 @@ def free_port() -> int:
 class LiveServer:
     """One running `freshet serve`; a context manager that ends it in an orderly way."""
 
-    def __init__(self, repository, *options, log, env=None, descriptors=0):
-        """descriptors: that it may have; 0 for as many as this process."""
+    def __init__(self, repository, *options, log, env=None, descriptors=0, module="freshet_serving"):
+        """descriptors: that it may have; 0 for as many as this process. module: that runs the command."""
         self.http_port, self.grpc_port, self.admin_port = free_port(), free_port(), free_port()
-        command = [sys.executable, "-m", "freshet_serving", "serve", "--repository", str(repository)]
+        command = [sys.executable, "-m", module, "serve", "--repository", str(repository)]
         command += ["--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)]
         command += ["--admin-port", str(self.admin_port), *options]
         if descriptors:

@@ -18,6 +18,7 @@ import numpy as np
 from freshet_serving.compiler.backends import native_onnx
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.compile import build, checked_buckets, source_hash
+from freshet_serving.compiler.building.finite_check import NOT_JUDGED, check_rows
 from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGraph
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
 from freshet_serving.compiler.imports.error_reason import reason_of
@@ -182,6 +183,7 @@ class NativeImporter:
         graph = replace(graph, examples=self._prove(draft))
         executables = compiled(graph, writer.folder, buckets)
         for name, arrays in draft.tables.items():
+            check_rows(name, arrays["rows"])
             writer.tensors(table_file(name), arrays)
         if graph.weights:
             writer.tensors(DENSE_FILE, graph.weights)
@@ -232,7 +234,7 @@ class NativeImporter:
             files={},
             signatures=_signatures(output_labels(sizes)),
             own_names=own_names_of(self._inputs),
-            notes={"import": self._report(served, features, tables), "passes": []},
+            notes={"import": self._report(served, features, tables), "passes": [], **NOT_JUDGED},
         )
         plain_outputs = [Output(o.name, o.columns) for o in outputs]
         graph = OnnxDenseGraph(served.model, served.width, plain_outputs, served.weights, {})
@@ -312,7 +314,7 @@ class NativeImporter:
             stage=StageEntry(RUNTIME, STAGE_FILE, specs, lookups),
             signatures=_signatures(labels),
             own_names=own_names_of(self._inputs),
-            notes={"import": report, "passes": []},
+            notes={"import": report, "passes": [], **NOT_JUDGED},
         )
         passing = passing_model({o.name: o.columns for o in outputs})
         plain_outputs = [Output(o.name, o.columns) for o in outputs]

@@ -265,7 +265,7 @@ class AutoImporter:
             else:
                 events.append(f"{running.model} version {running.version} imported")
                 folder = self._folder / running.model / str(running.version)
-                events += [f"{running.model} version {running.version}: {note}" for note in _left_out(folder)]
+                events += [f"{running.model} version {running.version}: {note}" for note in _told_by(folder)]
         self._running = left
         return events
 
@@ -274,15 +274,16 @@ class AutoImporter:
         return FailureMessage(f"{model} version {version} refused: {error}")
 
 
-def _left_out(folder: Path) -> list[str]:
-    """Return the notes of an import on what of the model is not served: signatures and outputs."""
+def _told_by(folder: Path) -> list[str]:
+    """Return the notes of an import on what is not served, signatures and outputs, and on what no gate has judged."""
     try:
         manifest = json.loads(read_file(folder / MANIFEST, MAX_MANIFEST_NBYTES).tobytes())
-        notes = manifest["notes"]["import"]["notes"]
-    except (OSError, FreshetError, ValueError, KeyError, TypeError):
+        noted, gate = manifest["notes"]["import"]["notes"], manifest["notes"].get("gate", {})
+        lines = [note for note in map(str, noted) if LEFT_OUT in note]
+        return [*lines, *(f"gate: {note}" for note in gate.get("unjudged", ()))]
+    except (OSError, FreshetError, ValueError, KeyError, TypeError, AttributeError):
         # The next poll opens the version, and says what is wrong with it.
         return []
-    return [str(note) for note in notes if LEFT_OUT in str(note)]
 
 
 def _empty(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ pytest.importorskip("mpi4py", reason="several processes need the mpi extra")
 
 from freshet_serving.models.parallel.liveness import SOCKET
 from freshet_serving.models.parallel.mpi_launch import mpiexec
-from freshet_serving.models.parallel.mpi_run import refuse_processes, started_by_mpi
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.models.parallel.mpi_run import refuse_processes, started_by_mpi, take_part
+from freshet_serving.processor.errors import BadInput, Refused
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import VersionContents
 from freshet_serving.processor.repository.model_repository import Repository
@@ -72,6 +73,26 @@ def test_mistake_is_reported_in_one_line_by_one_process(tmp_path):
     done = train(config, "--processes", "2", "--set", "publish.full_rows=251", status=2)
     assert done.stderr.count("price") == 1
     assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(Refused("version 2 was refused by the gate"), 3), (BadInput("data"), 2), (OSError(), 1)]
+)
+def test_error_of_rank_0_is_announced_with_its_own_status(monkeypatch, error, status):
+    announced, told = [], []
+    ranks = SimpleNamespace(rank=0, size=2, channel=lambda: None, share_cores=lambda: None)
+    client, lead = SimpleNamespace(failing=announced.append), SimpleNamespace(close=told.append)
+    monkeypatch.setattr("freshet_serving.models.parallel.mpi_ranks.MpiRanks", lambda: ranks)
+    monkeypatch.setattr("freshet_serving.models.parallel.mpi_run.LivenessClient", lambda rank: client)
+    monkeypatch.setattr("freshet_serving.models.parallel.rank_loop.LeadTrainerFactory", lambda *_: lead)
+
+    def train(make_trainer):
+        raise error
+
+    with pytest.raises(type(error)):
+        take_part(train)
+    assert announced == [status]
+    assert told == [str(error) or type(error).__name__]
 
 
 def test_mpi_launch_is_recognised(monkeypatch):

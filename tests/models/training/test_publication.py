@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="publishing needs the train extra")
 
-from freshet_serving.compiler.building.packaging import CHECKED_ROWS, _check_rows
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.publication import MOST_COUNTED, _packed
 from freshet_serving.processor.errors import BadInput
@@ -36,15 +35,6 @@ def test_row_beyond_the_range_of_its_type_names_the_table_and_the_remedy():
     keys = np.arange(4, dtype=np.int64)
     with pytest.raises(BadInput, match=r"table 'user': rows: .* float16; choose another tables.user.dtype"):
         dict(_packed(draft, {"user": (keys, rows_of(keys, 0) + 7e4)}, {}))
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_rows_that_are_not_finite_are_not_published(value):
-    rows = np.zeros((CHECKED_ROWS + 5, 2), np.float32)
-    _check_rows("user", rows)
-    rows[-1, 1] = value
-    with pytest.raises(BadInput, match=r"table 'user': expected finite rows, got NaN or infinity"):
-        _check_rows("user", rows)
 
 
 @pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8")

@@ -114,6 +114,19 @@ def test_ids_that_the_served_version_does_not_know_are_refused():
     assert_refused(verdict(*night(1), coverage={"user": 0.01, "item": 0.98}), "1.0% of the ids of 'user' are ids that")
 
 
+def test_rows_delivered_twice_are_reported_and_served():
+    labels, old, new = night(3)
+    before, usual = replace(FIGURES, repeated=0.02), replace(FIGURES, repeated=0.06)
+    twice = judge(BOUNDS, labels, new, replace(FIGURES, repeated=0.12), FEATURES, served(old, figures=before))
+    assert not twice.refused
+    assert twice.reported == [
+        "12.0% of the 4,000 newest rows are there more than once, 2.0% of those of version 4: rows may have been"
+        " delivered twice"
+    ]
+    assert not judge(BOUNDS, labels, new, usual, FEATURES, served(old, figures=before)).reported
+    assert not verdict(labels, old, new, replace(FIGURES, repeated=0.5)).reported
+
+
 def test_tenth_more_score_is_reported_and_served():
     labels, old, new = night(1, 20_000)
     scaled = verdict(labels, old, np.minimum(1.15 * new * labels.mean() / new.mean(), 1))

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.base import Artefact, IoSpec, aligned, weights_hash
+from freshet_serving.processor.backends.base import Artefact, IoSpec, aligned, failed, weights_hash
 from freshet_serving.processor.backends.registry import load_backend
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from tests.processor.backends.artefacts import (
     NAMES,
     SHAPES,
@@ -225,3 +225,23 @@ def test_weights_are_distinguished_by_value_shape_and_name():
     with pytest.raises(BadInput, match="dense weight 'b' is missing"):
         weights_hash(weights, ["b"])
     assert set(SHAPES) == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer"),
+    ],
+)
+def test_run_that_lacks_memory_is_retryable(error):
+    made = failed(4, "onnxruntime", error)
+    assert type(made) is NotReady
+    assert str(made) == "onnxruntime has not enough memory for a batch of 4 rows"
+
+
+def test_run_that_fails_otherwise_is_not_retryable():
+    made = failed(4, "onnxruntime", RuntimeError("a node failed"))
+    assert type(made) is FreshetError
+    assert str(made) == "onnxruntime failed on a batch of 4 rows"

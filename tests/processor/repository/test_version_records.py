@@ -1,6 +1,7 @@
 """Decisions about versions: created once, read by all, bound to one content, and never those of a stranger."""
 
 import dataclasses
+import errno
 import os
 import threading
 
@@ -53,6 +54,23 @@ def test_newest_record_of_a_version_stands(root):
         assert reader.standing(3, OTHER).binds
         assert reader.versions() == {2, 3}
     assert records.all()[0].describe() == "held by gate: scores moved"
+
+
+def test_file_in_the_place_of_the_folder_counts_as_no_records(root, caplog):
+    (root / "small" / WITHDRAWN).write_bytes(b"")
+    records = records_of(root)
+    for _ in range(2):
+        assert records.standing(2, THIS) is None
+        records._watch.again()
+    assert [record.message for record in caplog.records] == [
+        "small: expected a folder named 'withdrawn', got a file: versions are served as if nothing was decided about "
+        "them; remove the file"
+    ]
+    with pytest.raises(NotReady, match="the repository cannot be written"):
+        records.add(2, THIS, HOLD)
+    (root / "small" / WITHDRAWN).unlink()
+    records.add(2, THIS, HOLD)
+    assert records.standing(2, THIS).binds
 
 
 def test_record_of_other_content_does_not_stand(root):
@@ -174,10 +192,14 @@ def test_unchanged_folder_is_not_listed_again(root, monkeypatch):
     assert records.revision == before
 
 
-def test_folder_that_cannot_be_read_is_not_an_empty_one(root):
-    place(root).parent.rmdir()
-    (root / "small" / WITHDRAWN).write_text("not a folder")
-    with pytest.raises(NotReady):
+def test_folder_that_cannot_be_read_is_not_an_empty_one(root, monkeypatch):
+    place(root)
+
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, "no", str(folder))
+
+    monkeypatch.setattr(records_module.os, "scandir", refuse)
+    with pytest.raises(NotReady, match="version records: cannot be read: Permission denied"):
         records_of(root).all()
 
 

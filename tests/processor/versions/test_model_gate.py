@@ -86,6 +86,19 @@ def test_hold_is_a_record_that_binds_until_it_is_released(root):
     assert not model.decisions.barred
 
 
+def test_version_waits_while_memory_to_judge_it_is_short(root, monkeypatch):
+    clock = FakeClock()
+    model = asked(open_model(root, clock=clock))
+    write_bad(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(model.pick().replicas, "score", lambda *_: (_ for _ in ()).throw(MemoryError))
+        assert model.poll() == ["small version 2 waits: not enough memory"]
+    assert list(model.served) == [1]
+    clock.advance(1.0)
+    (line,) = model.poll()
+    assert line.startswith(HELD)
+
+
 def test_newer_version_is_judged_beside_a_held_one(root):
     model = asked(open_model(root))
     write_bad(root)

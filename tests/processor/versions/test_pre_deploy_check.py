@@ -448,6 +448,23 @@ def test_failing_preview_does_not_affect_the_delta(tmp_path, stream):
     assert served(model) == "1.2"
 
 
+def test_delta_waits_while_memory_for_its_preview_is_short(tmp_path, stream):
+    model = opened(tmp_path)
+    feed(tmp_path, model, stream, 2)
+    replica = model.pick().replicas
+
+    def short(*_):
+        raise MemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replica, "preview", short)
+        feed(tmp_path, model, stream, 1)
+        assert served(model) == "1.2"
+        assert model.chain(1).reason == "delta 3 waits: not enough memory"
+    model.poll()
+    assert served(model) == "1.3"
+
+
 def test_served_bad_delta_is_rolled_back_once(tmp_path, stream):
     model, other = opened(tmp_path), opened(tmp_path)
     feed(tmp_path, model, stream)

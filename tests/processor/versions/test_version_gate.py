@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.versions.kept_requests import KeptRequest, dump_requests
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.version_gate import MOST_VERDICTS, VersionGate
@@ -98,6 +99,15 @@ def test_version_that_cannot_be_scored_is_served_unless_the_policy_holds_it(gate
     assert (gate.verdicts[2].outcome, gate.verdicts[2].reason) == (UNJUDGED, reason)
     strict = VersionGate("small", lambda: ModelPolicy(unjudged="hold"), FakeClock())
     assert strict.check(before, after) == f"not judged: {reason}"
+
+
+def test_version_is_not_judged_while_memory_is_short(gate):
+    short = Version(GOOD)
+    short.replicas.score = lambda *_: (_ for _ in ()).throw(MemoryError)
+    with pytest.raises(NotReady, match="not enough memory"):
+        gate.check(SERVED, short)
+    assert not gate.verdicts
+    assert not gate.outcomes
 
 
 def test_gate_is_off_with_the_delta_guard():

@@ -123,6 +123,33 @@ def test_newer_version_is_not_a_rollback(root):
         open_model(root).prepare(7)
 
 
+@pytest.mark.parametrize(
+    ("place", "advice"),
+    [
+        ("", "it is not in the repository, which holds 2, 1$"),
+        ("9", "nothing bars it; `freshet version list small` and"),
+        ("candidates/9", "it is a candidate that the gate refused; `freshet version release small 9` makes it"),
+    ],
+)
+def test_advice_for_a_newer_version_says_why_it_is_not_served(root, tmp_path_factory, place, advice):
+    model = open_model(root)
+    if place:
+        made = write_package(tmp_path_factory.mktemp("made"), 9, users=USERS)
+        (root / "small" / place).parent.mkdir(exist_ok=True)
+        made.rename(root / "small" / place)
+    with pytest.raises(Conflict, match=rf"expected a generation before 2\.0, got 9: {advice}"):
+        back(model, "9")
+
+
+def test_file_in_the_place_of_the_records_stops_no_poll(root):
+    (root / "small" / "withdrawn").write_bytes(b"")
+    model = open_model(root)
+    write_package(root, 3, users=USERS, seed=3)
+    assert model.poll() == ["small 3.0 loaded", "small version 2 unloaded"]
+    assert not back(model, "2").recorded
+    assert str(model.pick().generation) == "2.0"
+
+
 def test_served_version_alone_undoes_nothing(root):
     model = open_model(root)
     assert back(model, "2").undone == []

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from freshet_serving.processor.errors import NotFound
@@ -40,6 +42,19 @@ def test_prune_by_default_keeps_the_newest_generations_reachable(tmp_path):
     write_chain(tmp_path, 3)
     run("delta", "compact", "small", "--repository", str(tmp_path))
     assert run("repository", "prune", "--repository", str(tmp_path)) == "0 bytes were freed\n"
+
+
+def test_prune_removes_what_killed_decisions_left_a_day_ago(tmp_path):
+    write_chain(tmp_path, 1)
+    left = [tmp_path / "small" / "withdrawn" / ".1-1.json.abcd.tmp", tmp_path / "small" / "candidates" / ".2.abcd.tmp"]
+    young = tmp_path / "small" / "withdrawn" / ".1-2.json.abcd.tmp"
+    for path in (*left, young):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+    for path in left:
+        os.utime(path, (0, 0))
+    run("repository", "prune", "--repository", str(tmp_path))
+    assert [path.exists() for path in (*left, young)] == [False, False, True]
 
 
 def test_missing_model_is_named(tmp_path):

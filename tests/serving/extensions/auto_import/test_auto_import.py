@@ -105,15 +105,18 @@ def test_stable_savedmodel_is_imported_and_its_state_reported(root, start):
     assert len(bench.processes) == 1
 
 
-def test_signatures_that_an_import_leaves_out_are_logged(root, start):
+def test_notes_that_an_import_leaves_are_logged(root, start):
     folder = put(root)
     bench = start()
     bench.look()
     bench.look(SETTLED_S)
     left_out, other = "signature 'classify' is left out: it reads other inputs", "another note"
-    (folder / "model.json").write_text(json.dumps({"notes": {"import": {"notes": [left_out, other]}}}))
+    notes = {"import": {"notes": [left_out, other]}, "gate": {"unjudged": ["not judged: no held-out rows"]}}
+    (folder / "model.json").write_text(json.dumps({"notes": notes}))
     bench.processes[0].end(0)
-    assert bench.look() == ["ctr version 1 imported", f"ctr version 1: {left_out}"]
+    assert bench.look() == [
+        "ctr version 1 imported", f"ctr version 1: {left_out}", "ctr version 1: gate: not judged: no held-out rows"
+    ]  # fmt: skip
 
 
 def test_source_still_being_copied_is_left_alone(root, start):
