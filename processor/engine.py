@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
-from freshet_serving.processor.generation import UNDO_DEPTH, Generation
+from freshet_serving.processor.generation import ON, UNDO_DEPTH, Generation
 from freshet_serving.processor.online_features.opening import open_stores
 from freshet_serving.processor.online_features.reader import OnlineFeatureStats
 from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
@@ -51,7 +51,7 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching import ON, CanaryEvidence, GroupStats, ShadowComparison, Sketch
+from freshet_serving.processor.watching import CanaryEvidence, GroupStats, ShadowComparison, Sketch
 
 __all__ = [
     "ApplyResult",

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.generation import OFF, STRICT
 from freshet_serving.processor.package import Delta
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.versions.preview import PreviewResult
@@ -40,11 +41,9 @@ from freshet_serving.processor.versions.served_version import ServedVersion, Sta
 from freshet_serving.processor.watching import (
     IN_LINE,
     OF_SCORES,
-    OFF,
     OUT_OF_LINE,
     REPLAYED,
     SHORT_S,
-    STRICT,
     UNJUDGED,
     DeltaBounds,
     DeltaEntry,

@@ -17,8 +17,6 @@ from freshet_serving.processor.tables.remote.reader import RemoteStats
 from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching.sketch import Scores, Sketch
 
-CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
-"""States of a version relative to its change log (processor.versions.log_applier)."""
 OBSTACLES = REFUSED, GAP, UNREADABLE, GATE, DAMAGED = "refused", "gap", "unreadable", "held", "damaged"
 """Reasons why existing deltas are not served.
 
