@@ -17,6 +17,8 @@ KERNELS := $(wildcard processor/kernels/*.py) models/data/tfrecord.py models/emb
 # COVERED=1 has the lines and branches that tests run counted: `make -C loadtest coverage`.
 COVERED ?=
 PYTEST := $(BIN)/python -m $(if $(COVERED),coverage run -m )pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Hundreds of processes start from the same sources: Python keeps what it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 IMAGE_ARGS ?=
