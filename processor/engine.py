@@ -32,7 +32,7 @@ from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
-from freshet_serving.processor.generation import UNDO_DEPTH, Generation
+from freshet_serving.processor.generation import ON, UNDO_DEPTH, Generation
 from freshet_serving.processor.overview import describe
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring, open_repository
@@ -48,7 +48,7 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import Routes, VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching import ON, GroupStats, Sketch
+from freshet_serving.processor.watching import GroupStats, Sketch
 
 __all__ = [
     "ApplyResult",

@@ -18,6 +18,14 @@ from freshet_serving.processor.errors import BadInput, Conflict
 UNDO_DEPTH = 16
 """Deltas that a server can undo without reading the disk, by default; a trainer keeps as many."""
 
+CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
+"""States of a version relative to its change log (processor.versions.log_applier)."""
+GUARD_MODES = OFF, ON, STRICT = "off", "on", "strict"
+"""Modes of the guard, which holds suspicious deltas (processor.watching.delta_guard).
+
+These words are here, since a command that only names them should not have to load kernels.
+"""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Generation:

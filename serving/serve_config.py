@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 from freshet_serving.processor.errors import BadInput, first_of, nearest, nearest_file
 from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.features.limits import REQUESTS
-from freshet_serving.processor.generation import UNDO_DEPTH
+from freshet_serving.processor.generation import GUARD_MODES, ON, UNDO_DEPTH
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
 from freshet_serving.processor.ports import missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring, default_memory
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote_rows import RemoteConfig
-from freshet_serving.processor.watching import MODES, ON
 from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
 from freshet_serving.serving.http.origin_checks import is_loopback
 from freshet_serving.serving.ports import SERVER
@@ -179,7 +178,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
         default=ON,
         metadata=option(
             "Hold suspicious deltas; strict scores more rows; a model's section takes precedence",
-            one_of(*MODES),
+            one_of(*GUARD_MODES),
             heading=REPOSITORY,
         ),
     )

@@ -29,9 +29,10 @@ from rich.console import Console
 
 from freshet_serving.models.bench import bench_delta, write_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.generation import OFF, ON
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.watching.delta_guard import OFF, ON, DeltaBounds
+from freshet_serving.processor.watching.delta_guard import DeltaBounds
 from loadtest.bench.guard_streams import STREAMS, train_stream
 from loadtest.bench.guard_trial import HELD, NOT_TRIED, ROLLED_BACK, try_stream
 from loadtest.load.sides import Ratio, ratio

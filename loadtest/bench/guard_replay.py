@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.data.source import Batch
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.generation import HELD
 from freshet_serving.processor.package.delta import Delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
@@ -24,7 +25,6 @@ from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
-from freshet_serving.processor.watching.stats import HELD
 from loadtest.bench.guard_streams import MODEL, KeptStream
 
 REQUEST_ROWS = 8

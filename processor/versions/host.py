@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
-from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.generation import DIVERGED, ON, WAITING, Generation
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import PeriodicThread, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
@@ -49,9 +49,6 @@ from freshet_serving.processor.versions.version_decisions import (
 )
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
 from freshet_serving.processor.watching import (
-    DIVERGED,
-    ON,
-    WAITING,
     DeltaBounds,
     GroupStats,
     LabelSums,

@@ -45,7 +45,7 @@ from pathlib import Path
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
-from freshet_serving.processor.generation import Generation, Position
+from freshet_serving.processor.generation import CURRENT, DIVERGED, HELD, WAITING, Generation, Position
 from freshet_serving.processor.package import SUFFIX, Delta, DeltaRun
 from freshet_serving.processor.repository import (
     HOLD,
@@ -80,15 +80,11 @@ from freshet_serving.processor.versions.pre_deploy_check import (
 )
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
 from freshet_serving.processor.watching import (
-    CURRENT,
     DAMAGED,
-    DIVERGED,
     GAP,
     GATE,
-    HELD,
     REFUSED,
     UNREADABLE,
-    WAITING,
     ChainStatus,
     DeltaEntry,
 )

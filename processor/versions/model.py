@@ -35,7 +35,7 @@ from freshet_serving.processor.errors import (
     NotReady,
     SigningKeyRequired,
 )
-from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.generation import DIVERGED, OFF, Generation
 from freshet_serving.processor.package import Delta, DeltaBytes, parse_delta, read_delta_file
 from freshet_serving.processor.repository import (
     MAX_REASON,
@@ -79,7 +79,7 @@ from freshet_serving.processor.versions.served_version import TORN, ServedVersio
 from freshet_serving.processor.versions.timeline import timeline
 from freshet_serving.processor.versions.version_decisions import VersionDecisions, check_exists
 from freshet_serving.processor.versions.version_gate import VersionGate, VersionHeld
-from freshet_serving.processor.watching import DIVERGED, OFF, AutoRollback, ChainStatus, LabelSums, Sketch
+from freshet_serving.processor.watching import AutoRollback, ChainStatus, LabelSums, Sketch
 
 log = logging.getLogger("freshet.model")
 

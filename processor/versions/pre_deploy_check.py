@@ -33,17 +33,16 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict, shortage
+from freshet_serving.processor.generation import OFF, STRICT
 from freshet_serving.processor.package import Delta
 from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
 from freshet_serving.processor.watching import (
     IN_LINE,
     OF_SCORES,
-    OFF,
     OUT_OF_LINE,
     REPLAYED,
     SHORT_S,
-    STRICT,
     UNJUDGED,
     DeltaBounds,
     DeltaEntry,

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.repository import MAX_REASON
 from freshet_serving.processor.standby_thread import StandbyThread
@@ -26,7 +27,6 @@ from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
 from freshet_serving.processor.watching import (
-    OFF,
     AutoRollback,
     Sketch,
     Trend,

@@ -34,6 +34,7 @@ from typing import Protocol
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import Conflict, shortage
+from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.versions.kept_file import KeptFiles
 from freshet_serving.processor.versions.kept_requests import parse_requests
@@ -42,7 +43,6 @@ from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.watching import (
     IN_LINE,
     LONG_S,
-    OFF,
     UNJUDGED,
     GateVerdict,
     Histogram,

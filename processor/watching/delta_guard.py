@@ -56,10 +56,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.generation import GUARD_MODES, ON
 from freshet_serving.processor.watching.delta_figures import EVIDENCE, LEAST_ROWS, PLACES, SIGNED, Figure
 from freshet_serving.processor.watching.verdicts import CanaryBounds, Verdict
 
-MODES = OFF, ON, STRICT = "off", "on", "strict"
 HALF_LIFE = 700
 MOST_NONFINITE = 0.01
 """Largest share of non-finite served scores: a request may provoke one, so a few are not the delta's fault."""
@@ -112,7 +112,7 @@ class DeltaBounds:
     """Bounds on what a delta may do to a model. The floors are of figures of processor.watching.delta_figures.
 
     Attributes:
-        mode: One of MODES; strict scores every recorded row.
+        mode: One of GUARD_MODES; strict scores every recorded row.
         bias: Floor of bias.
         spread: Floor of spread.
         disorder: Floor of disorder.
@@ -177,8 +177,8 @@ class DeltaBounds:
             if key not in known:
                 raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(known)}")
             if key == "mode":
-                if value not in MODES:
-                    raise BadInput(f"{where}.mode: expected one of {', '.join(MODES)}, got {str(value)[:40]!r}")
+                if value not in GUARD_MODES:
+                    raise BadInput(f"{where}.mode: expected one of {', '.join(GUARD_MODES)}, got {str(value)[:40]!r}")
                 read[key] = value
                 continue
             whole = known[key] == "int"

@@ -16,8 +16,6 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching.sketch import Scores, Sketch
 
-CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
-"""States of a version relative to its change log (processor.versions.log_applier)."""
 OBSTACLES = REFUSED, GAP, UNREADABLE, GATE, DAMAGED = "refused", "gap", "unreadable", "held", "damaged"
 """Reasons why existing deltas are not served.
 

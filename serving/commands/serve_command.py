@@ -14,9 +14,9 @@ from rich.markup import escape
 from freshet_serving.processor.clock import process_start_s
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extras import DISTRIBUTION
+from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.options import default_of
 from freshet_serving.processor.repository import open_repository
-from freshet_serving.processor.watching import OFF
 from freshet_serving.serving.commands.folded_help import FoldedHelp, HelpAllOption
 from freshet_serving.serving.serve_config import KINDS, OPTIONS, load_config, parsed, split_names
 from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog

@@ -10,7 +10,6 @@ import re
 from typing import Any
 
 from freshet_serving.processor.errors import nearest
-from freshet_serving.serving.codecs.validation import expected
 
 COMMAND = re.compile(r"No such command '(.*?)'")
 
@@ -26,6 +25,8 @@ def usage_line(error: Any) -> str:
         name = _name(parameter)
         problems = getattr(error.__cause__, "errors", None)
         if problems is not None:
+            from freshet_serving.serving.codecs.validation import expected
+
             return f"{name}: {expected(problems()[0])}"
         if not error.message:
             return f"{name}: expected by {command}, got nothing; see {command} --help"

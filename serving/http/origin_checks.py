@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from freshet_serving.serving.codecs.wire import Headers
+if TYPE_CHECKING:
+    # Loads kernels, which the command's help can do without.
+    from freshet_serving.serving.codecs.wire import Headers
 
 OWN_SITES = (b"none", b"same-origin")
 DECIDING = frozenset((b"host", b"origin", b"sec-fetch-site", b"authorization"))

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from freshet_serving.processor.watching import CHAIN_STATES, OBSTACLES, PHASES, ROW_BOUNDS, TIME_BOUNDS_S, VersionStats
+from freshet_serving.processor.generation import CHAIN_STATES
+from freshet_serving.processor.watching import OBSTACLES, PHASES, ROW_BOUNDS, TIME_BOUNDS_S, VersionStats
 
 LABELS = ("model", "version")
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import open_repository
-from freshet_serving.processor.watching import OFF
 from loadtest.bench.foreign_models.built import SPLITS, Arrays, BuiltModel, read_built
 from loadtest.bench.foreign_models.row_copy import check_rows, publish_copies
 

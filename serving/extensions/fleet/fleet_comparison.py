@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, printable
-from freshet_serving.processor.watching import CHAIN_STATES, DIVERGED, WAITING
+from freshet_serving.processor.generation import CHAIN_STATES, DIVERGED, WAITING
 from freshet_serving.serving.extensions.fleet.fleet_trainers import TrainerStatus, newest_trainers, read_trainer
 
 MAX_MODELS, MAX_TEXT = 10_000, 200

@@ -91,7 +91,7 @@ def test_free_lengths_score_as_in_keras(imported):
     random = np.random.default_rng(0)
     with started(repository) as processor:
         # TensorFlow refuses loops over no events, and no events have neither a last place nor a highest row.
-        for length in ((0,) if name in ("attention", "heads") else ()) + (1, 7, 50, 300):
+        for length in ((0,) if name in ("attention", "heads") else ()) + (1, 7, 100):
             item, past = random.integers(1, ITEMS, 5), random.integers(1, ITEMS, (5, length))
             past[1, length // 2 + 1 :] = 0
             got = asked(processor, name, item, past)

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving.processor.watching.delta_guard import OFF, ON
+from freshet_serving.processor.generation import OFF, ON
 from loadtest.bench import bench_guard
 from loadtest.bench.bench_guard import page
 

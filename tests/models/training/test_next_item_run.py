@@ -34,6 +34,7 @@ class Killed(Exception):
     """Raised in place of a step."""
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("steps", [9, *(pytest.param(steps, marks=pytest.mark.long) for steps in (3, 13))])
 def test_killed_run_continues_to_the_same_weights(steps, tmp_path, monkeypatch):
     write_log(tmp_path / "log.csv")

@@ -23,7 +23,7 @@ ARCHS = (pytest.param("din", marks=LONG), "stca", pytest.param("sasrec", marks=L
 
 @pytest.fixture(scope="module", params=ARCHS)
 def served(request, tmp_path_factory):
-    """Return a trainer, and a processor that serves what it has learned."""
+    """Return a trainer, a processor that serves what it has learned, whether events have times, and the repository."""
     arch, folder = request.param, tmp_path_factory.mktemp(request.param)
     options = {} if arch == "din" else {"units": 8, "layers": 2}
     trainer = make_trainer(arch, LENGTH, arch == "hstu", **options)
@@ -31,7 +31,7 @@ def served(request, tmp_path_factory):
     publish(trainer, folder / "r", buckets=(1, ROWS))
     with Processor.initialize(ProcessorConfig(str(folder / "r"), sessions=1)) as processor:
         always_short(processor)
-        yield trainer, processor, arch == "hstu"
+        yield trainer, processor, arch == "hstu", folder / "r"
 
 
 def always_short(processor):
@@ -47,7 +47,7 @@ def scores(processor, columns):
 
 
 def test_scores_equal_trained_ones_at_every_length(served):
-    trainer, processor, timed = served
+    trainer, processor, timed, _ = served
     columns = make_batch(ROWS, EVENTS, seed=7, items=40, timed=timed).columns
     for request in range(ROWS):
         asked = of_request(columns, ROWS, request)
@@ -55,7 +55,7 @@ def test_scores_equal_trained_ones_at_every_length(served):
 
 
 def test_scores_of_short_and_longest_parts_differ_by_rounding(served):
-    _, processor, timed = served
+    _, processor, timed, _ = served
     graphs = processor.predictor.replica("m").graphs
     columns = make_batch(ROWS, (0, 1, 7, SHORT - 1, SHORT), seed=8, timed=timed).columns
     for request in range(5):
@@ -69,9 +69,8 @@ def test_scores_of_short_and_longest_parts_differ_by_rounding(served):
         np.testing.assert_allclose(short, longest, atol=1e-6)
 
 
-def test_device_stages_run_the_shortest_parts_that_fit(served, tmp_path, monkeypatch):
-    trainer, _, timed = served
-    publish(trainer, tmp_path / "r", buckets=(1, ROWS))
+def test_device_stages_run_the_shortest_parts_that_fit(served, monkeypatch):
+    trainer, _, timed, repository = served
     ran, run = [], Runner.run_filled_user
 
     def noting(runner, batch, user, *given):
@@ -79,7 +78,7 @@ def test_device_stages_run_the_shortest_parts_that_fit(served, tmp_path, monkeyp
         return run(runner, batch, user, *given)
 
     monkeypatch.setattr(Runner, "run_filled_user", noting)
-    with Processor.initialize(ProcessorConfig(str(tmp_path / "r"), sessions=1, device_stages=1)) as processor:
+    with Processor.initialize(ProcessorConfig(str(repository), sessions=1, device_stages=1)) as processor:
         always_short(processor)
         for events in (0, SHORT, SHORT + 1, LENGTH):
             asked = of_request(make_batch(ROWS, (events,), seed=events, timed=timed).columns, ROWS)
@@ -90,7 +89,7 @@ def test_device_stages_run_the_shortest_parts_that_fit(served, tmp_path, monkeyp
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.integers(0, LENGTH), others=st.lists(st.integers(0, 29), min_size=ROWS - 1, max_size=ROWS - 1))
 def test_other_rows_of_a_shape_change_no_bit(served, events, others):
-    _, processor, timed = served
+    _, processor, timed, _ = served
     asked = of_request(make_batch(ROWS, (events,), seed=9, timed=timed).columns, ROWS)
     before = scores(processor, asked)
     asked["item"] = np.array([*asked["item"][:1], *others])

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ from freshet_serving.processor.versions.control import (
 )
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 2.0
+FLIPS = 2_000
 
 
 def entry_of(publish_seq):
@@ -172,10 +171,10 @@ def test_pinned_entry_survives_flips_between_any_steps_of_the_pin(before, after,
     assert control.publish_seq == publish_seq + ENTRIES - 1
 
 
-def read(control, process, reader, seconds):
-    """Pins and reads until the time is up; returns how often, and the first entry that was not its flip's."""
-    pins, end_s, reads = Pins(control, process), time.monotonic() + seconds, 0
-    while time.monotonic() < end_s:
+def read(control, process, reader, flips):
+    """Pins and reads until there were so many flips; returns how often, and the first entry that was not its flip's."""
+    pins, reads = Pins(control, process), 0
+    while reads == 0 or control.publish_seq < flips:
         for _ in range(100):
             publish_seq = pins.pin(reader)
             first, second = control.entry(publish_seq), control.entry(publish_seq)
@@ -195,7 +194,7 @@ from tests.processor.versions.test_control import read
 fd, nbytes, process = map(int, sys.argv[1:4])
 words = attach(np.frombuffer(mmap.mmap(fd, nbytes), np.uint8), 0, "<i8", [nbytes // 8])
 print("up", flush=True)
-print(*read(ControlWords(words), process, 0, float(sys.argv[4])), flush=True)
+print(*read(ControlWords(words), process, 0, int(sys.argv[4])), flush=True)
 """
 
 
@@ -208,17 +207,17 @@ def test_concurrent_readers_see_whole_entries_during_flips():
     children = []
     try:
         for process in (1, 2):
-            command = [sys.executable, "-c", CHILD, str(mapping.fd), str(nbytes), str(process), str(SECONDS)]
+            command = [sys.executable, "-c", CHILD, str(mapping.fd), str(nbytes), str(process), str(FLIPS)]
             children.append(
                 subprocess.Popen(command, cwd=ROOT, pass_fds=(mapping.fd,), stdout=subprocess.PIPE, text=True)
             )
         for child in children:
             assert child.stdout.readline() == "up\n"
         found = []
-        threads = [threading.Thread(target=lambda n=n: found.append(read(control, 0, n, SECONDS))) for n in range(2)]
+        threads = [threading.Thread(target=lambda n=n: found.append(read(control, 0, n, FLIPS))) for n in range(2)]
         for thread in threads:
             thread.start()
-        while any(thread.is_alive() for thread in threads):
+        while control.publish_seq < FLIPS:
             for _ in range(100):
                 if control.has_room(1):
                     publish(control)
@@ -232,8 +231,7 @@ def test_concurrent_readers_see_whole_entries_during_flips():
             child.kill()
             child.wait()
     assert not [problem for _, problem in found if problem]
-    assert all(reads > 100 for reads, _ in found), found
-    assert control.publish_seq > ENTRIES
+    assert all(reads >= 100 for reads, _ in found), found
     assert control.oldest_pin() == IDLE
 
 

@@ -1,8 +1,8 @@
 """`python -m tests.serving.workers.reading FD`: a process that reads one version as fast as it can, over a channel.
 
-It acts on open, frame, forget and end as a worker does, on a thread of its own, while three readers pin, gather every
-user's row and compare: all of one content, and that of the generation which the state names. At the end it says how
-many batches it has read, of how many generations, and the first that was not whole.
+It acts on open, frame, forget, meet and end as a worker does, on a thread of its own, while three readers pin, gather
+every user's row and compare: all of one content, and that of the generation which the state names. At the end it says
+of how many generations it has read batches, and the first that was not whole.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 
 import numpy as np
 
@@ -69,6 +70,11 @@ def main() -> None:
             elif message["op"] == "start":
                 for thread in reading.threads:
                     thread.start()
+            elif message["op"] == "meet":
+                # Each reader may be in a batch that it began before.
+                met = reading.batches + READERS + 1
+                while reading.batches < met and not reading.problems:
+                    time.sleep(0.001)
             elif message["op"] == "forget":
                 assert reading.receiver is not None
                 reading.receiver.replica.forget(message["frame"])
@@ -78,9 +84,7 @@ def main() -> None:
     reading.stop.set()
     for thread in reading.threads:
         thread.join()
-    channel.send(
-        {"batches": reading.batches, "generations": len(reading.generations), "problems": reading.problems[:1]}
-    )
+    channel.send({"generations": len(reading.generations), "problems": reading.problems[:1]})
 
 
 if __name__ == "__main__":

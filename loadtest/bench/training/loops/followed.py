@@ -21,9 +21,9 @@ from freshet_serving.compiler.imports.importing import import_model
 from freshet_serving.compiler.imports.samples_required import SamplesRequired
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import open_repository
-from freshet_serving.processor.watching import OFF
 from loadtest.bench.foreign_models.trial import columns, key_of
 from loadtest.bench.training.loops.side import read_requests
 
