@@ -10,8 +10,10 @@ import pytest
 from hypothesis import settings
 
 from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
-from tests.support.extensions import without_extensions  # noqa: F401
+from tests.support.extensions import without_extensions
 from tests.support.shared_steps import share_step_functions
+
+__all__ = ["without_extensions"]
 
 # A busy machine is slow now and then: no example fails for that. `.ci/run` chooses the profile "ci" in place of it.
 settings.register_profile("patient", deadline=None)

@@ -1,21 +1,53 @@
-"""Leave extensions out, in the process of a test."""
+"""Switches extensions off in this process, as FRESHET_EXTENSIONS does when a process starts, and installs toys."""
+
+from __future__ import annotations
+
+import pkgutil
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from freshet_serving.processor.ports import ENGINE, ONLY
+from freshet_serving.processor import extensions as of_engine
+from freshet_serving.processor.ports import ENGINE, NONE, ONLY
+from freshet_serving.serving import extensions as of_server
 from freshet_serving.serving.ports import SERVER
 
 
+def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Leave out extensions of the engine and of the server by their names; all others stay."""
+    folders = {m.name for package in (of_engine, of_server) for m in pkgutil.iter_modules(package.__path__) if m.ispkg}
+    monkeypatch.setenv(ONLY, ",".join(sorted(folders - set(names))) or NONE)
+    for known in (ENGINE, SERVER):
+        monkeypatch.setattr(known, "_known", None)
+
+
+@contextmanager
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, toy: str) -> Iterator[None]:
+    """Install a toy beside the extensions of the engine for the time of a test: its folder and no other file.
+
+    Args:
+        monkeypatch: Takes it away when the test ends.
+        folder: An empty folder to copy it to.
+        toy: Name of a folder of tests/extensions.
+    """
+    shutil.copytree(
+        Path(__file__).parents[1] / "extensions" / toy,
+        folder / "installed" / toy,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    monkeypatch.setattr(of_engine, "__path__", [*of_engine.__path__, str(folder / "installed")])
+    monkeypatch.setattr(ENGINE, "_known", None)
+    yield
+    name = f"{of_engine.__name__}.{toy}"
+    for module in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+        del sys.modules[module]
+
+
 @pytest.fixture
-def without_extensions(monkeypatch):
-    """Leaves out the extensions of these names, as FRESHET_EXTENSIONS does."""
-
-    def leave_out(*names):
-        used = {registry: dict(registry.all()) for registry in (ENGINE, SERVER)}
-        for registry, known in used.items():
-            kept = {name: extension for name, extension in known.items() if name not in names}
-            monkeypatch.setattr(registry, "_known", kept)
-        every = sorted({name for known in used.values() for name in known} - set(names))
-        monkeypatch.setenv(ONLY, ",".join(every) or "none")
-
-    return leave_out
+def without_extensions(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that leaves out extensions, by their names, until the test ends."""
+    return lambda *names: without(monkeypatch, *names)
