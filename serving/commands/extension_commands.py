@@ -32,7 +32,7 @@ PLACES = {
     "tables": Place("remote_rows", after="bench"),
     "recordings": Place("recorder", after="tables"),
 }
-"""Commands of Freshet's own extensions; --help lists those of others last."""
+"""Commands of Freshet's own extensions, each below what it is listed after; --help lists those of others last."""
 
 
 class ExtensibleGroup(typer.core.TyperGroup):
@@ -51,11 +51,13 @@ class ExtensibleGroup(typer.core.TyperGroup):
         offered = _offered()
         if taken := sorted(offered.keys() & commands.keys()):
             raise BadInput(f"an extension offers the command {taken[0]!r}, which is the core's: remove the extension")
-        ordered = {}
-        for name, command in commands.items():
-            ordered[name] = command
-            ordered |= {other: offered.pop(other) for other in _after(name) if other in offered}
-        super().__init__(commands=ordered | offered, **options)
+        names = list(commands)
+        # In the order of PLACES: one may be listed after another.
+        for name in [name for name in dict.fromkeys((*PLACES, *offered)) if name in offered]:
+            after = PLACES[name].after if name in PLACES else names[-1]
+            names.insert(names.index(after) + 1 if after in names else len(names), name)
+        every = {**commands, **offered}
+        super().__init__(commands={name: every[name] for name in names}, **options)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a subcommand, or None.
@@ -72,11 +74,6 @@ class ExtensibleGroup(typer.core.TyperGroup):
         if command is None and cmd_name in PLACES and not ctx.resilient_parsing:
             raise missing(f"command {cmd_name!r}", PLACES[cmd_name].extension)
         return command
-
-
-def _after(name: str) -> list[str]:
-    """Return the extensions' commands whose place is after a command of the core."""
-    return [other for other, place in PLACES.items() if place.after == name]
 
 
 def _offered() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.ports import missing
-from freshet_serving.processor.repository import Repository
+from freshet_serving.processor.repository import FILE_SUFFIXES, Repository
 from freshet_serving.processor.versions.failed_versions import FailureMessage
 from freshet_serving.processor.versions.routes import END, VersionStatus
 
@@ -56,7 +56,7 @@ class RefusedSources:
         try:
             repository = Repository(self._folder)
             sources = {
-                (model, version): path.name
+                (model, version): path
                 for model in repository.models()
                 if not self._wanted or model in self._wanted
                 for version, path in repository.sources(model).items()
@@ -64,14 +64,15 @@ class RefusedSources:
         except (OSError, FreshetError):
             # The processor's own poll reports a repository that cannot be read.
             return []
-        new = {key: name for key, name in sources.items() if key not in self._told}
+        new = {key: path for key, path in sources.items() if key not in self._told}
         self._told = set(sources)
-        return [self._refuse(*key, name) for key, name in sorted(new.items())]
+        return [self._refuse(*key, path) for key, path in sorted(new.items())]
 
     def close(self) -> None:
         """Do nothing: nothing runs."""
 
-    def _refuse(self, model: str, version: int, name: str) -> FailureMessage:
-        why = str(missing(f"importing {name[:64]!r}", "auto_import"))
+    def _refuse(self, model: str, version: int, path: Path) -> FailureMessage:
+        source = repr(path.name[:64]) if path.suffix in FILE_SUFFIXES else "a SavedModel"
+        why = str(missing(f"importing {source}", "auto_import"))
         self._host.tell(model, VersionStatus(version, END, why))
         return FailureMessage(f"{model} version {version} refused: {why}")

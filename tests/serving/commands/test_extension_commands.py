@@ -5,8 +5,9 @@ import typer
 from typer.testing import CliRunner
 
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.commands import extension_commands
 from freshet_serving.serving.commands.cli import app
-from freshet_serving.serving.commands.extension_commands import PLACES
+from freshet_serving.serving.commands.extension_commands import PLACES, Place
 from freshet_serving.serving.ports import SERVER, ServerExtension
 
 
@@ -48,6 +49,12 @@ def test_new_extension_adds_a_command_at_the_end(toy):
     toy("sift", sift)
     assert names()[-1] == "sift"
     assert CliRunner().invoke(app, ["sift"]).output == "sifted\n"
+
+
+def test_command_may_be_listed_after_one_of_an_extension(toy, monkeypatch):
+    monkeypatch.setattr(extension_commands, "PLACES", {**PLACES, "sift": Place("toy", after="fleet")})
+    toy("sift", lambda: None)
+    assert names()[names().index("sift") - 1] == "fleet"
 
 
 def test_extension_adds_a_group_of_commands(toy):

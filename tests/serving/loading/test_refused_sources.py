@@ -35,7 +35,8 @@ def test_source_is_refused_once_by_the_name_of_the_extension(root):
     lines = bench.poll()
     assert [line.partition(": ")[0] for line in lines] == ["graph version 1 refused", "tf version 1 refused"]
     assert all("needs the extension 'auto_import': " in line for line in lines)
-    assert bench.told["tf", 1].startswith("importing '1' needs the extension 'auto_import'")
+    assert bench.told["tf", 1].startswith("importing a SavedModel needs the extension 'auto_import': ")
+    assert bench.told["graph", 1].startswith("importing 'model.onnx' needs the extension 'auto_import': ")
     assert bench.poll() == []
     (root / "tf" / "2").mkdir()
     (root / "tf" / "2" / "saved_model.pb").touch()

@@ -136,11 +136,13 @@ def test_import_inherits_no_secrets(run, monkeypatch):
         monkeypatch.setenv(name, "secret-value")
     monkeypatch.setenv("TF_API_KEY", "secret-value")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("FRESHET_EXTENSIONS", "auto_import")
     program = (
         "import os, sys\n"
         "got = dict(os.environ)\n"
         "wrong = [n for n, v in got.items() if 'secret-value' in v]\n"
         "right = got['OMP_NUM_THREADS'] == '3' and 'freshet-import-' in got['TMPDIR'] and got['PATH']\n"
+        "right = right and got['FRESHET_EXTENSIONS'] == 'auto_import'\n"
         "sys.exit(0 if right and not wrong else f'freshet: {wrong} {right}')"
     )
     assert outcome(run(program)) == ""
