@@ -9,9 +9,9 @@ watching    statistics of batches and scores, and verdicts on deltas and canarie
 running     runs a version's dense graph: what fills its inputs, in which buckets, on which executables
 backends    dense graphs on libraries, one module per library
 features    the sparse graph: from a request's named inputs to the dense graph's input
-tables      embedding tables: rows in memory, on disk, in a row store
+tables      embedding tables: rows in memory and on disk
 kernels     Numba kernels
-repository  versions, change logs and signatures, in folders and object stores
+repository  versions, change logs and signatures
 package     the on-disk format; numpy alone
 redis_client     what every reader of a Redis server shares
 capi        the command that builds DeepRec Processor's C interface

@@ -19,5 +19,5 @@ def _processor() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return decode, encode
 
 
-REQUIRES = ()
+REQUIRES = ("deeprec",)
 EXTENSION = ServerExtension(dialects={"processor": _processor})

@@ -24,5 +24,5 @@ def _families(repository: Any) -> Iterable[Metric]:
     return mirror_families(repository)
 
 
-REQUIRES = ()
+REQUIRES = ("object_stores",)
 EXTENSION = ServerExtension(repository_metrics={"mirror": _families})

@@ -31,5 +31,5 @@ def _families(stats: Sequence[ModelStats]) -> Iterable[Metric]:
     return remote_families(stats)
 
 
-REQUIRES = ()
+REQUIRES = ("remote_rows",)
 EXTENSION = ServerExtension(commands={"tables": _tables}, metrics={"remote_rows": _families})
