@@ -1,6 +1,6 @@
 """Observe the requests that a process answers: the seam of shadows, canary trials, and what records requests.
 
-Extensions offer observers (processor.ports.Extension.observers); a server adds its own (Predictor.observe).
+Extensions offer observers (processor.ports.Extension.observers); a server adds its own (Observers.add).
 
 Invariants
 - An observer sees a request when it has been bound and before it is queued, in the caller's thread. It must neither
@@ -8,13 +8,14 @@ Invariants
 - An observer is given whole replies, row by row those of the inputs, before rows of unknown keys are dropped. Requests
   for no candidates, and for the best items, are not seen.
 - `watching` is replaced as a whole, whenever routes change; a request reads it once. An observer that has nothing to
-  watch is not in it, and so costs a request nothing.
+  watch is not in it, and so costs a request nothing. The lock orders who replaces it.
 - What observers have counted is read at any time, from any thread: nested objects and lists of numbers, which add up
   over the processes of a server.
 """
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -76,19 +77,23 @@ class Observers:
         self.offered: Mapping[str, Observer] = {
             name: create(groups, clock) for name, create in ENGINE.offers("observers").items()
         }
+        self._lock = threading.Lock()
         self._added: tuple[Observer, ...] = ()
         self._following: tuple[Observer, ...] = ()
         self.watching: tuple[Observer, ...] = ()
 
     def add(self, observer: Observer) -> None:
         """Add an observer of all requests from now on; whoever adds it closes it."""
-        self._added = (*self._added, observer)
-        self.watching = (*self._added, *self._following)
+        with self._lock:
+            self._added = (*self._added, observer)
+            self.watching = (*self._added, *self._following)
 
     def follow(self, routes: Mapping[str, Routes[Replica]]) -> None:
         """Hand new routes to what the extensions offer; called whenever they change, by one thread at a time."""
-        self._following = tuple([observer for observer in self.offered.values() if observer.follow(routes)])
-        self.watching = (*self._added, *self._following)
+        following = tuple([observer for observer in self.offered.values() if observer.follow(routes)])
+        with self._lock:
+            self._following = following
+            self.watching = (*self._added, *self._following)
 
     def counters(self) -> dict[str, int]:
         """Return the counters of all observers."""
