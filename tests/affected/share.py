@@ -54,14 +54,14 @@ def shares(repository: Repository, commits: int, every: int, tell: Callable[[str
         yield CommitShare(commit[:8], share, floors)
 
 
-def page(found: list[CommitShare], commits: int, every: int) -> str:
+def page(measured: list[CommitShare], commits: int, every: int) -> str:
     """Return the report as Markdown; the arguments are those of shares()."""
     rows = []
     for floor in ("", *PRODUCT):
-        values = [share.share for share in found if not floor or floor in share.floors]
+        values = [share.share for share in measured if not floor or floor in share.floors]
         if len(values) > 1:
             quartiles = " | ".join(f"{100 * value:.0f} %" for value in statistics.quantiles(values, n=4))
             rows.append(
                 f"| {f'in {floor}/' if floor else 'all'} | {len(values)} | {quartiles} | {AIMS.get(floor, '')} |"
             )
-    return HEAD.format(number=len(found), commits=commits, every=every) + "\n".join(rows) + "\n"
+    return HEAD.format(number=len(measured), commits=commits, every=every) + "\n".join(rows) + "\n"
