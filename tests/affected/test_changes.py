@@ -71,7 +71,8 @@ def test_shares_are_told_by_floor():
         CommitShare("b", 0.3, frozenset({"processor", "serving"})),
         CommitShare("c", 0.2, frozenset({"processor"})),
     ]
-    text = page(measured, 6, 2)
+    text = page(measured, 6, 2, (9, 10))
     assert "3 of the last 6 commits" in text
     assert "| all | 3 | 10 % | 20 % | 30 % | 18 % |\n| in processor/ | 3 | 10 % | 20 % | 30 % | 40 % |\n" in text
     assert "in serving/" not in text
+    assert "For 9 of the 10 mutants" in text
