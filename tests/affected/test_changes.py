@@ -25,7 +25,7 @@ def clone(tmp_path):
         processor__a_py='"""A."""\ndef one(): return 1\ndef two(): return 2\n',
         tests__a__test_one_py="from freshet_serving.processor.a import one\none()\n",
         tests__a__test_two_py="from freshet_serving.processor.a import two\ntwo()\n",
-        docs__page_md="x",
+        notes__page_md="x",
     )
     return Repository(tmp_path), commit
 
@@ -42,9 +42,9 @@ def test_only_definitions_that_do_something_else_have_changed(clone):
 def test_working_tree_counts_files_that_git_does_not_know(clone):
     repository, _ = clone
     (repository.root / "tests/a/test_new.py").write_text("def test_one(): ...\n")
-    (repository.root / "docs/page.md").write_text("y")
+    (repository.root / "notes/page.md").write_text("y")
     changed = repository.changed("HEAD")
-    assert changed == {"tests/a/test_new.py", "tests/a/test_new.py::test_one", "docs/page.md"}
+    assert changed == {"tests/a/test_new.py", "tests/a/test_new.py::test_one", "notes/page.md"}
     assert repository.working_tree().affected(changed) == ["tests/a/test_new.py"]
 
 
@@ -57,11 +57,11 @@ def test_removed_definition_affects_those_that_still_name_it(clone):
 
 def test_base_on_main_is_the_commit_before(clone):
     repository, commit = clone
-    commit(docs__page_md="y")
+    commit(notes__page_md="y")
     assert repository.base() == "HEAD~1"
     before = repository.git("rev-parse", "HEAD").strip()
     repository.git("checkout", "-qb", "work")
-    commit(docs__page_md="z")
+    commit(notes__page_md="z")
     assert repository.base() == before
 
 
