@@ -23,10 +23,11 @@ def main() -> None:
     arguments = parser.parse_args()
     repository = Repository(ROOT)
     if arguments.share:
-        told = shares(
+        measured = shares(
             repository, arguments.share, arguments.every, lambda line: print(line, file=sys.stderr, flush=True)
         )
-        print(page(list(told), arguments.share, arguments.every), end="")
+        lines, number = missed(ROOT, repository.working_tree())
+        print(page(list(measured), arguments.share, arguments.every, (number - len(lines), number)), end="")
         return
     if arguments.mutants:
         lines, number = missed(ROOT, repository.working_tree())

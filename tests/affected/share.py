@@ -23,6 +23,12 @@ each counted in the tree of its commit. A commit counts for each floor that it c
 |---|--:|--:|--:|--:|--:|
 """
 
+MUTANTS = """
+Does it leave out what would notice? For {} of the {} mutants that [mutants.json](mutants.json) has as killed, the test
+that failed first is affected by a change of the mutated definition (`python -m tests.affected --mutants`). Most of
+these tests are the module's own, so this says little of tests further away.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class CommitShare:
@@ -54,14 +60,27 @@ def shares(repository: Repository, commits: int, every: int, tell: Callable[[str
         yield CommitShare(commit[:8], share, floors)
 
 
-def page(found: list[CommitShare], commits: int, every: int) -> str:
-    """Return the report as Markdown; the arguments are those of shares()."""
+def page(measured: list[CommitShare], commits: int, every: int, mutants: tuple[int, int]) -> str:
+    """
+    Return the report as Markdown.
+
+    Args:
+        measured: what shares() has told of these commits.
+        commits: how many commits were asked for.
+        every: which of them were measured.
+        mutants: stored mutants whose killer is affected, and how many there are.
+    """
     rows = []
     for floor in ("", *PRODUCT):
-        values = [share.share for share in found if not floor or floor in share.floors]
+        values = [share.share for share in measured if not floor or floor in share.floors]
         if len(values) > 1:
             quartiles = " | ".join(f"{100 * value:.0f} %" for value in statistics.quantiles(values, n=4))
             rows.append(
                 f"| {f'in {floor}/' if floor else 'all'} | {len(values)} | {quartiles} | {AIMS.get(floor, '')} |"
             )
-    return HEAD.format(number=len(found), commits=commits, every=every) + "\n".join(rows) + "\n"
+    return (
+        HEAD.format(number=len(measured), commits=commits, every=every)
+        + "\n".join(rows)
+        + "\n"
+        + MUTANTS.format(*mutants)
+    )
