@@ -19,5 +19,5 @@ def _families(stats: Sequence[Any]) -> Iterable[Any]:
     return feature_families(stats)
 
 
-REQUIRES = ()
+REQUIRES = ("online_features",)
 EXTENSION = ServerExtension(metrics={"online_features": _families})

@@ -19,5 +19,5 @@ def _shadow_families(host: Any) -> Iterator[Any]:
     return shadow_families(host)
 
 
-REQUIRES = ()
+REQUIRES = ("trials",)
 EXTENSION = ServerExtension(families={"shadow": _shadow_families})
