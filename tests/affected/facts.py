@@ -6,8 +6,8 @@ run and does not count. What a child process will import is read from strings: a
 source of a `python -c`.
 
 Rejected: whole files in place of parts. A helper or a constant of a file then stands for all that the file imports, and
-a change in the engine affects three quarters of the tests (loadtest/results/affected.md). Recording what is imported
-while tests run: it has to run them all before it can leave any out, and misses what a failed test did not reach.
+most changes of the engine affect three quarters of the tests. Recording what is imported while tests run: it has to run
+them all before it can leave any out, and misses what a failed test did not reach.
 """
 
 from __future__ import annotations
