@@ -42,7 +42,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What opens addresses of one scheme.
+    """Functions that open addresses of one scheme.
 
     Attributes:
         repository: Opens a repository (processor.repository) from its address, the folder for local copies ("" for the
@@ -93,7 +93,7 @@ class InputStores:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What an extension offers the engine.
+    """The parts that an extension offers the engine.
 
     Attributes:
         sections: Sections of the manifest by their keys, from a call.

@@ -42,7 +42,7 @@ class Importer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerExtension:
-    """What an extension offers the server and the `freshet` command.
+    """The parts that an extension offers the server and the `freshet` command.
 
     Attributes:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without

@@ -1,4 +1,4 @@
-"""What a training run comes to."""
+"""Summarise a training run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks up, outside of the process, the inputs that a request leaves out, before it is bound to a plan.
+"""Look up, outside of the process, the inputs that a request leaves out, before it is bound to a plan.
 
 Invariants
 - A replica has at most one lookup, made when it is opened: a request asks for no extension.

@@ -1,4 +1,4 @@
-"""How requests for the best items of a table are answered: ids and scores, instead of the model's own outputs."""
+"""Answers to requests for the best items of a table: ids and scores, instead of the model's own outputs."""
 
 from __future__ import annotations
 

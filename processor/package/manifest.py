@@ -184,7 +184,7 @@ class Manifest:
 
     @property
     def filled(self) -> dict[str, InputFiller]:
-        """What sections of extensions fill, by input."""
+        """The inputs that sections of extensions fill, and by what."""
         return filled_by(self.sections)
 
     @property

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.bound_request import BoundRequest
-from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import NAME, Manifest
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.tables.row_store import row_store_schemes
-from freshet_serving.processor.tables.table import ServedTable
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.bound_request import BoundRequest
+    from freshet_serving.processor.features.plan import SparsePlan
+    from freshet_serving.processor.tables.table import ServedTable
 
 REMOTE_ROWS = "remote_rows"
 POLICIES = ("default", "fail")

@@ -20,7 +20,7 @@ from freshet_serving.serving.ports import SERVER
 
 
 class Place(NamedTuple):
-    """Where a command comes from, and where --help lists it."""
+    """The extension of a command, and its place in --help."""
 
     extension: str
     after: str

@@ -1,1 +1,1 @@
-"""What answering predictions does not need: a folder each, found by name (serving.ports). The core imports none."""
+"""All that answering predictions does not need: a folder each, found by name (serving.ports). The core imports none."""

@@ -101,6 +101,7 @@ class FakeProcessor:
     limit: RequestLimits = DEFAULTS
     repository: Any = field(default_factory=lambda: SimpleNamespace(root=Path("fake"), remote=False))
     standings: dict[str, TrainerStanding] = field(default_factory=dict)
+    observers: Any = field(default_factory=lambda: SimpleNamespace(add=lambda observer: None, counters=dict))
 
     @property
     def trainers(self) -> Any:

@@ -2,7 +2,7 @@
 
 import sys
 
-CLI = "freshet_serving.serving.commands.cli"
+CLI, PORTS = "freshet_serving.serving.commands.cli", "freshet_serving.serving.ports"
 
 
 def share_commands():
@@ -15,10 +15,12 @@ def share_commands():
     app, make = sys.modules[CLI].app, typer.main.get_command
     if getattr(make, "shares", None) is app:
         return
-    command = make(app)
+    # Subcommands of extensions are a part of it.
+    command, offered = make(app), sys.modules[PORTS].SERVER.all()
 
     def get_command(program):
-        return command if program is app else make(program)
+        shared = program is app and sys.modules[PORTS].SERVER.all() is offered
+        return command if shared else make(program)
 
     get_command.shares = app
     typer.main.get_command = typer.testing._get_command = get_command

@@ -1,4 +1,4 @@
-"""What a server tells of a repository in an object store.
+"""Metrics of a repository in an object store.
 
 mirror_metrics  metric families: requests to the store, and the disk use of its mirror
 """

@@ -12,6 +12,7 @@ from os import dup
 import pytest
 
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.features.input_lookup import NO_LOOKUPS
 from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers.channel import refusal
@@ -37,7 +38,7 @@ class ReadingWorker(FakeWorker):
     """A FakeWorker that takes changes of versions as a worker does, at once."""
 
     _change = Worker._change
-    _clock, _remote, _stores = SystemClock(), None, {}
+    _clock, _remote, _lookups = SystemClock(), None, NO_LOOKUPS
 
     def __init__(self, slot):
         super().__init__(slot)

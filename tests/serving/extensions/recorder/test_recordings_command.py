@@ -1,11 +1,11 @@
 """What records, or reads recordings, is refused by name without the recorder."""
 
 import pytest
-from freshet_serving.serving.admin.example_requests import ExampleRequests
 from typer.testing import CliRunner
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.commands.cli import app
+from freshet_serving.serving.extensions.admin.example_requests import ExampleRequests
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.serve_config import ServeConfig
@@ -25,7 +25,7 @@ def test_option_is_refused_without_the_recorder(tmp_path, without_extensions):
 def test_command_is_refused_without_the_recorder(without_extensions):
     without_extensions("recorder")
     result = CliRunner().invoke(app, ["recordings", "warmup"], prog_name="freshet")
-    assert "freshet recordings needs the extension 'recorder'" in str(result.exception)
+    assert "command 'recordings' needs the extension 'recorder'" in str(result.exception)
 
 
 def test_command_of_a_missing_repository_is_refused(tmp_path):
