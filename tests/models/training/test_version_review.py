@@ -104,7 +104,7 @@ def test_good_night_is_published_with_its_figures(served):
     assert (notes["verdict"], notes["reasons"]) == ("passed", [])
     assert notes["figures"]["trained_rows"] == FULL_ROWS
     assert notes["figures"]["coverage"]["user"] == 1.0
-    assert set(notes["moves"]) == {"auc", "loss", "calibration", "held_out"}
+    assert set(notes["moves"]) == {"auc", "loss", "calibration", "scale", "held_out"}
 
 
 def test_no_run_continues_from_a_refused_version(served):
