@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, nearest
 
 ONLY = "FRESHET_EXTENSIONS"
 NONE = "none"
@@ -161,11 +161,12 @@ class Extensions(Generic[E]):
         """Return what each extension offers, by its name.
 
         Raises:
-            BadInput: An extension lacks another one, or two offer the same.
+            BadInput: An extension lacks another one, two offer the same, or FRESHET_EXTENSIONS names one that neither
+                this package nor the one below has.
         """
         with self._lock:
             if self._known is None:
-                self._known = _found(self._package, self._below.all() if self._below else {})
+                self._known = _found(self._package, self._below.all() if self._below else None)
         return self._known
 
     def offers(self, part: str) -> Mapping[str, Any]:
@@ -206,23 +207,28 @@ def missing(subject: str, extension: str) -> BadInput:
     return BadInput(f"{subject} needs the extension {extension[:64]!r}: {why}")
 
 
-def _found(package: str, below: Collection[str]) -> dict[str, Any]:
+def _found(package: str, below: Collection[str] | None) -> dict[str, Any]:
     """Import the extensions of a package.
 
     Args:
         package: Name of the package.
-        below: Names of further extensions that they may require, those of the same names among them.
+        below: Names of further extensions that they may require, those of the same names among them; None if these are
+            the lowest, who cannot tell a name of others from one that is misspelt.
     """
     if importlib.util.find_spec(package) is None:
         return {}
     folders = [m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__) if m.ispkg]
     only = os.environ.get(ONLY, "")
     chosen = only.replace(" ", "").split(",") if only else folders
+    if below is not None:
+        for name in sorted(set(chosen) - {*folders, *below, NONE}):
+            known = sorted({*folders, *below})
+            raise BadInput(f"{ONLY}: expected names of extensions, got {name[:64]!r}{nearest(name, known)}")
     modules = {name: importlib.import_module(f"{package}.{name}") for name in sorted(folders) if name in chosen}
     taken: dict[tuple[str, str], str] = {}
     for name, module in modules.items():
         for other in module.REQUIRES:
-            if other not in below and (other not in modules or other == name):
+            if other not in (below or ()) and (other not in modules or other == name):
                 raise missing(f"extension {name!r}", other)
         for part in fields(module.EXTENSION):
             offered = getattr(module.EXTENSION, part.name)

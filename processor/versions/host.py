@@ -381,7 +381,15 @@ class ModelHost(ABC):
                 continue
             try:
                 if self.repository.versions(name):
-                    self._models = self._models | {name: self._new_model(name)}
+                    try:
+                        model = self._new_model(name)
+                    except BadInput as error:
+                        if name in self._policies:
+                            raise
+                        # A policy that the repository keeps: the others are served, and a change is looked at again.
+                        log.error("model %s is not served: %s", name, error)
+                        continue
+                    self._models = self._models | {name: model}
                     self.on_routes_changed()
                     del self._empty[name]
                 elif not self.repository.uncommitted(name):

@@ -49,3 +49,17 @@ def test_engine_without_trials_answers_and_observes_nothing(root, open_processor
     watch_scores(processor)
     assert processor.predictor.observers.offered.keys() & {"shadow", "canary"} == set()
     assert processor.host.evidence("shadow", processor.host.model("small").pick()) is None
+
+
+def test_kept_policy_that_asks_for_a_trial_keeps_no_other_model_from_being_served(
+    root, open_processor, without_extensions, caplog
+):
+    open_processor(policies={"small": ModelPolicy.parse({"labels": {"next": 1}}, "model.small")}).host.set_policy(
+        "small", {"shadow": "next"}
+    )
+    write_package(root, 1, model="other", users=USERS)
+    without_extensions("trials")
+    processor = open_processor()
+    assert processor.host.models() == ["other"]
+    assert "model small is not served: model.small.shadow needs the extension 'trials'" in caplog.text
+    assert processor.host.poll() == []
