@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,14 +48,13 @@ class ServerExtension:
         commands: Subcommands by name: functions for typer, or apps of further subcommands, from a call without
             arguments.
         dialects: decode() and encode() of forms of predict requests (serving.http.dialects) by name, from a call.
-        metrics: Metric families of models (processor.watching.ModelStats) by subject: functions that yield them.
+        metrics: Metric families by subject, from a host of models (processor.versions.host) and the snapshots of its
+            models (processor.watching.ModelStats).
         regions: What opens regions of shared memory (serving.front.shared_memory.Regions), as "shared_memory", from the
             most bytes that a request may read.
-        repository_metrics: Metric families of a repository by subject: functions that yield them.
         admin_port: The admin port, from serving.server_parts.ServerParts and a socket that listens; None for none.
         admin_routes: Routes of the admin port, by the last part of their path, from serving.server_parts.ServerParts.
         importer: The importer, from the options and the host of the models; None for none.
-        families: Metric families by a name of their own, from a host of models (processor.versions.host).
         observers: What makes an observer of a process's requests (processor.sessions.observers), by the option that
             asks for it: from the front end's options and the process's name; returns None if the options do not ask.
         counters: Help texts of the observers' counters, by name.
@@ -65,13 +64,11 @@ class ServerExtension:
 
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     dialects: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    metrics: Mapping[str, Callable[[Sequence[Any]], Iterable[Any]]] = field(default_factory=dict)
+    metrics: Mapping[str, Callable[[Any, Sequence[Any]], Iterable[Any]]] = field(default_factory=dict)
     regions: Mapping[str, Callable[[int], Any]] = field(default_factory=dict)
-    repository_metrics: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
     admin_port: Callable[[Any, socket.socket], AdminPort] | None = None
     admin_routes: Mapping[str, Callable[[Any], Routes]] = field(default_factory=dict)
     importer: Callable[[Any, Any], Importer] | None = None
-    families: Mapping[str, Callable[[Any], Iterator[Any]]] = field(default_factory=dict)
     observers: Mapping[str, Callable[[Any, str], Any]] = field(default_factory=dict)
     counters: Mapping[str, str] = field(default_factory=dict)
     recordings: Mapping[str, Callable[..., Any]] = field(default_factory=dict)

@@ -288,8 +288,7 @@ class Metrics(Collector):
         self._lifecycle = lifecycle
         self._counts = Counts()
         self.observe, self.predicted, self.phase = self._counts.observe, self._counts.predicted, self._counts.phase
-        self._repository_families = tuple(SERVER.offers("repository_metrics").values())
-        self._model_metrics = tuple(SERVER.offers("metrics").values())
+        self._extension_metrics = tuple(SERVER.offers("metrics").values())
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -341,8 +340,6 @@ class Metrics(Collector):
             "1 when the last poll of the repository succeeded.",
             int(processor.reachable),
         )
-        for families in self._repository_families:
-            yield from families(processor.repository)
         yield from trainer_families(processor.trainers.standings())
         yield from _group_families(groups)
         yield from _catalogue_families(processor.catalogue)
@@ -358,11 +355,9 @@ class Metrics(Collector):
                 yield family
         yield from _delta_families(stats)
         yield from _tier_families(stats)
-        for model_families in self._model_metrics:
-            yield from model_families(stats)
         yield from version_families(versions)
-        for families in SERVER.offers("families").values():
-            yield from families(processor)
+        for families in self._extension_metrics:
+            yield from families(processor, stats)
 
 
 def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:

@@ -5,7 +5,7 @@ mirror_metrics  metric families: requests to the store, and the disk use of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from freshet_serving.serving.ports import ServerExtension
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-def _families(repository: Any) -> Iterable[Metric]:
-    if not repository.remote:
+def _families(host: Any, stats: Sequence[Any]) -> Iterable[Metric]:
+    if not host.repository.remote:
         return ()
     from freshet_serving.serving.extensions.object_stores.mirror_metrics import mirror_families
 
-    return mirror_families(repository)
+    return mirror_families(host.repository)
 
 
 REQUIRES = ("object_stores",)
-EXTENSION = ServerExtension(repository_metrics={"mirror": _families})
+EXTENSION = ServerExtension(metrics={"mirror": _families})

@@ -13,7 +13,7 @@ from freshet_serving.serving.ports import ServerExtension
 __all__: list[str] = []
 
 
-def _families(stats: Sequence[Any]) -> Iterable[Any]:
+def _families(host: Any, stats: Sequence[Any]) -> Iterable[Any]:
     from freshet_serving.serving.extensions.online_features.feature_metrics import feature_families
 
     return feature_families(stats)

@@ -25,7 +25,7 @@ def _tables() -> Any:
     return tables_app
 
 
-def _families(stats: Sequence[ModelStats]) -> Iterable[Metric]:
+def _families(host: Any, stats: Sequence[ModelStats]) -> Iterable[Metric]:
     from freshet_serving.serving.extensions.remote_rows.remote_metrics import remote_families
 
     return remote_families(stats)
