@@ -37,7 +37,8 @@ def test_sockets_of_a_port_are_found_as_duplicates(pair):
     port, client, accepted = pair
     before = descriptors()
     assert peers(port) == [client.getsockname()[1]]
-    assert descriptors() == before
+    # What earlier tests have left may be closed meanwhile.
+    assert descriptors() <= before
     accepted.sendall(b"still open")
     assert client.recv(100) == b"still open"
 
