@@ -60,7 +60,7 @@ def test_loading_certificates_leaves_no_descriptor_open(authority):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         Certificates.of(pair)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_invalid_certificate_pair_is_refused_in_one_line(authority):
