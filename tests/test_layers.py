@@ -33,7 +33,6 @@ MOST_FLAT = 14
 # process; generators read what they write pages of.
 WIDE = {
     "serving/commands/": {"serving", "models", "compiler", "processor"},
-    "serving/extensions/explaining/explain_command.py": {"serving", "compiler", "processor"},
     "loadtest/bench/": set(FLOORS),
     "generators/": set(FLOORS),
 }

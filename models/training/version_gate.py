@@ -328,13 +328,11 @@ class _Judgement:
         """
         means = [max(float(each.mean(dtype=np.float64)), 1e-12) for each in (scores, old)]
         shift = math.log(means[0] / means[1])
-        moves = self._verdict.moves.get("scale", [])
-        learned = math.sqrt(sum(move**2 for move in moves) / len(moves)) if len(moves) >= LEARNED_MOVES else 0.0
-        if abs(shift) > max(REPORTED, REPORTED_SIGMAS * learned):
+        if abs(shift) > max(REPORTED, REPORTED_SIGMAS * self._usual_move("scale")):
             self._verdict.reported.append(
                 f"the mean score is {math.exp(shift):.3g} times that of {self._name} on the same {len(scores):,} rows"
             )
-        self._verdict.moves["scale"] = [*moves, round(shift, 6)][-KEPT_MOVES:]
+        self._remember("scale", shift)
 
     def _judge_old_auc(self, old: float) -> None:
         """Refuse labels that fit neither version; a served version that is merely old fits badly alone."""
@@ -384,8 +382,7 @@ class _Judgement:
         """
         if math.isnan(worse):
             return
-        moves, sigmas = self._verdict.moves.get(figure, []), self._bounds.sigmas
-        learned = math.sqrt(sum(move**2 for move in moves) / len(moves)) if len(moves) >= LEARNED_MOVES else 0.0
+        learned, sigmas = self._usual_move(figure), self._bounds.sigmas
         if not same_rows and not learned:
             noise *= DEPENDENT
         bound = max(floor, sigmas * noise, sigmas * learned)
@@ -395,7 +392,16 @@ class _Judgement:
                 f"{shown} {value:.4f}, {self._name} has {usual:.4f}{where}: worse by {worse * unit:.4f}, the bound is"
                 f" {bound * unit:.4f}, exceeded by {(worse - bound) * unit:.4f}"
             )
-        self._verdict.moves[figure] = [*moves, round(worse, 6)][-KEPT_MOVES:]
+        self._remember(figure, worse)
+
+    def _usual_move(self, figure: str) -> float:
+        """Return by how much a figure usually differs from one version to the next; 0 until that is known."""
+        moves = self._verdict.moves.get(figure, [])
+        return math.sqrt(sum(move**2 for move in moves) / len(moves)) if len(moves) >= LEARNED_MOVES else 0.0
+
+    def _remember(self, figure: str, move: float) -> None:
+        """Add a difference to those of the versions before."""
+        self._verdict.moves[figure] = [*self._verdict.moves.get(figure, []), round(move, 6)][-KEPT_MOVES:]
 
 
 def moves_from_notes(raw: Any) -> dict[str, list[float]]:

@@ -28,10 +28,9 @@ def parse_sections(document: dict[str, Any], own: Container[str]) -> dict[str, A
     """
     sections = {}
     for key in [key for key in document if key not in own]:
-        if ENGINE.get("sections", key) is None:
-            # It may be a mistake as well as a section: the message has to help with both.
-            raise missing(f"manifest: unknown key {key[:64]!r}: as a section of an extension, it", key)
-        if value := _section(key).parse(document.pop(key)):
+        # It may be a mistake as well as a section: the message has to help with both.
+        section = _section(key, f"manifest: unknown key {key[:64]!r}: as a section of an extension, it")
+        if value := section.parse(document.pop(key)):
             sections[key] = value
     return sections
 
@@ -63,8 +62,17 @@ def section_lines(sections: Sections) -> list[tuple[str, Sequence[str]]]:
     return [(key.replace("_", " "), _section(key).lines(value)) for key, value in sections.items()]
 
 
-def _section(key: str) -> Section:
+def _section(key: str, subject: str = "") -> Section:
+    """Return what reads a section.
+
+    Args:
+        key: Its key.
+        subject: What needs it, in the error; by default the key.
+
+    Raises:
+        BadInput: The extension is not there.
+    """
     make: Callable[[], Section] | None = ENGINE.get("sections", key)
     if make is None:
-        raise missing(f"manifest.{key[:64]}", key)
+        raise missing(subject or f"manifest.{key[:64]}", key)
     return make()

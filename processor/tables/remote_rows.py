@@ -17,7 +17,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import NAME, Manifest
 from freshet_serving.processor.ports import ENGINE, missing
-from freshet_serving.processor.tables.row_store import row_store_schemes
+from freshet_serving.processor.tables.row_store import row_store_scheme
 
 if TYPE_CHECKING:
     from freshet_serving.processor.features.bound_request import BoundRequest
@@ -49,9 +49,7 @@ class RemoteConfig:
     cache_rows: int = 1_000_000
 
     def __post_init__(self) -> None:
-        schemes = row_store_schemes("remote.url")
-        if self.url.partition("://")[0] not in schemes:
-            raise BadInput(f"remote.url: expected one of {', '.join(s + '://' for s in schemes)}")
+        row_store_scheme(self.url)
         for name in self.tables:
             model, _, table = name.partition("/")
             if not NAME.fullmatch(model) or not (table == "*" or NAME.fullmatch(table)):

@@ -72,11 +72,15 @@ class RowStore(Protocol):
         ...
 
 
-def row_store_schemes(field: str) -> list[str]:
-    """Return the schemes of URLs of row stores; raise BadInput that names the field if there is no row store."""
-    if schemes := list(ENGINE.offers("row_stores")):
-        return schemes
-    raise missing(field, "remote_rows")
+def row_store_scheme(url: str) -> str:
+    """Return the scheme of a row store's URL; raise BadInput if there is no row store, or none of that scheme."""
+    schemes = ENGINE.offers("row_stores")
+    if not schemes:
+        raise missing("remote.url", "remote_rows")
+    scheme = url.partition("://")[0]
+    if scheme not in schemes:
+        raise BadInput(f"remote.url: expected one of {', '.join(s + '://' for s in schemes)}")
+    return scheme
 
 
 def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
@@ -90,9 +94,5 @@ def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
     Raises:
         BadInput: The URL is not valid, or there is no row store.
     """
-    schemes = row_store_schemes("remote.url")
-    scheme = url.partition("://")[0]
-    if scheme not in schemes:
-        raise BadInput(f"remote.url: expected one of {', '.join(s + '://' for s in schemes)}")
-    store: RowStore = ENGINE.get("row_stores", scheme)(url, timeout_s, clock)
+    store: RowStore = ENGINE.get("row_stores", row_store_scheme(url))(url, timeout_s, clock)
     return store

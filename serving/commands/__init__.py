@@ -12,7 +12,6 @@ vectors_command     vectors
 convert_command     convert
 import_command      import, and inspect --graph
 compile_command     compile
-extension_commands  subcommands of extensions, each in its place
 repository_commands  repository
 key_commands        keys
 api_key_commands    key

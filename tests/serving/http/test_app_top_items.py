@@ -8,10 +8,7 @@ from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.serving.request_headers import top_items_of
 from tests.serving.fakes import send
 from tests.serving.http.data_app import BODY, serve
-from tests.support.extensions import without_extensions
 from tests.support.ranked import MODEL, best, write_ranked
-
-__all__ = ["without_extensions"]
 
 PREDICT, INFER = f"/v1/models/{MODEL}:predict", f"/v2/models/{MODEL}/infer"
 TOP = {"x-top-items": "3"}

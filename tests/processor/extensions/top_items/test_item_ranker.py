@@ -19,12 +19,9 @@ from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.sessions.request import MAX_TOP_ITEMS
 from freshet_serving.processor.tables import row_ranking
 from freshet_serving.processor.tables.budgets import Budgets
-from tests.support.extensions import without_extensions
 from tests.support.packages import make_inputs, write_package
 from tests.support.ranked import LENGTH, MODEL, best, histories, ranked_delta, write_ranked
 from tests.support.waiting import until
-
-__all__ = ["without_extensions"]
 
 ITEMS = range(40)
 FIRST = dict.fromkeys(ITEMS, 0)

@@ -7,10 +7,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.trials.canary_ejector import describe_trials
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.processor.engines import USERS, request, watch_scores
-from tests.support.extensions import without_extensions
 from tests.support.packages import write_package
-
-__all__ = ["without_extensions"]
 
 SPLIT = {"labels": {"stable": 1, "canary": 2}, "split": {"stable": 1, "canary": 1}}
 

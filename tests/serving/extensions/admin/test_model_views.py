@@ -8,10 +8,7 @@ from freshet_serving.serving.extensions.admin.api import create_admin
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.serving.extensions.admin.fakes import Client
-from tests.support.extensions import without_extensions
 from tests.support.packages import make_delta, make_inputs, write_package
-
-__all__ = ["without_extensions"]
 
 
 class Real(Client):

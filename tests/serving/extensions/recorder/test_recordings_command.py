@@ -10,9 +10,6 @@ from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.telemetry.metrics import counter_texts
-from tests.support.extensions import without_extensions
-
-__all__ = ["without_extensions"]
 
 
 def test_option_is_refused_without_the_recorder(tmp_path, without_extensions):
