@@ -20,7 +20,7 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import needed
-from freshet_serving.processor.features.bound_request import NonFiniteInput
+from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.package import Feature, Input, Manifest, subgraphs, undivided_name
@@ -142,9 +142,9 @@ class _InputBuilder:
 
     def rows(self, columns: Mapping[str, Column]) -> dict[str, Matrix]:
         """Return the inputs for a request's columns."""
-        bound, counts = self._plan.bind_inputs(columns), np.zeros((max(1, len(self._manifest.tables)), 2), np.int64)
+        bound = self._plan.bind_inputs(columns)
         inputs = self._run.spec.allocate_inputs(bound.rows)
-        self._run.fill(self._tables, 0, [bound], np.array([[0, bound.rows]], np.int64), inputs, counts)
+        self._run.fill(BatchView.of(self._tables, 0, bound), inputs)
         return inputs
 
 

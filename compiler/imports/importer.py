@@ -41,6 +41,7 @@ from freshet_serving.compiler.imports.tensorflow_stage import TensorFlowStage
 from freshet_serving.compiler.imports.unsupported_ops import unsupported_ops
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.growth_meter import with_growth
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
@@ -335,13 +336,12 @@ class Importer:
         plan = SparsePlan(manifest, loaded)
         served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
         matrix = descriptors([table.descriptor() for table in served])
-        counts = np.zeros((max(1, len(served)), 2), np.int64)
         run = GraphRun(manifest, plan).undivided
         exact = {o.name for o in manifest.outputs if o.exact}
         examples = []
         for sample, rows, values in zip(self.samples, SIZES, self.shapes.values):
             inputs = run.spec.allocate_inputs(rows)
-            run.fill(matrix, 0, [plan.bind_inputs(sample)], np.array([[0, rows]], np.int64), inputs, counts)
+            run.fill(BatchView.of(matrix, 0, plan.bind_inputs(sample)), inputs)
             examples.append(inputs)
             try:
                 got = graph.run(inputs)

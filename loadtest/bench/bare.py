@@ -8,6 +8,7 @@ import numpy as np
 
 from freshet_serving.processor.backends.base import Matrix
 from freshet_serving.processor.engine import PredictRequest, Processor
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.versions.control import READERS
 
 
@@ -41,7 +42,7 @@ class BareLoop:
     def run(self) -> None:
         """Computes all requests once."""
         for batch, spans, x, run in self._plans:
-            self._version.plan.fill(self._state.tables, self._state.epoch, batch, spans, x, self._counts)
+            self._version.plan.fill(BatchView(self._state.tables, self._state.epoch, batch, spans, self._counts), x)
             run()
 
     def _bind(self, bucket: int) -> tuple[Matrix, Callable[[], None]]:

@@ -37,6 +37,7 @@ from freshet_serving.models.embedding.multi_hash import key_transform
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.tables.table import descriptors
 from loadtest.bench.labelled_tables import TABLES, FirstRows, LabelledTable
@@ -166,11 +167,9 @@ def _keys(table: TableConfig, ids: np.ndarray) -> np.ndarray:
 def _lookups(trainer: Trainer, batch: Batch) -> np.ndarray:
     """Ids of a batch, and those without a row."""
     bound = trainer.plan.bind_inputs(batch.columns)
-    counts = np.zeros((len(trainer.tables), 2), np.int64)
-    x = np.empty((bound.rows, trainer.plan.width), np.float32)
-    tables = descriptors([t.descriptor() for t in trainer.own.values()])
-    trainer.plan.fill(tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, counts)
-    found: np.ndarray = counts.sum(axis=0)
+    view = BatchView.of(descriptors([t.descriptor() for t in trainer.own.values()]), 0, bound)
+    trainer.plan.fill(view, np.empty((bound.rows, trainer.plan.width), np.float32))
+    found: np.ndarray = view.counts.sum(axis=0)
     return found
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.data.source import Batch
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.generation import HELD
 from freshet_serving.processor.package.delta import Delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
@@ -115,7 +116,7 @@ class Replay:
             for first in range(0, len(batch), step):
                 count = min(step, len(batch) - first)
                 spans = np.array([[first, count]], np.int64)
-                graph.fill(state.tables, state.epoch, [bound], spans, inputs, self._buffers.counts)
+                graph.fill(BatchView(state.tables, state.epoch, [bound], spans, self._buffers.counts), inputs)
                 run()
                 scores[first : first + count] = outputs["score"][:count].reshape(-1)
         return scores

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
@@ -43,7 +44,7 @@ class Scorer:
             graph = version.graphs.undivided
             inputs, outputs, run = self._buffers.get(state.executables[graph.name][bucket], graph.name)
             spans = np.array([(at, stop - at)], np.int64)
-            version.plan.fill(state.tables, state.epoch, [bound], spans, inputs["x"], self._buffers.counts)
+            version.plan.fill(BatchView(state.tables, state.epoch, [bound], spans, self._buffers.counts), inputs["x"])
             run()
             scores[at:stop] = outputs["score"][: stop - at, 0]
             at = stop

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction
-from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.running.graph_run import SubgraphRun
 
 Float32s = NDArray[np.float32]
@@ -38,7 +38,8 @@ def write_rows(run: SubgraphRun, tables: Int64s, bound: BoundRequest) -> Write:
         else:
             starts = np.concatenate([[0], np.flatnonzero(np.diff(rows) != 1) + 1])
             spans = np.stack([rows[starts], np.diff(np.append(starts, len(rows)))], axis=1)
-        run.fill(tables, 0, [bound] * len(spans), spans, inputs, np.zeros((max(1, len(tables)), 2), np.int64))
+        uncounted = np.zeros((max(1, len(tables)), 2), np.int64)
+        run.fill(BatchView(tables, 0, [bound] * len(spans), spans, uncounted), inputs)
 
     return write
 

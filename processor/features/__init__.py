@@ -2,8 +2,11 @@
 
 limits          limits of a request, checked before its values are read
 message_tree    counts the values of a protobuf message before it is parsed
-plan            checks names, types and rows once, then passes a few integers to the kernel
-bound_request   a request as the kernel reads it
+plan            the sparse graph of one model: binds requests, and fills rows of batches
+sources         numbers the sources of a manifest and writes its features for kernels
+binding         checks a request's names, types and rows once, and turns it into addresses
+bound_request   a request as the kernel reads it, and a batch's view of several
+pooling         runs of the kernel for some features, and for what all rows of a request share
 input_lookup    what looks up, before a request is bound, the inputs that it leaves out
 input_reader    checks one input and makes the arrays that the kernel reads
 sequences       aligns a request's lists of events and cuts them
@@ -18,6 +21,7 @@ stage_rows      runs a stage that reads rows of tables, with each batch
 """
 
 __all__ = [
+    "binding",
     "bound_request",
     "entity_records",
     "evaluation",
@@ -29,7 +33,9 @@ __all__ = [
     "limits",
     "message_tree",
     "plan",
+    "pooling",
     "sequences",
+    "sources",
     "stage",
     "stage_runs",
 ]

@@ -1,22 +1,78 @@
-"""A request as the kernel reads it, and runs of the kernel over bound requests (processor.features.plan binds them)."""
+"""A request as the kernel reads it, and bound requests as one batch reads them (processor.features.binding binds them).
+
+A source that the request leaves out (kernels.pool: FILLED_BY) has no values until something fills it with a batch
+(late_values).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ctypes import c_int64
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.entity_records import UsedRecords
 from freshet_serving.processor.features.input_reader import BoundInput
-from freshet_serving.processor.features.late_values import LateValues, fill_left_out
 from freshet_serving.processor.features.stage import Limit
 from freshet_serving.processor.kernels import pool
-from freshet_serving.processor.kernels.records import LEFT_OUT
+
+
+class RecordSource(Protocol):
+    """What fills inputs from records (entity_records.EntityRecords)."""
+
+    def record_nbytes(self, keys: int) -> int:
+        """Return the bytes of so many records; 0 if they do not hold the columns as they were given."""
+
+    def given(self, records: NDArray[np.int32], names: Collection[str]) -> dict[str, Column]:
+        """Return columns of records as they were given."""
+
+
+class UsedRecords:
+    """The records that a request's batch read, which hold the values of its left-out inputs as they were used.
+
+    Nothing is kept unless keep() is called before the request is queued; the records are final when the reply is there.
+
+    Attributes:
+        names: The inputs that it leaves out, and the transforms that are made of them.
+        records: By entity, int32 [keys, words]; one key for all rows has one record.
+    """
+
+    __slots__ = ("_keys", "names", "records")
+
+    def __init__(self, names: Collection[str], keys: Sequence[tuple[RecordSource, int]]) -> None:
+        """Describe what a request leaves out.
+
+        Args:
+            names: The inputs and transforms that it leaves out.
+            keys: The entities that fill them, and the request's number of keys of each.
+        """
+        self.names, self._keys = names, keys
+        self.records: dict[RecordSource, NDArray[np.int32]] = {}
+
+    def again(self) -> UsedRecords:
+        """Return an object without records for another request that leaves out the same inputs."""
+        return UsedRecords(self.names, self._keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that keep() takes."""
+        return sum(entity.record_nbytes(count) for entity, count in self._keys)
+
+    def keep(self) -> None:
+        """Have the batch keep the records."""
+        for entity, count in self._keys:
+            if entity not in self.records and (nbytes := entity.record_nbytes(count)):
+                self.records[entity] = np.zeros((count, nbytes // (4 * count)), np.int32)
+
+    def columns(self) -> dict[str, Column]:
+        """Return the left-out inputs as they were used, those of one key with one row."""
+        columns: dict[str, Column] = {}
+        for entity, records in self.records.items():
+            columns |= entity.given(records, self.names)
+        return columns
 
 
 class BoundRequest(NamedTuple):
@@ -25,7 +81,7 @@ class BoundRequest(NamedTuple):
     Attributes:
         rows: Number of candidates.
         ids: Number of ids to look up, before inputs of one row are broadcast.
-        words: int64 [sources, 4] as bytes (kernels.pool's inputs), addresses into `keep`.
+        words: int64 [sources, INPUT_FIELDS] as bytes (kernels.pool's inputs), addresses into `keep`.
         keep: The arrays, which must outlive `words`.
         user_split: True if the user's inputs (processor.package.subgraphs) have one row for all candidates.
         unknown: By the policy of an entity (DROP, MARK), int64 for each row of its key, written when a batch reads the
@@ -52,11 +108,46 @@ class BoundRequest(NamedTuple):
         if not self.unknown:
             return self if self.used is None else self._replace(used=None)
         words = np.frombuffer(self.words, np.int64).reshape(-1, pool.INPUT_FIELDS).copy()
-        words[words[:, 2] <= LEFT_OUT, pool.INPUT_FIELDS - 1] = 0
+        words[left_out(words), pool.FLAGS] = 0
         return self._replace(words=words.tobytes(), unknown=(), used=None)
 
 
-NOTHING = BoundInput(np.empty(0, np.int64), 1, LEFT_OUT, None)
+class BatchView(NamedTuple):
+    """The rows of one run of a batch, and the state that they are read under: what fills a run's inputs reads.
+
+    Whoever runs the batch makes one for each run and owns what it holds, until the run's inputs are filled.
+
+    Attributes:
+        tables: Table descriptors (kernels.rows), int64 [T, TABLE_FIELDS].
+        epoch: The epoch to read rows at.
+        bound: The requests, in the order of their rows.
+        spans: int64 [R, 2], first row and number of rows of each request.
+        counts: Lookups and misses by table, int64 [T, 2], to add to. No other thread adds to it meanwhile.
+    """
+
+    tables: NDArray[np.int64]
+    epoch: int
+    bound: Sequence[BoundRequest]
+    spans: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, tables: NDArray[np.int64], epoch: int, bound: BoundRequest) -> BatchView:
+        """Return the view of all rows of one request, with counts of its own.
+
+        Args:
+            tables: Table descriptors.
+            epoch: The epoch to read rows at.
+            bound: The request.
+        """
+        return cls(tables, epoch, [bound], np.array([[0, bound.rows]]), np.zeros((max(1, len(tables)), 2), np.int64))
+
+    def inputs(self) -> NDArray[np.int64]:
+        """Return the requests' inputs as kernels read them, in memory of their own: int64 [R, S, INPUT_FIELDS]."""
+        return inputs_of(self.bound)
+
+
+NOTHING = BoundInput(np.empty(0, np.int64), 1, 0, None)
 """Stands for a source that is left out."""
 
 
@@ -64,13 +155,13 @@ class BoundLayout(NamedTuple):
     """The binding shared by all PackedColumns of one BufferLayout.
 
     Attributes:
-        sources: Offset of the values, rows and stride of each source.
+        sources: Offset of the values, rows, stride and FILLED_BY of each source.
         left_out: The records of the inputs that the requests leave out, to be copied for each; None if they leave none.
     """
 
     rows: int
     ids: int
-    sources: tuple[tuple[int, int, int], ...]
+    sources: tuple[tuple[int, int, int, int], ...]
     user_split: bool
     left_out: UsedRecords | None
 
@@ -79,99 +170,29 @@ class NonFiniteInput(BadInput):
     """Raised if a float of a request is infinite, or becomes so when scaled. All rows have been written by then."""
 
 
-class Pooling(NamedTuple):
-    """Some features of a plan and the matrix columns they fill: plan and scaling of kernels.pool.
+def non_finite_input(name: str, value: float, row: int, column: int) -> NonFiniteInput:
+    """Return the error of one float.
 
-    Attributes:
-        plan: int64 [F, PLAN_FIELDS].
-        scaling: float32 [F, SCALING_FIELDS].
-        late: What fills some of their inputs with each batch.
+    Args:
+        name: The input.
+        value: The float.
+        row: Its row.
+        column: Its place in the row.
     """
-
-    plan: NDArray[np.int64]
-    scaling: NDArray[np.float32]
-    late: Sequence[LateValues] = ()
-
-    def fill(
-        self,
-        tables: NDArray[np.int64],
-        epoch: int,
-        bound: Sequence[BoundRequest],
-        spans: NDArray[np.int64],
-        out: NDArray[np.float32],
-        counts: NDArray[np.int64],
-    ) -> None:
-        """Write rows spans[i] of each bound request, one request after another; other features' columns are unchanged.
-
-        Args:
-            tables: Table descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The epoch to read rows at.
-            bound: The bound requests.
-            spans: int64 [R, 2], first row and rows of each request.
-            out: float32 [rows, width], to write to.
-            counts: Lookups and misses by table, int64 [T, 2], to add to.
-
-        Raises:
-            NonFiniteInput: A float is infinite, or becomes so when scaled.
-            FreshetError: A stage refuses a request, or was not done in time.
-        """
-        inputs, kept = inputs_of(bound), None
-        if self.late:
-            kept = fill_left_out(self.late, tables, epoch, bound, inputs, spans, counts)
-        if pool.run(tables, self.plan, self.scaling, inputs, spans, epoch, out, counts):
-            raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
-        if kept is not None and kept.refusal is not None:
-            raise kept.refusal
-
-
-class PoolingStep(NamedTuple):
-    """Some features of one row, or some ids of one feature's list.
-
-    Attributes:
-        columns: The columns to divide once they are filled.
-        divisor: What to divide them by.
-    """
-
-    pooling: Pooling
-    bound: BoundRequest
-    columns: slice = slice(0, 0)
-    divisor: np.float32 = np.float32(1)
-
-    def fill(self, tables: NDArray[np.int64], epoch: int, out: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
-        """Fill this step's columns of a row in which earlier steps have written.
-
-        Args:
-            tables: Table descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The epoch to read rows at.
-            out: float32 [1, width], the row.
-            counts: Lookups and misses by table, int64 [T, 2], to add to.
-
-        Raises:
-            NonFiniteInput: A float is infinite, or becomes so when scaled.
-        """
-        self.pooling.fill(tables, epoch, [self.bound], np.array([[0, 1]], np.int64), out, counts)
-        if self.divisor != 1:
-            out[0, self.columns] /= self.divisor
-
-
-class RowInvariants(NamedTuple):
-    """The features of a request that are the same in all of its rows.
-
-    Attributes:
-        ids: Number of their ids.
-        parts: Steps to run one after another.
-        varying: The features that differ between rows, in the columns that SparsePlan.fill() writes them to.
-    """
-
-    ids: int
-    parts: Sequence[PoolingStep]
-    varying: Pooling
+    expected = "a number that is finite after scaling" if np.isfinite(value) else "finite numbers (or NaN)"
+    return NonFiniteInput(f"input {name!r}: expected {expected}, got {value:.6g} in row {row}, column {column}")
 
 
 def inputs_of(bound: Sequence[BoundRequest]) -> NDArray[np.int64]:
-    """Return the inputs of bound requests as kernels read them: int64 [R, S, 4] (kernels.pool)."""
+    """Return the inputs of bound requests as kernels read them: int64 [R, S, INPUT_FIELDS] (kernels.pool)."""
     words = bytearray().join([b.words for b in bound])
     return np.frombuffer(words, np.int64).reshape(len(bound), -1, pool.INPUT_FIELDS)
+
+
+def left_out(inputs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which sources are left out; `inputs` are int64 [..., INPUT_FIELDS]."""
+    flags: NDArray[np.bool_] = inputs[..., pool.FILLED_BY] != pool.SENT
+    return flags
 
 
 def address(array: NDArray[Any]) -> int:

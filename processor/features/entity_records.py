@@ -1,7 +1,7 @@
 """Fill the inputs that a request leaves out from the records of a version's entities.
 
 A request that leaves inputs of an entity out is bound with its key alone: the sources of these inputs get the key's
-rows, no values, and a stride below 0 (kernels.records.LEFT_OUT). Whoever reads a bound request's values fills them in
+rows, no values, and the most values of a record as stride (kernels.pool: BY_ENTITY). Whoever reads a bound request's values fills them in
 first, as of the epoch that it reads rows at; so they are part of the generation, like every row.
 
 Invariants
@@ -15,7 +15,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, first_of
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.evaluation import Transforms
-from freshet_serving.processor.features.late_values import LateFill, SentColumns
+from freshet_serving.processor.features.late_values import LateFill
 from freshet_serving.processor.kernels import records as kernels
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
@@ -152,16 +153,9 @@ class EntityRecords:
                 left.add(t.name)
         return frozenset(left)
 
-    def fill(
-        self,
-        tables: NDArray[np.int64],
-        epoch: int,
-        bound: Sequence[SentColumns],
-        inputs: NDArray[np.int64],
-        spans: NDArray[np.int64],
-        counts: NDArray[np.int64],
-    ) -> LateFill:
-        """Replace left-out sources by values; arguments as those of LateValues.fill()."""
+    def fill(self, view: BatchView, inputs: NDArray[np.int64]) -> LateFill:
+        """Replace left-out sources by values, as LateValues.fill() does."""
+        tables, epoch, bound, spans, counts = view
         rows = int(spans[:, 1].sum())
         records = np.empty(rows * self._words, np.int32)
         lists = np.empty(rows * self._list_values, np.int64)
@@ -179,7 +173,7 @@ class EntityRecords:
         self, tables: NDArray[np.int64], epoch: int, key: list[int], span: list[int], kept: NDArray[np.int32]
     ) -> None:
         """Copy the records of a span's keys to their rows in `kept`."""
-        address, count, stride, _ = key
+        address, count, stride, *_ = key
         first, rows = (0, min(span[1], 1)) if count == 1 else span
         kernels.copy_records(
             tables, self._table, address + 8 * stride * first, stride, rows, epoch, self._default.ctypes.data,
@@ -201,48 +195,3 @@ class EntityRecords:
             BadInput: The version's file holds other records.
         """
         return unpack_records(self._manifest, self._entity, records, names)
-
-
-class UsedRecords:
-    """The records that a request's batch read, which hold the values of its left-out inputs as they were used.
-
-    Nothing is kept unless keep() is called before the request is queued; the records are final when the reply is there.
-
-    Attributes:
-        names: The inputs that it leaves out, and the transforms that are made of them.
-        records: By entity, int32 [keys, words]; one key for all rows has one record.
-    """
-
-    __slots__ = ("_keys", "names", "records")
-
-    def __init__(self, names: Collection[str], keys: Sequence[tuple[EntityRecords, int]]) -> None:
-        """Describe what a request leaves out.
-
-        Args:
-            names: The inputs and transforms that it leaves out.
-            keys: The entities that fill them, and the request's number of keys of each.
-        """
-        self.names, self._keys = names, keys
-        self.records: dict[EntityRecords, NDArray[np.int32]] = {}
-
-    def again(self) -> UsedRecords:
-        """Return an object without records for another request that leaves out the same inputs."""
-        return UsedRecords(self.names, self._keys)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes that keep() takes."""
-        return sum(entity.record_nbytes(count) for entity, count in self._keys)
-
-    def keep(self) -> None:
-        """Have the batch keep the records."""
-        for entity, count in self._keys:
-            if entity not in self.records and (nbytes := entity.record_nbytes(count)):
-                self.records[entity] = np.zeros((count, nbytes // (4 * count)), np.int32)
-
-    def columns(self) -> dict[str, Column]:
-        """Return the left-out inputs as they were used, those of one key with one row."""
-        found: dict[str, Column] = {}
-        for entity, records in self.records.items():
-            found |= entity.given(records, self.names)
-        return found

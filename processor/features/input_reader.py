@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.entity_records import EntityRecords
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Input, Manifest
 
@@ -37,9 +36,9 @@ def bound_input(spec: Input, words: list[int]) -> BoundInput:
 
     Args:
         spec: The input.
-        words: Address, rows, stride and address of the row splits (kernels.pool).
+        words: The input's INPUT_FIELDS (kernels.pool).
     """
-    values, rows, stride, splits = words
+    values, rows, stride, splits, _ = words
     bounds = _at(splits, rows + 1, np.int64) if splits else None
     count = int(bounds[-1]) if bounds is not None else (rows - 1) * stride + (spec.columns or 1)
     return BoundInput(_at(values, count, np.float32 if spec.dtype == "float32" else np.int64), rows, stride, bounds)
@@ -112,48 +111,6 @@ class InputReader:
 
 Reading = tuple[InputReader, list[int]]
 """An input, and the seeds that its strings are hashed with."""
-
-
-class EntityShare(NamedTuple):
-    """The inputs that one entity fills for requests.
-
-    Attributes:
-        entity: The entity.
-        key: The input with its keys.
-        sources: Numbers of the sources that it fills.
-        ids: Ids that a row of the key leads to.
-        of_user: True if one of the inputs is the user's.
-        unknown: What a row gets whose key has no record (processor.package.entities.UNKNOWN).
-    """
-
-    entity: EntityRecords
-    key: Input
-    sources: list[int]
-    ids: int
-    of_user: bool
-    unknown: str
-
-
-class LeftOut(NamedTuple):
-    """The reading of requests that leave the same inputs out, for entities to fill (entity_records).
-
-    Attributes:
-        reads: The inputs that they have, in the order of their sources.
-        transforms: The transforms that are computed for them, in that order.
-        names: The inputs and transforms that are left out.
-        sent: Numbers of the sources of `reads` and `transforms`.
-        words: int64 [S, INPUT_FIELDS], what the kernel reads (kernels.pool) with stand-ins for what is left out.
-        entities: The entities that fill something.
-        plain: Whether the row count gives the size of what they have.
-    """
-
-    reads: list[Reading]
-    transforms: list[Reading]
-    names: frozenset[str]
-    sent: list[int]
-    words: NDArray[np.int64]
-    entities: list[EntityShare]
-    plain: bool
 
 
 def size_of(column: Column, width: int) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """Fill in, under the state of a batch, the values that a bound request leaves out.
 
-A source without values has a stride below 0 (kernels.records.LEFT_OUT) until it is filled. Three kinds fill sources:
-records of entities (entity_records), a stage that reads rows (stage_rows), and extensions by sections of the manifest.
-What they fill in lives as long as the call that reads it: nothing is kept between two batches, so every value belongs
-to the generation of its batch.
+Three kinds fill sources, and a source names the one that fills it (kernels.pool: FILLED_BY): records of entities
+(entity_records), a stage that reads rows (stage_rows), and extensions by sections of the manifest. What they fill in
+lives as long as the call that reads it: nothing is kept between two batches, so every value belongs to the generation
+of its batch.
 
 What an extension fills is simpler than what an entity does: an input as the sparse graph reads it, with one row for all
 rows of a request, and not counted among its ids. Inputs that are read before the batch (by transforms, by a stage), and
@@ -18,32 +18,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, FreshetError
-from freshet_serving.processor.features.stage import Limit
-from freshet_serving.processor.kernels.records import LEFT_OUT
+from freshet_serving.processor.features.bound_request import BatchView, left_out
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE
-
-
-class KeptRecords(Protocol):
-    """Records that are kept for a request (entity_records.UsedRecords)."""
-
-    @property
-    def records(self) -> Mapping[Any, NDArray[np.int32]]: ...
-
-
-class SentColumns(Protocol):
-    """A bound request as far as what is filled in late depends on it (bound_request.BoundRequest)."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def columns(self) -> Mapping[str, Column] | None: ...
-    @property
-    def used(self) -> KeptRecords | None: ...
-    @property
-    def limit(self) -> Limit | None: ...
 
 
 class LateFill(NamedTuple):
@@ -65,24 +43,12 @@ class LateValues(Protocol):
     def feeds(self, sources: NDArray[np.int64]) -> bool:
         """Report whether it fills one of these sources."""
 
-    def fill(
-        self,
-        tables: NDArray[np.int64],
-        epoch: int,
-        bound: Sequence[SentColumns],
-        inputs: NDArray[np.int64],
-        spans: NDArray[np.int64],
-        counts: NDArray[np.int64],
-    ) -> LateFill:
-        """Replace left-out sources by values.
+    def fill(self, view: BatchView, inputs: NDArray[np.int64]) -> LateFill:
+        """Replace left-out sources by values; those that it fills become SENT.
 
         Args:
-            tables: Table descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The epoch to read rows at.
-            bound: The requests.
-            inputs: int64 [R, S, 4] (kernels.pool), to write to.
-            spans: int64 [R, 2], first row and rows of each request.
-            counts: Lookups and misses by table, int64 [T, 2], to add to.
+            view: The rows to fill.
+            inputs: The view's inputs, int64 [R, S, INPUT_FIELDS] (kernels.pool), to write to.
         """
 
 
@@ -120,17 +86,15 @@ def late_inputs(manifest: Manifest, sources: Mapping[tuple[str, int], int]) -> l
     return late
 
 
-def fill_left_out(
-    late: Sequence[LateValues],
-    tables: NDArray[np.int64],
-    epoch: int,
-    bound: Sequence[SentColumns],
-    inputs: NDArray[np.int64],
-    spans: NDArray[np.int64],
-    counts: NDArray[np.int64],
-) -> LateFill:
-    """Fill the left-out sources of requests; arguments as those of LateValues.fill()."""
-    if not (inputs[:, :, 2] <= LEFT_OUT).any():
+def fill_left_out(late: Sequence[LateValues], view: BatchView, inputs: NDArray[np.int64]) -> LateFill:
+    """Fill the left-out sources of requests.
+
+    Args:
+        late: What fills them.
+        view: The rows to fill.
+        inputs: The view's inputs, to write to.
+    """
+    if not left_out(inputs).any():
         return LateFill()
-    found = [one.fill(tables, epoch, bound, inputs, spans, counts) for one in late]
-    return LateFill(found, next((one.refusal for one in found if one.refusal is not None), None))
+    fills = [one.fill(view, inputs) for one in late]
+    return LateFill(fills, next((one.refusal for one in fills if one.refusal is not None), None))

@@ -22,6 +22,9 @@ from freshet_serving.processor.package import Input, Manifest, StageLookup
 
 GROUP = "freshet.stages"
 NONE: Mapping[str, Any] = MappingProxyType({})
+AT_ONCE = 1 << 24
+LARGE = AT_ONCE >> 2
+"""Most cells of a run of several rows, and of one beside which others may run (stage_runs)."""
 
 
 class EndableCall(Protocol):

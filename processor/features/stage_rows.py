@@ -1,6 +1,6 @@
 """Run a stage that reads rows of tables: with each batch, once a request, on rows as of the batch's epoch.
 
-A stage without lookups is run when a request is bound (plan.bind_inputs). One with lookups (package.stage_lookups)
+A stage without lookups is run when a request is bound (SparsePlan.bind_inputs). One with lookups (package.stage_lookups)
 cannot be, because the state is not known then. Its outputs are bound as sources without values, and filled here.
 
 Invariants
@@ -16,7 +16,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ctypes import c_int64
 from typing import Any
 
@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, join_columns
 from freshet_serving.processor.errors import Expired, FreshetError
+from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.input_reader import InputReader
-from freshet_serving.processor.features.late_values import LateFill, SentColumns
+from freshet_serving.processor.features.late_values import LateFill
 from freshet_serving.processor.features.stage_runs import StageRuns
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.package import Manifest, StageLookup
@@ -74,28 +75,19 @@ class StageRows:
         """Report whether it fills one of these sources of the plan."""
         return not self.strides.keys().isdisjoint(sources.tolist())
 
-    def fill(
-        self,
-        tables: NDArray[np.int64],
-        epoch: int,
-        bound: Sequence[SentColumns],
-        inputs: NDArray[np.int64],
-        spans: NDArray[np.int64],
-        counts: NDArray[np.int64],
-    ) -> LateFill:
-        """Run the stage for each request; arguments as those of LateValues.fill()."""
+    def fill(self, view: BatchView, inputs: NDArray[np.int64]) -> LateFill:
+        """Run the stage for each request and fill its outputs in, as LateValues.fill() does."""
         kept: list[Any] = []
         refusal = None
-        weights = {one.name: one.rows(tables, epoch) for one in self._weights}
-        for number, request in enumerate(bound):
-            first, rows, total, read = self._read(request, *spans[number].tolist())
+        weights = {one.name: one.rows(view.tables, view.epoch) for one in self._weights}
+        for number, request in enumerate(view.bound):
+            first, rows, total, read = self._read(request, *view.spans[number].tolist())
             own = inputs[number : number + 1]
             try:
                 pieces = []
                 for start, count in self._stage.pieces(read, first, rows):
-                    span = np.array([[start, count]], np.int64)
-                    found = {one.name: one.rows(tables, epoch, own, span, counts) for one in self._lookups}
-                    found |= weights
+                    piece = view._replace(spans=np.array([[start, count]], np.int64))
+                    found = {one.name: one.rows(piece, own) for one in self._lookups} | weights
                     part = self._stage.part(read, start, count, total)
                     pieces.append(self._stage.run_piece(part, count, found, request.limit))
                 made = {r.name: join_columns([piece[r.name] for piece in pieces]) for r, _ in self._readers}
@@ -110,11 +102,11 @@ class StageRows:
                 values, _, stride, _ = reader(made[reader.name], 0)
                 # The kernel counts rows from the request's first, what was made begins with the span's.
                 start = values.ctypes.data - FLOAT_NBYTES * stride * first
-                inputs[number, source] = start, total, stride, 0
+                inputs[number, source] = start, total, stride, 0, pool.SENT
                 kept.append(values)
         return LateFill(kept, refusal)
 
-    def _read(self, request: SentColumns, first: int, rows: int) -> tuple[int, int, int, Mapping[str, Column]]:
+    def _read(self, request: BoundRequest, first: int, rows: int) -> tuple[int, int, int, Mapping[str, Column]]:
         """Return first row, rows and inputs of the runs, and the rows that their outputs stand for."""
         assert request.columns is not None, "bound for a stage that runs with the batch"
         read = {name: request.columns[name] for name in self._stage.reads}
@@ -146,7 +138,7 @@ class _Weight:
         """
         count = len(self._keys)
         found = np.empty((count, self._dim), np.float32)
-        read = np.array([[[self._keys.ctypes.data, count, 1, 0]]], np.int64)
+        read = np.array([[[self._keys.ctypes.data, count, 1, 0, pool.SENT]]], np.int64)
         # These are no lookups of a request, so nobody counts them.
         uncounted = np.zeros((len(tables), 2), np.int64)
         pool.run(tables, self._plan, self._scaling, read, np.array([[0, count]]), epoch, found, uncounted)
@@ -170,34 +162,25 @@ class _Rows:
             self._plan[0, [pool.KIND, pool.SOURCE, pool.OFFSET]] = pool.KIND_ONE, 0, 0
         self._scaling = np.ones((len(plan), pool.SCALING_FIELDS), np.float32)
 
-    def rows(
-        self,
-        tables: NDArray[np.int64],
-        epoch: int,
-        inputs: NDArray[np.int64],
-        span: NDArray[np.int64],
-        counts: NDArray[np.int64],
-    ) -> NDArray[np.float32]:
+    def rows(self, view: BatchView, inputs: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the rows of all values of a request's rows, float32 [values, dim].
 
         Args:
-            tables: Table descriptors.
-            epoch: The epoch to read rows at.
-            inputs: int64 [1, S, 4] (kernels.pool).
-            span: int64 [1, 2], first row and number of rows.
-            counts: Lookups and misses by table, to add to.
+            view: The state to read them under, and one span: the rows.
+            inputs: int64 [1, S, INPUT_FIELDS], the request's inputs.
         """
+        tables, epoch, _, span, counts = view
         first, rows = span[0].tolist()
         if not self._lists:
             found = np.empty((rows, len(self._plan) * self._dim), np.float32)
             pool.run(tables, self._plan, self._scaling, inputs, span, epoch, found, counts)
             return found.reshape(-1, self._dim)
-        values, count, _, splits = inputs[0, self._source].tolist()
+        values, count, _, splits, _ = inputs[0, self._source].tolist()
         last = 1 if count == 1 else first + rows
         begin, end = (c_int64.from_address(splits + 8 * n).value for n in (0 if count == 1 else first, last))
         found = np.empty((end - begin, self._dim), np.float32)
         if end > begin:
-            own = np.array([[[values + 8 * begin, end - begin, 1, 0]]], np.int64)
+            own = np.array([[[values + 8 * begin, end - begin, 1, 0, pool.SENT]]], np.int64)
             whole = np.array([[0, end - begin]], np.int64)
             pool.run(tables, self._plan, self._scaling, own, whole, epoch, found, counts)
         return np.tile(found, (rows, 1)) if count == 1 < rows and not self._once else found

@@ -23,11 +23,9 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns, slice_column
 from freshet_serving.processor.errors import TooLarge
 from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.processor.features.stage import NONE, Limit, Stage
+from freshet_serving.processor.features.stage import AT_ONCE, LARGE, NONE, Limit, Stage
 from freshet_serving.processor.package import Manifest, StageGrowth
 
-AT_ONCE = 1 << 24
-LARGE = AT_ONCE >> 2
 ROW_CELLS = 3 * AT_ONCE
 """Most cells that one row may make where the runtime does not bound memory by itself."""
 _alone = threading.Lock()

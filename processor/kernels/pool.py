@@ -6,7 +6,8 @@ requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 tables   int64 [T, TABLE_FIELDS]   see kernels.rows
 plan     int64 [F, 9]      by name: KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES
 scaling  float32 [F, 4]    log1p (0 | 1), mean, scale of float features; the largest magnitude a value may have
-inputs   int64 [R, S, 4]   per request and input: values, rows (1: broadcast), stride in values, row_splits (0: none)
+inputs   int64 [R, S, 5]   per request and input, by name: VALUES, ROWS (1: broadcast), STRIDE in values, SPLITS (row_splits;
+                           0: none), FILLED_BY: SENT, or what fills the input with each batch, before it is read here
 spans    int64 [R, 2]      per request: its first row in this call, number of rows
 out      float32 [rows, width]   rows of the requests one after another
 counts   int64 [T, 2]      lookups and misses, added to
@@ -78,8 +79,15 @@ from freshet_serving.processor.package import DIVIDED_SUMS, NOT_COMBINED, ROOT_D
 
 # MORE: a list whose first part has already been added up in `out`.
 KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE, KIND_FLOATS = 0, 1, 2, 3, 4, 5
-PLAN_FIELDS, SCALING_FIELDS, INPUT_FIELDS = 9, 4, 4
+PLAN_FIELDS, SCALING_FIELDS, INPUT_FIELDS = 9, 4, 5
 KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES = range(PLAN_FIELDS)
+VALUES, ROWS, STRIDE, SPLITS, FILLED_BY = range(INPUT_FIELDS)
+# What fills an input: the request; the records of an entity, a stage that reads rows, an extension; nothing, because
+# nothing reads it. An input that is not SENT has no values: its stride is the most values that a row may get.
+SENT, BY_ENTITY, BY_STAGE, BY_EXTENSION, UNREAD = range(5)
+# Where a sent input has row_splits, one of an entity has the address of an int64 for each row of its key, or 0: it is
+# set to 1 if the key has no record, else to 0.
+FLAGS = SPLITS
 LARGEST = np.finfo(np.float32).max
 
 # An operation is six int64: what, a, b, start, target address, width. For COPY and ADD, a is the table's number, b a
@@ -244,7 +252,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
         tables: int64 [T, TABLE_FIELDS].
         plan: int64 [F, 9].
         scaling: float32 [F, 4].
-        inputs: int64 [R, S, 4].
+        inputs: int64 [R, S, 5].
         spans: int64 [R, 2].
         epoch: The epoch that is read.
         out: float32 [rows, width]; written.
@@ -264,10 +272,10 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
         combiner, max_length, width = plan[f, COMBINER], plan[f, MAX_LENGTH], plan[f, WIDTH]
         target, largest = np.int64(out.ctypes.data) + 4 * plan[f, OFFSET], scaling[f, 3]
         for r in range(inputs.shape[0]):
-            values, stride, splits = inputs[r, source, 0], inputs[r, source, 2], inputs[r, source, 3]
+            values, stride, splits = inputs[r, source, VALUES], inputs[r, source, STRIDE], inputs[r, source, SPLITS]
             first, rows = spans[r, 0], spans[r, 1]
             computed = rows
-            if inputs[r, source, 1] == 1:
+            if inputs[r, source, ROWS] == 1:
                 first, computed = 0, 1
             here = target
             for i in range(first, first + computed):
@@ -366,13 +374,13 @@ def floats_of(planned, source, row):
 
     Args:
         planned: int64 [9], the feature of kind FLOAT, BLOCK or FLOATS.
-        source: int64 [4], the input.
+        source: int64 [5], the input.
         row: Row of the input.
     """
     if planned[KIND] == KIND_FLOATS:
-        first = load_i64(source[3] + 8 * row)
-        return first, 0, min(load_i64(source[3] + 8 * (row + 1)) - first, planned[WIDTH])
-    return row * source[2], planned[COLUMN], planned[COLUMN] + planned[WIDTH]
+        first = load_i64(source[SPLITS] + 8 * row)
+        return first, 0, min(load_i64(source[SPLITS] + 8 * (row + 1)) - first, planned[WIDTH])
+    return row * source[STRIDE], planned[COLUMN], planned[COLUMN] + planned[WIDTH]
 
 
 @inlined
@@ -382,10 +390,10 @@ def model_value(kind, scaling, source, at):
     Args:
         kind: KIND_FLOAT, KIND_BLOCK or KIND_FLOATS.
         scaling: float32 [4], the feature's scaling.
-        source: int64 [4], the input.
+        source: int64 [5], the input.
         at: Its number among the input's values.
     """
-    value = load_f32_anywhere(source[0] + 4 * at)
+    value = load_f32_anywhere(source[VALUES] + 4 * at)
     return value if kind == KIND_BLOCK else transform(value, scaling[0], scaling[1], scaling[2])
 
 
@@ -400,7 +408,7 @@ def find_non_finite(plan, scaling, inputs):
     Args:
         plan: int64 [F, 9].
         scaling: float32 [F, 4].
-        inputs: int64 [S, 4], the request's inputs.
+        inputs: int64 [S, 5], the request's inputs.
 
     Returns:
         The feature, and the row and column of its input; the feature is -1 if there is no such float.
@@ -408,7 +416,7 @@ def find_non_finite(plan, scaling, inputs):
     for f in range(plan.shape[0]):
         kind, source = plan[f, KIND], plan[f, SOURCE]
         if kind in (KIND_FLOAT, KIND_BLOCK, KIND_FLOATS):
-            for i in range(inputs[source, 1]):
+            for i in range(inputs[source, ROWS]):
                 row, first, last = floats_of(plan[f], inputs[source], i)
                 for j in range(first, last):
                     value = model_value(kind, scaling[f], inputs[source], row + j)
@@ -426,13 +434,13 @@ def largest(plan, scaling, inputs):
     Args:
         plan: int64 [F, 9].
         scaling: float32 [F, 4].
-        inputs: int64 [S, 4], the request's inputs.
+        inputs: int64 [S, 5], the request's inputs.
     """
     most = np.float32(0.0)
     for f in range(plan.shape[0]):
         kind, source = plan[f, KIND], plan[f, SOURCE]
         if kind in (KIND_FLOAT, KIND_BLOCK, KIND_FLOATS):
-            for i in range(inputs[source, 1]):
+            for i in range(inputs[source, ROWS]):
                 row, first, last = floats_of(plan[f], inputs[source], i)
                 for j in range(first, last):
                     value = model_value(kind, scaling[f], inputs[source], row + j)

@@ -4,9 +4,8 @@ The copies lie one after another in the order of the batch's rows, so that a pla
 stride. Lists are copied out of them, end to end with row splits, because the kernel that pools reads them so. Rows are
 found a block at a time, each phase prefetching for the next, as in kernels.pool.
 
-inputs  int64 [R, S, 4]   as in kernels.pool; a left-out source has a stride below 0 (LEFT_OUT), and is replaced. Where
-                          others have row splits it has the address of an int64 for each row of its key, or 0: set to 1
-                          if the key has no record, else to 0
+inputs  int64 [R, S, 5]   as in kernels.pool; a source that is left out for an entity (BY_ENTITY) is replaced, and its flags
+                          (FLAGS) are written
 fields  int64 [F, 4]      by name: FIELD_SOURCE, FIELD_OFFSET (bytes in the record), FIELD_STRIDE (of plain sources, in
                           values), FIELD_CAPACITY (of lists in values; 0 for plain sources)
 """
@@ -26,6 +25,7 @@ from freshet_serving.processor.kernels.pointers import (
     prefetch,
     store_i64,
 )
+from freshet_serving.processor.kernels.pool import BY_ENTITY, FILLED_BY, FLAGS, ROWS, SENT, SPLITS, STRIDE, VALUES
 from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
     CAPACITY,
@@ -40,8 +40,6 @@ from freshet_serving.processor.kernels.rows import (
 
 RECORD_FIELDS = 4
 FIELD_SOURCE, FIELD_OFFSET, FIELD_STRIDE, FIELD_CAPACITY = range(RECORD_FIELDS)
-LEFT_OUT = -1
-"""Strides of left-out inputs are this or less: minus the number of values in a row."""
 BLOCK = 32
 
 
@@ -50,13 +48,13 @@ def leaves_out(inputs, request, fields):
     """Report whether a request leaves out one of an entity's sources.
 
     Args:
-        inputs: int64 [R, S, 4].
+        inputs: int64 [R, S, 5].
         request: Number of the request.
         fields: int64 [F, 4].
     """
     found = False
     for f in range(fields.shape[0]):
-        found |= inputs[request, fields[f, FIELD_SOURCE], 2] <= LEFT_OUT
+        found |= inputs[request, fields[f, FIELD_SOURCE], FILLED_BY] == BY_ENTITY
     return found
 
 
@@ -87,7 +85,7 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
         number: Number of the entity's table.
         key: The source with the keys.
         fields: int64 [F, 4].
-        inputs: int64 [R, S, 4]; left-out sources are replaced.
+        inputs: int64 [R, S, 5]; left-out sources are replaced.
         spans: int64 [R, 2], first row and rows of each request.
         epoch: The epoch that is read.
         default: Address of the record of unknown keys.
@@ -106,13 +104,13 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
         if not leaves_out(inputs, r, fields):
             continue
         first, rows = spans[r, 0], spans[r, 1]
-        if inputs[r, key, 1] == 1:
+        if inputs[r, key, ROWS] == 1:
             first, rows = 0, min(rows, 1)
-        keys, stride = inputs[r, key, 0], inputs[r, key, 2]
+        keys, stride = inputs[r, key, VALUES], inputs[r, key, STRIDE]
         flags = np.int64(0)
         for f in range(fields.shape[0]):
-            if inputs[r, fields[f, FIELD_SOURCE], 2] <= LEFT_OUT:
-                flags = inputs[r, fields[f, FIELD_SOURCE], 3]
+            if inputs[r, fields[f, FIELD_SOURCE], FILLED_BY] == BY_ENTITY:
+                flags = inputs[r, fields[f, FIELD_SOURCE], FLAGS]
         for begin in range(0, rows, BLOCK):
             count = min(BLOCK, rows - begin)
             for j in range(count):
@@ -137,18 +135,19 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
                 copy_row(records + nbytes * (begin + j), starts[j], words)
         for f in range(fields.shape[0]):
             source = fields[f, FIELD_SOURCE]
-            if inputs[r, source, 2] > LEFT_OUT:
+            if inputs[r, source, FILLED_BY] != BY_ENTITY:
                 continue
+            inputs[r, source, FILLED_BY] = SENT
             at = records + fields[f, FIELD_OFFSET]
             if fields[f, FIELD_CAPACITY] == 0:
                 # The kernel that pools counts rows from the request's first, the copies begin with the span's.
-                inputs[r, source, 0] = at - nbytes * first
-                inputs[r, source, 2] = fields[f, FIELD_STRIDE]
-                inputs[r, source, 3] = 0
+                inputs[r, source, VALUES] = at - nbytes * first
+                inputs[r, source, STRIDE] = fields[f, FIELD_STRIDE]
+                inputs[r, source, SPLITS] = 0
                 continue
-            inputs[r, source, 0] = lists
-            inputs[r, source, 2] = 1
-            inputs[r, source, 3] = splits - 8 * first
+            inputs[r, source, VALUES] = lists
+            inputs[r, source, STRIDE] = 1
+            inputs[r, source, SPLITS] = splits - 8 * first
             for i in range(rows):
                 store_i64(splits + 8 * i, listed)
                 # Bounded here too: a table's file may change after it was checked, and what follows writes.

@@ -22,7 +22,18 @@ from freshet_serving.processor.kernels.pointers import (
     store_i64,
     store_release,
 )
-from freshet_serving.processor.kernels.pool import COLUMN, KIND, KIND_ONE, MAX_LENGTH, SOURCE, TABLE
+from freshet_serving.processor.kernels.pool import (
+    COLUMN,
+    KIND,
+    KIND_ONE,
+    MAX_LENGTH,
+    ROWS,
+    SOURCE,
+    SPLITS,
+    STRIDE,
+    TABLE,
+    VALUES,
+)
 from freshet_serving.processor.kernels.rows import CAPACITY, INDEX, META, SETTLED, SHARED, UNKNOWN_KEY, holder
 
 BURIED, ELSEWHERE = -3, -4
@@ -130,12 +141,12 @@ def lay_out(plan, inputs, spans, remote, stands, starts):
         total = 0
         for r in range(inputs.shape[0]):
             first, rows = spans[r, 0], spans[r, 1]
-            if inputs[r, source, 1] == 1:
+            if inputs[r, source, ROWS] == 1:
                 first, rows = 0, 1
             if kind == KIND_ONE:
                 total += rows
                 continue
-            splits = inputs[r, source, 3]
+            splits = inputs[r, source, SPLITS]
             for i in range(first, first + rows):
                 length = load_i64(splits + 8 * (i + 1)) - load_i64(splits + 8 * i)
                 total += min(length, max_length) if max_length > 0 else length
@@ -241,9 +252,9 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
             key = tables[table, UNKNOWN_KEY // 8]
             count = note(key, index, capacity, bound, own, own_capacity, meta, epoch, wanted, entries, start, count)
         for r in range(inputs.shape[0]):
-            values, stride, splits = inputs[r, source, 0], inputs[r, source, 2], inputs[r, source, 3]
+            values, stride, splits = inputs[r, source, VALUES], inputs[r, source, STRIDE], inputs[r, source, SPLITS]
             first, rows = spans[r, 0], spans[r, 1]
-            if inputs[r, source, 1] == 1:
+            if inputs[r, source, ROWS] == 1:
                 first, rows = 0, 1
             for i in range(first, first + rows):
                 begin, end = i * stride + column, i * stride + column + 1

@@ -11,14 +11,14 @@ stays under one state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import FEATURES, SEQUENCE, USER_TENSOR, GraphInput, Subgraph
 from freshet_serving.processor.running.sequence_filler import SequenceFill
@@ -27,24 +27,12 @@ from freshet_serving.processor.running.sequence_filler import SequenceFill
 class Fill(Protocol):
     """Writes rows of requests into one input."""
 
-    def __call__(
-        self,
-        tables: NDArray[np.int64],
-        epoch: int,
-        bound: Sequence[BoundRequest],
-        spans: NDArray[np.int64],
-        out: NDArray[np.float32],
-        counts: NDArray[np.int64],
-    ) -> None:
-        """Write rows spans[i] of each bound request, one request after another.
+    def __call__(self, view: BatchView, out: NDArray[np.float32]) -> None:
+        """Write the view's rows, one request after another.
 
         Args:
-            tables: Table descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The epoch to read rows at.
-            bound: The bound requests.
-            spans: int64 [R, 2], first row and rows of each request.
+            view: The rows to fill.
             out: float32 [rows, ...], to write to.
-            counts: Lookups and misses by table, int64 [T, 2], to add to.
 
         Raises:
             NonFiniteInput: A float is infinite, or becomes so when scaled.

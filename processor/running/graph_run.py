@@ -12,13 +12,10 @@ longer one is never used; that, too, is decided once, so all chunks of a request
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
     FEATURES,
@@ -65,25 +62,12 @@ class SubgraphRun:
         self._fillers = fillers(graph, plan)
         self._features = {i.name for i in graph.inputs if i.source == FEATURES}
 
-    def fill(
-        self,
-        tables: NDArray[np.int64],
-        epoch: int,
-        bound: Sequence[BoundRequest],
-        spans: NDArray[np.int64],
-        inputs: Tensors,
-        counts: NDArray[np.int64],
-        features: Fill | None = None,
-    ) -> None:
-        """Write rows of requests into all inputs but the user's tensors; arguments as those of Fill.
+    def fill(self, view: BatchView, inputs: Tensors, features: Fill | None = None) -> None:
+        """Write the view's rows into all inputs but the user's tensors, as Fill does.
 
         Args:
-            tables: Table descriptors.
-            epoch: The epoch to read rows at.
-            bound: The bound requests.
-            spans: First row and rows of each.
+            view: The rows to fill.
             inputs: Buffers by name; an input without one is left out.
-            counts: Lookups and misses, to add to.
             features: Fills inputs of features in place of the subgraph's own filler.
         """
         for name, fill in self._fillers:
@@ -91,7 +75,7 @@ class SubgraphRun:
                 continue
             if features is not None and name in self._features:
                 fill = features
-            fill(tables, epoch, bound, spans, inputs[name], counts)
+            fill(view, inputs[name])
 
     def lend(self, computed: Tensors, request: int, inputs: Tensors) -> None:
         """Copy the user's tensors of one request into the inputs that read them.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.backends import EndableRun, Executable, Matrix
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.running.buffers import Buffers, Tensors
 from freshet_serving.processor.running.graph_run import DividedRun, GraphRun, SubgraphRun
 from freshet_serving.processor.running.run_limit import RunLimit
@@ -67,15 +67,7 @@ class SharedParts(Protocol):
         """Rows of the whole request."""
         ...
 
-    def fill(
-        self,
-        tables: NDArray[np.int64],
-        epoch: int,
-        bound: Sequence[BoundRequest],
-        spans: NDArray[np.int64],
-        out: NDArray[np.float32],
-        counts: NDArray[np.int64],
-    ) -> None:
+    def fill(self, view: BatchView, out: NDArray[np.float32]) -> None:
         """Fill rows of features as processor.running.fillers.Fill does."""
 
 
@@ -96,8 +88,8 @@ class RunningBatch:
     Attributes:
         graphs: The version's subgraphs.
         executables: By subgraph and bucket, with the weights of the batch's state.
-        tables: Table descriptors, int64 [T, TABLE_FIELDS].
-        epoch: The epoch to read rows at.
+        tables: As BatchView.tables.
+        epoch: As BatchView.epoch.
         buffers: The runner's buffers for the version.
         results: Arrays that the scores are written to, by output.
         shared: What the chunks of a split request share, if the batch is a chunk.
@@ -278,7 +270,7 @@ class Runner:
             started_s = now_s()
             inputs, outputs, call = buffers.get(executables[bucket], run.name)
             bound, spans = self.spans_of(works, at, stop)
-            run.fill(batch.tables, batch.epoch, bound, spans, inputs, buffers.counts, features)
+            run.fill(BatchView(batch.tables, batch.epoch, bound, spans, buffers.counts), inputs, features)
             filled_s = now_s()
             self._timed_run(batch, call, run, bucket, stop - at, timer_s)
             ended_s = now_s()
@@ -297,7 +289,8 @@ class Runner:
         inputs, computed, call = buffers.get(batch.executables[user.name][bucket], user.name)
         spans = np.zeros((len(works), 2), np.int64)
         spans[:, 1] = 1
-        user.fill(batch.tables, batch.epoch, [work.bound for work in works], spans, inputs, buffers.counts)
+        bound = [work.bound for work in works]
+        user.fill(BatchView(batch.tables, batch.epoch, bound, spans, buffers.counts), inputs)
         started_s = now_s()
         self._timed_run(batch, call, user, bucket, len(works), self._timer(batch))
         ended_s = now_s()
@@ -320,7 +313,7 @@ class Runner:
                 # All buckets read the same arrays of these.
                 score.lend(computed, request, inputs)
             bound, spans = self.spans_of([work], at, stop)
-            score.fill(batch.tables, batch.epoch, bound, spans, inputs, buffers.counts)
+            score.fill(BatchView(batch.tables, batch.epoch, bound, spans, buffers.counts), inputs)
             started_s = now_s()
             self._timed_run(batch, call, score, bucket, stop - at, timer_s)
             ended_s = now_s()

@@ -5,13 +5,12 @@ An input of fewer places than max_length is filled from requests whose histories
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.features.bound_request import BoundRequest, Pooling
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.features.pooling import Pooling
 from freshet_serving.processor.package import TIME_UNITS, GraphInput
 
 
@@ -26,21 +25,13 @@ class SequenceFill:
         self._source = plan.source(entry.time) if entry.time else -1
         self._offset, self._per_s = width - length, TIME_UNITS[entry.time_unit]
 
-    def __call__(
-        self,
-        tables: NDArray[np.int64],
-        epoch: int,
-        bound: Sequence[BoundRequest],
-        spans: NDArray[np.int64],
-        out: NDArray[np.float32],
-        counts: NDArray[np.int64],
-    ) -> None:
-        """Write rows of requests; arguments as those of Fill (processor.running.fillers)."""
-        self._columns.fill(tables, epoch, bound, spans, out, counts)
+    def __call__(self, view: BatchView, out: NDArray[np.float32]) -> None:
+        """Write the view's rows, as Fill does (processor.running.fillers)."""
+        self._columns.fill(view, out)
         if self._source < 0:
             return
         at = 0
-        for request, (first, rows) in zip(bound, spans.tolist()):
+        for request, (first, rows) in zip(view.bound, view.spans.tolist()):
             given = request.keep[self._source]
             assert given.splits is not None
             same = given.rows == 1

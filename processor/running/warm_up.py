@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.backends import EndedRun, Executable
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.running.buffers import Buffers, Executables
 from freshet_serving.processor.running.graph_run import SubgraphRun
 from freshet_serving.processor.tables.remote_rows import RowReader
@@ -91,7 +91,7 @@ def warm_up(
                 # A request that was recorded earlier, or for another scaling, is not a fault of this version.
                 with suppress(BadInput, EndedRun):
                     used = tables if batch_tables is None else batch_tables.tables
-                    run.fill(used, epoch, bound, spans, inputs, buffers.counts)
+                    run.fill(BatchView(used, epoch, bound, spans, buffers.counts), inputs)
                 call()
         buffers.counts[:] = 0
 

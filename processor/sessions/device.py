@@ -46,7 +46,7 @@ import numpy as np
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.features.bound_request import NonFiniteInput
+from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.graph_run import DividedRun, GraphRun, SubgraphRun
 from freshet_serving.processor.running.runner import Runner, RunningBatch
@@ -411,11 +411,13 @@ class StagedSession(Session):
             features = shared.fill if shared is not None and parts is None else None
             run = batch.run
             inputs = batch.buffers.inputs(run.name, span.first, span.first + rows)
-            run.fill(tables, state.epoch, bound, spans, inputs, counted.counts, features)
+            view = BatchView(tables, state.epoch, bound, spans, counted.counts)
+            run.fill(view, inputs, features)
             computed = shared is not None and shared.user_tensors is not None
             if parts is not None and span.opens and not computed:
                 inputs = batch.buffers.inputs(parts.user.name, 0, 1)
-                parts.user.fill(tables, state.epoch, bound[:1], np.array([[0, 1]], np.int64), inputs, counted.counts)
+                first = view._replace(bound=bound[:1], spans=np.array([[0, 1]], np.int64))
+                parts.user.fill(first, inputs)
             replica.costs.record_fill(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
             answered = works
         finally:

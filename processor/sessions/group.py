@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
-from freshet_serving.processor.features.stage_runs import LARGE
+from freshet_serving.processor.features.stage import LARGE
 from freshet_serving.processor.running.cost import FREE, WORTH
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
 from freshet_serving.processor.sessions.device import DeviceStages, StagedSession, staging_count

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.features.bound_request import BoundRequest
-from freshet_serving.processor.features.entity_records import UsedRecords
+from freshet_serving.processor.features.bound_request import BoundRequest, UsedRecords
 from freshet_serving.processor.features.input_lookup import FilledInputs
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import DROP

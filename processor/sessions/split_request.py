@@ -13,7 +13,7 @@ Invariants
   results. So joining the results costs nothing and the order cannot change.
 - done() is called once, by the thread that finishes the last chunk. Once a chunk has failed or expired, the others are
   not run; the pin is held until the last one is finished all the same, because one of them may be running.
-- Features that are the same for all rows are looked up once, part after part (bound_request.RowInvariants), and copied
+- Features that are the same for all rows are looked up once, part after part (pooling.RowInvariants), and copied
   to the rows; sessions that need them meanwhile wait. The user's tensors of a divided version
   (processor.running.graph_run) are computed once and kept; sessions that begin at the same moment may each do so.
   Rows of a row store are not kept: each chunk fetches its own.
@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -44,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.running.buffers import Tensors
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from freshet_serving.processor.versions.replica import State
@@ -156,40 +155,28 @@ class SplitRequest:
                 self._pinned = True
             return True
 
-    def fill(
-        self,
-        tables: NDArray[np.int64],
-        epoch: int,
-        bound: Sequence[BoundRequest],
-        spans: NDArray[np.int64],
-        out: NDArray[np.float32],
-        counts: NDArray[np.int64],
-    ) -> None:
+    def fill(self, view: BatchView, out: NDArray[np.float32]) -> None:
         """Fill rows of this request like SparsePlan.fill(), looking up features shared by all rows only once.
 
         Args:
-            tables: Table descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The epoch to read rows at.
-            bound: Bound requests of the rows.
-            spans: int64 [1, 2], the first row and the number of rows.
+            view: The rows to fill, of this one request.
             out: Executable input to fill, float32 [rows, width].
-            counts: Lookup counters to add to.
         """
         if self._invariants is None:
-            self._whole.replica.plan.fill(tables, epoch, bound, spans, out, counts)
+            self._whole.replica.plan.fill(view, out)
             return
         while self._lookup_steps or self._invariant_row is None:
-            self.look_up(tables, epoch, counts)
-        out[: spans[0, 1]] = self._invariant_row
-        self._invariants.varying.fill(tables, epoch, bound, spans, out, counts)
+            self.look_up(view.tables, view.epoch, view.counts)
+        out[: view.spans[0, 1]] = self._invariant_row
+        self._invariants.varying.fill(view, out)
 
     def look_up(self, tables: NDArray[np.int64], epoch: int, counts: NDArray[np.int64]) -> None:
         """Look up the next part of the features shared by all rows, if one is left.
 
         Args:
-            tables: Table descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The epoch to read rows at.
-            counts: Lookup counters to add to.
+            tables: As BatchView.tables.
+            epoch: As BatchView.epoch.
+            counts: As BatchView.counts.
 
         Raises:
             NonFiniteInput: A float of the request is infinite, or becomes so when scaled.

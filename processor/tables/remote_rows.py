@@ -100,7 +100,7 @@ class RowReader(Protocol):
             tables: The state's descriptors, int64 [T, TABLE_FIELDS].
             epoch: The state's epoch.
             bound: The bound requests.
-            spans: int64 [requests, 2], first row and rows of each request, as for SparsePlan.fill.
+            spans: int64 [requests, 2], as BatchView.spans.
 
         Raises:
             NotReady: Rows were unavailable and the policy is to fail.

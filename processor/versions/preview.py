@@ -33,7 +33,7 @@ from freshet_serving.processor.backends import EndedRun, Executable
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.given_rows import run_rows
 from freshet_serving.processor.running.graph_run import SubgraphRun
@@ -217,7 +217,7 @@ class Preview:
             stop = min(at + most, rows)
             # A row whose floats are rejected still counts as a row, under both states alike.
             with suppress(BadInput, EndedRun):
-                run.fill(state.tables, state.epoch, bound, spans, filled, self._buffers.counts)
+                run.fill(BatchView(state.tables, state.epoch, bound, spans, self._buffers.counts), filled)
             for name, array in filled.items():
                 every[name][at:stop] = array[: stop - at]
             at = stop

@@ -40,7 +40,6 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
-from freshet_serving.processor.features.growth_meter import growth_of
 from freshet_serving.processor.features.input_lookup import NO_LOOKUPS, InputLookups
 from freshet_serving.processor.features.input_reader import blank_inputs
 from freshet_serving.processor.features.plan import SparsePlan
@@ -219,6 +218,9 @@ class Replica:
         spec = self.manifest.stage
         stage = growth = None
         if spec is not None:
+            # Measuring is loaded with the first version that has a stage.
+            from freshet_serving.processor.features.growth_meter import growth_of
+
             data = files.file(spec.file)
             stage = load_stage(self.manifest, data)
             growth = growth_of(self.manifest, stage, data)

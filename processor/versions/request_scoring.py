@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.backends import EndedRun
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import parse_tensors, write_tensors
 from freshet_serving.processor.running.buffers import Buffers, Tensors
@@ -117,6 +117,7 @@ def _fill(run: SubgraphRun, state: PreviewState, bound: BoundRequest, buffers: B
     for first in range(0, bound.rows, most):
         count = min(most, bound.rows - first)
         filled = buffers.inputs(run.name, 0, count)
-        run.fill(state.tables, state.epoch, [bound], np.array([[first, count]], np.int64), filled, buffers.counts)
+        spans = np.array([[first, count]], np.int64)
+        run.fill(BatchView(state.tables, state.epoch, [bound], spans, buffers.counts), filled)
         for name, array in filled.items():
             inputs[name][first : first + count] = array

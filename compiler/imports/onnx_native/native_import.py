@@ -48,6 +48,7 @@ from freshet_serving.compiler.imports.onnx_native.whole_outputs import exact_out
 from freshet_serving.compiler.imports.precision import Precision
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.growth_meter import with_growth
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
@@ -481,14 +482,13 @@ class NativeImporter:
         plan = SparsePlan(manifest, loaded)
         served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
         matrix = descriptors([table.descriptor() for table in served])
-        counts = np.zeros((max(1, len(served)), 2), np.int64)
         run = GraphRun(manifest, plan).undivided
         examples = []
         names = dict(zip((o.name for o in manifest.outputs), manifest.outputs))
         labels = {plain(n): n for n in self._model.outputs} | {f"{plain(n)}_": n for n in self._model.outputs}
         for sample, rows, values in zip(self._samples.columns, SIZES, self._samples.outputs):
             inputs = run.spec.allocate_inputs(rows)
-            run.fill(matrix, 0, [plan.bind_inputs(sample)], np.array([[0, rows]], np.int64), inputs, counts)
+            run.fill(BatchView.of(matrix, 0, plan.bind_inputs(sample)), inputs)
             examples.append(inputs[MATRIX])
             got = graph.run(inputs)
             for label, output in names.items():

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import init_rows
 from freshet_serving.processor.package import TableDelta, map_file, parse_tensors, write_tensors
@@ -78,7 +79,7 @@ def main() -> None:
 
     def look_up(times: int) -> float:
         for _ in range(times):
-            plan.fill(described, DELTAS, [bound], spans, x, counts)
+            plan.fill(BatchView(described, DELTAS, [bound], spans, counts), x)
         return float(x[0, 0])
 
     serve(look_up)

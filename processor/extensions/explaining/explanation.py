@@ -43,7 +43,7 @@ from freshet_serving.processor.extensions.explaining.event_effects import event_
 from freshet_serving.processor.extensions.explaining.feature_values import FeatureValues, feature_values
 from freshet_serving.processor.extensions.explaining.movers import ScoredRow, changes, comparable, movers
 from freshet_serving.processor.extensions.explaining.spare_executable import Score, ScoringPath, SpareExecutables
-from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.generation import Generation
@@ -349,7 +349,7 @@ def _read(
     inputs = run.spec.allocate_inputs(1)
     tables = _descriptors(version)
     counts = np.zeros((max(1, len(version.tables)), 2), np.int64)
-    run.fill(tables, standing.epoch, [bound], np.array([[row, 1]], np.int64), inputs, counts)
+    run.fill(BatchView(tables, standing.epoch, [bound], np.array([[row, 1]], np.int64), counts), inputs)
     filled_s = time.perf_counter()
     is_served = standing.generation.step == served
     return _RowReads(standing, is_served, inputs, rows, origins, looked_s - began_s, filled_s - looked_s)

@@ -36,7 +36,7 @@ from freshet_serving.processor.extensions.remote_rows.layout import (
     parse_marker,
 )
 from freshet_serving.processor.extensions.remote_rows.remote_table import RemoteTable
-from freshet_serving.processor.features.bound_request import BoundRequest, inputs_of
+from freshet_serving.processor.features.bound_request import BatchView, BoundRequest, inputs_of
 from freshet_serving.processor.features.late_values import fill_left_out
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels import remote as kernels
@@ -192,15 +192,16 @@ class RemoteReader:
             tables: The state's descriptors, int64 [T, TABLE_FIELDS].
             epoch: The state's epoch.
             bound: The bound requests.
-            spans: int64 [requests, 2], first row and rows of each request, as for SparsePlan.fill.
+            spans: int64 [requests, 2], as BatchView.spans.
 
         Raises:
             NotReady: Rows were unavailable and the policy is to fail.
         """
         inputs, kept = inputs_of(bound), None
         if self._plan.entities:
-            counted = np.zeros((len(tables), 2), np.int64)
-            kept = fill_left_out(self._plan.entities, tables, epoch, bound, inputs, spans, counted)
+            uncounted = np.zeros((len(tables), 2), np.int64)
+            view = BatchView(tables, epoch, bound, spans, uncounted)
+            kept = fill_left_out(self._plan.entities, view, inputs)
         stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
         plan, remote = self._plan.lookups, self._remote
         size = kernels.lay_out(plan, inputs, spans, remote, stands, starts)

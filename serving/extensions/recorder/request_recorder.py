@@ -46,8 +46,7 @@ import pyarrow.parquet as pq
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, FreshetError
-from freshet_serving.processor.features.bound_request import BoundRequest
-from freshet_serving.processor.features.entity_records import UsedRecords
+from freshet_serving.processor.features.bound_request import BoundRequest, UsedRecords
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import METADATA, ROW
 from freshet_serving.processor.sessions.observers import Observer

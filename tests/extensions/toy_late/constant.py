@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.bound_request import left_out
 from freshet_serving.processor.features.late_values import LateFill
-from freshet_serving.processor.kernels.records import LEFT_OUT
+from freshet_serving.processor.kernels.pool import SENT
 from freshet_serving.processor.package import InputFiller
 from freshet_serving.processor.package.json_dataclasses import build
 from freshet_serving.processor.ports import Section
@@ -33,10 +34,9 @@ class ConstantInput:
         """Report whether the input is among these sources."""
         return self._source in sources.tolist()
 
-    def fill(self, tables, epoch, bound, inputs, spans, counts):
+    def fill(self, view, inputs):
         """Replace what requests leave out by the address of the one value."""
-        left_out = inputs[:, self._source, 2] <= LEFT_OUT
-        inputs[left_out, self._source] = self._value.ctypes.data, 1, 1, 0
+        inputs[left_out(inputs)[:, self._source], self._source] = self._value.ctypes.data, 1, 1, 0, SENT
         return LateFill((self._value,))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overloaded
-from freshet_serving.processor.features.stage_runs import LARGE
+from freshet_serving.processor.features.stage import LARGE
 from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.watching.stats import total
