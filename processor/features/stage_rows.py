@@ -1,7 +1,7 @@
 """Run a stage that reads rows of tables: with each batch, once a request, on rows as of the batch's epoch.
 
-A stage without lookups is run when a request is bound (SparsePlan.bind_inputs). One with lookups (package.stage_lookups)
-cannot be, because the state is not known then. Its outputs are bound as sources without values, and filled here.
+A stage without lookups is run when a request is bound (binding). One with lookups (package.stage_lookups) cannot be,
+because the state is not known then. Its outputs are bound as sources without values, and filled here.
 
 Invariants
 - Rows are looked up at the epoch at which the batch reads all rows, so a request's scores are of one generation.

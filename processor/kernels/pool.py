@@ -6,8 +6,8 @@ requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 tables   int64 [T, TABLE_FIELDS]   see kernels.rows
 plan     int64 [F, 9]      by name: KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES
 scaling  float32 [F, 4]    log1p (0 | 1), mean, scale of float features; the largest magnitude a value may have
-inputs   int64 [R, S, 5]   per request and input, by name: VALUES, ROWS (1: broadcast), STRIDE in values, SPLITS (row_splits;
-                           0: none), FILLED_BY: SENT, or what fills the input with each batch, before it is read here
+inputs   int64 [R, S, 5]   per request and input, by name: VALUES, ROWS (1: broadcast), STRIDE in values, SPLITS
+                           (row_splits; 0: none), FILLED_BY (SENT once it has values)
 spans    int64 [R, 2]      per request: its first row in this call, number of rows
 out      float32 [rows, width]   rows of the requests one after another
 counts   int64 [T, 2]      lookups and misses, added to

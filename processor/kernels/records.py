@@ -4,8 +4,7 @@ The copies lie one after another in the order of the batch's rows, so that a pla
 stride. Lists are copied out of them, end to end with row splits, because the kernel that pools reads them so. Rows are
 found a block at a time, each phase prefetching for the next, as in kernels.pool.
 
-inputs  int64 [R, S, 5]   as in kernels.pool; a source that is left out for an entity (BY_ENTITY) is replaced, and its flags
-                          (FLAGS) are written
+inputs  int64 [R, S, 5]   as in kernels.pool; a source that is BY_ENTITY is replaced, and its FLAGS are written
 fields  int64 [F, 4]      by name: FIELD_SOURCE, FIELD_OFFSET (bytes in the record), FIELD_STRIDE (of plain sources, in
                           values), FIELD_CAPACITY (of lists in values; 0 for plain sources)
 """

@@ -30,6 +30,7 @@ from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.bench import FLOATS, TABLES, bench_delta, write_model
 from freshet_serving.processor.backends.tensorrt import EngineBuilder
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.package.manifest import Manifest
@@ -81,9 +82,8 @@ def write_bundle(out: Path, rows: int, buckets: Sequence[int], targets: Sequence
         if step:
             version.apply(delta)
         tables = [descriptor(t, a) for t, a in zip(manifest.tables, version.change.frame.arrays)]
-        x, counts = np.zeros((REFERENCE_ROWS, manifest.width), np.float32), np.zeros((TABLES, 2), np.int64)
-        spans = np.array([[0, REFERENCE_ROWS]], np.int64)
-        plan.fill(np.array(tables, np.int64), version.change.epoch, [plan.bind_inputs(inputs)], spans, x, counts)
+        x = np.zeros((REFERENCE_ROWS, manifest.width), np.float32)
+        plan.fill(BatchView.of(np.array(tables, np.int64), version.change.epoch, plan.bind_inputs(inputs)), x)
         arrays |= {f"x{step}": x, f"score{step}": graph.run({"x": x}, weights)["score"]}
     with open(out / "reference.safetensors", "wb") as file:
         write_tensors(file, arrays, {})

@@ -9,6 +9,7 @@ from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.zoo import deepfm
 from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 
@@ -84,7 +85,7 @@ def scores(version, n=5):
         bucket = next(b for b in sorted(state.executables[undivided]) if b >= n)
         x, out = np.zeros((bucket, replica.plan.width), np.float32), np.empty((bucket, 1), np.float32)
         counts = np.zeros((2, 2), np.int64)
-        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, n]]), x, counts)
+        replica.plan.fill(BatchView(state.tables, state.epoch, [bound], np.array([[0, n]]), counts), x)
         state.executables[undivided][bucket].bind_buffers({"x": x}, {"score": out})()
     return out[:n, 0]
 

@@ -9,6 +9,7 @@ from freshet_serving.models.embedding.multi_hash import CODE_BITS, MOST_CODES, c
 from freshet_serving.models.embedding.optimizer import row_optimizer
 from freshet_serving.models.embedding.variable import EmbeddingVariable
 from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.manifest import Manifest
@@ -71,7 +72,7 @@ def pooled(transform, combiner, most, lists):
     table.insert(np.unique(bound.keep[0].values)[::2])
     out = np.zeros((len(lists), width), F32)
     counts = np.zeros((1, 2), np.int64)
-    plan.fill(descriptors([table.descriptor()]), 0, [bound], np.array([[0, len(lists)]]), out, counts)
+    plan.fill(BatchView(descriptors([table.descriptor()]), 0, [bound], np.array([[0, len(lists)]]), counts), out)
     held = table.export()
     row_invariants = plan.row_invariants(bound, 3) if len(lists) == 1 else None
     if row_invariants is not None:

@@ -17,6 +17,7 @@ from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.published_baseline import PublishedBaseline
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version import table_file
@@ -89,7 +90,7 @@ def pooled_by(processor, columns):
         bound = replica.plan.bind_inputs(columns)
         x = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
         counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
-        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
+        replica.plan.fill(BatchView(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), counts), x)
         return x
 
 

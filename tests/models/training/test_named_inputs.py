@@ -36,9 +36,9 @@ def fill_powers(given, plan):
     """Returns the filler of a rows x 3 input: powers of the first float feature."""
     number = plan.pooling(["price"])
 
-    def fill(tables, epoch, bound, spans, out, counts):
+    def fill(view, out):
         one = np.zeros((len(out), 1), np.float32)
-        number.fill(tables, epoch, bound, spans, one, counts)
+        number.fill(view, one)
         out[:] = np.concatenate([one, one**2, one**3], axis=1)
 
     return fill

@@ -17,6 +17,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.repository.log.change_log import ChangeLog
@@ -55,7 +56,7 @@ def pooled_by(processor, columns):
         bound = replica.plan.bind_inputs(columns)
         x = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
         counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
-        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
+        replica.plan.fill(BatchView(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), counts), x)
         return x
 
 

@@ -14,6 +14,7 @@ from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.evaluation import Transforms
 
 pytestmark = pytest.mark.tensorflow
@@ -83,7 +84,9 @@ def test_every_generation_is_served_from_raw_columns_as_trained(tmp_path, quick)
                     bound = replica.plan.bind_inputs(given)
                     served = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
                     counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
-                    replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), served, counts)
+                    replica.plan.fill(
+                        BatchView(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), counts), served
+                    )
                 trained = run.trainer.pool(given)
                 assert served.tobytes() == trained.tobytes(), generation
                 reply = processor.process(PredictRequest("made", given))

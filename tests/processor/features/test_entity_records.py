@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.entity_records import make_records, missing_columns
 from freshet_serving.processor.features.late_values import LateFill, fill_left_out
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.pool import BY_EXTENSION, SENT
 from freshet_serving.processor.package import (
     RECORD,
     EntityEntry,
@@ -130,7 +132,7 @@ def filled(plan, tables, requests, epoch=0, spans=None, fill=None):
     spans = np.array([(0, b.rows) for b in bound] if spans is None else spans, I64)
     out = np.full((int(spans[:, 1].sum()), plan.width), 7, F32)
     counts = np.zeros((len(tables), 2), I64)
-    (fill or plan.fill)(descriptors([t.descriptor() for t in tables]), epoch, bound, spans, out, counts)
+    (fill or plan.fill)(BatchView(descriptors([t.descriptor() for t in tables]), epoch, bound, spans, counts), out)
     return out, counts
 
 
@@ -251,10 +253,7 @@ def test_filled_request_has_the_values_of_the_record():
     alone, whole = both_ways([1, 2, 44])
     bound = PLAN.filled(descriptors([t.descriptor() for t in TABLES]), 0, PLAN.bind_inputs(alone))
     out = np.zeros((3, PLAN.width), F32)
-    PLAN.fill(
-        descriptors([t.descriptor() for t in TABLES]), 0, [bound], np.array([[0, 3]]), out,
-        np.zeros((len(TABLES), 2), I64),
-    )  # fmt: skip
+    PLAN.fill(BatchView.of(descriptors([t.descriptor() for t in TABLES]), 0, bound), out)
     np.testing.assert_array_equal(out, filled(PLAN, TABLES, [whole])[0])
     sent = PLAN.bind_inputs(whole)
     for one, two in zip(bound.keep, sent.keep):
@@ -342,7 +341,7 @@ def test_buffer_without_the_columns_is_bound_by_its_layout():
         assert bound.used.records == {}
         bound.used.keep()
         described, counts = descriptors([t.descriptor() for t in tables]), np.zeros((3, 2), I64)
-        plan.fill(described, 0, [bound], np.array([[0, 3]], I64), np.empty((3, plan.width), F32), counts)
+        plan.fill(BatchView(described, 0, [bound], np.array([[0, 3]], I64), counts), np.empty((3, plan.width), F32))
         for name, column in bound.used.columns().items():
             np.testing.assert_array_equal(column, whole[name])
 
@@ -380,7 +379,7 @@ def test_kept_records_give_the_columns_as_they_were_given(item):
     # As a session computes a long request: in pieces, each with its own rows.
     for first, rows in ((0, 1), (1, 3)):
         out = np.empty((rows, plan.width), F32)
-        plan.fill(described, 0, [bound], np.array([[first, rows]], I64), out, counts)
+        plan.fill(BatchView(described, 0, [bound], np.array([[first, rows]], I64), counts), out)
     missing = missing_columns(model, KEPT.inputs, 1)
     for name, column in bound.used.columns().items():
         each = [columns_of([i])[name] if i < ITEMS else missing[name] for i in item]
@@ -432,15 +431,15 @@ class Late:
 
 def test_nothing_is_filled_where_nothing_is_left_out():
     late = Late(BadInput("refused"))
-    sent = np.array([[[1, 2, 1, 0], [1, 2, 0, 0]]], I64)
-    assert fill_left_out([late], None, 0, [], sent, None, None) == LateFill((), None)
+    sent = np.array([[[1, 2, 1, 0, SENT], [1, 2, 0, 0, SENT]]], I64)
+    assert fill_left_out([late], None, sent) == LateFill((), None)
     assert late.calls == 0
 
 
 def test_first_of_several_refusals_is_reported():
     several = [Late(), Late(BadInput("first")), Late(BadInput("second"))]
-    left_out = np.array([[[1, 2, 1, 0], [0, 2, -1, 0]]], I64)
-    filled = fill_left_out(several, None, 0, [], left_out, None, None)
+    inputs = np.array([[[1, 2, 1, 0, SENT], [0, 2, 1, 0, BY_EXTENSION]]], I64)
+    filled = fill_left_out(several, None, inputs)
     assert str(filled.refusal) == "first"
     assert len(filled.kept) == 3
     assert [one.calls for one in several] == [1, 1, 1]

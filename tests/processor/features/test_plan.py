@@ -12,12 +12,11 @@ from hypothesis.extra import numpy as hnp
 
 from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.features import input_reader
-from freshet_serving.processor.features import plan as sparse
+from freshet_serving.processor.features import binding, input_reader
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.kernels.pool import SOURCE
+from freshet_serving.processor.kernels.pool import INPUT_FIELDS, SENT, SOURCE
 from freshet_serving.processor.package.manifest_entries import Feature, Input, TableEntry
 from freshet_serving.processor.package.transforms import Transform
 from tests.support import looked_up
@@ -96,9 +95,9 @@ def test_strided_and_transposed_arrays_are_bound_by_their_values():
 
 def test_bound_addresses_are_kept_alive():
     bound = PLAN.bind_inputs(make_inputs(range(4)))
-    words = np.frombuffer(bound.words, I64).reshape(-1, 4).tolist()
-    for slot, (values, rows, stride, at) in zip(bound.keep, words, strict=True):
-        assert (slot.values.ctypes.data, slot.rows, slot.stride) == (values, rows, stride)
+    words = np.frombuffer(bound.words, I64).reshape(-1, INPUT_FIELDS).tolist()
+    for slot, (values, rows, stride, at, filled_by) in zip(bound.keep, words, strict=True):
+        assert (slot.values.ctypes.data, slot.rows, slot.stride, SENT) == (values, rows, stride, filled_by)
         assert at == (0 if slot.splits is None else slot.splits.ctypes.data)
 
 
@@ -321,8 +320,8 @@ def test_packed_inputs_bind_like_columns_at_any_alignment(start, ids, one_age):
     for _ in range(2):
         bound = PLAIN.bind_inputs(inputs)
         assert bound.rows == len(ids)
-        words = np.frombuffer(bound.words, I64).reshape(2, 4)
-        assert words[:, 1:].tolist() == [[len(ids), 3, 0], [len(age), 1, 0]]
+        words = np.frombuffer(bound.words, I64).reshape(2, INPUT_FIELDS)
+        assert words[:, 1:].tolist() == [[len(ids), 3, 0, SENT], [len(age), 1, 0, SENT]]
         assert ctypes.string_at(int(words[0, 0]), ids.nbytes) == ids.tobytes()
         assert ctypes.string_at(int(words[1, 0]), age.nbytes) == age.tobytes()
         assert bound.keep == (inputs.buffer,)
@@ -385,10 +384,10 @@ def test_ids_of_a_broadcast_row_count_once_per_row_block():
 
 
 def test_layout_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(sparse, "MAX_LAYOUTS", 3)
+    monkeypatch.setattr(binding, "MAX_LAYOUTS", 3)
     for rows in range(1, 9):
         PLAIN.bind_inputs(packed(0, np.zeros((rows, 3), I64), np.zeros(rows, F32)))
-        assert len(PLAIN._layouts) <= 3
+        assert len(PLAIN._binder._layouts) <= 3
 
 
 def test_blank_inputs_make_a_one_row_request(tmp_path):

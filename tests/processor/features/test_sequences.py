@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.features.bound_request import NonFiniteInput
+from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels import pool
@@ -81,7 +81,7 @@ def test_oldest_events_are_kept_and_cuts_counted():
     made = plan("oldest")
     ((items, splits), *_), rows = read(made, lists([[1, 2, 3, 4, 5, 6], [7]])[0], 2)
     assert (items, splits, rows) == ([1, 2, 3, 4, 7], [0, 4, 5], 2)
-    assert made._events.cut == 1
+    assert made._binder._events.cut == 1
 
 
 def test_one_users_sequence_counts_for_all_candidates():
@@ -141,7 +141,7 @@ def filled(made, bound, wide=LENGTH):
     pooling.plan[:, [pool.WIDTH, pool.MAX_LENGTH]] = wide
     out = np.full((bound.rows, wide), 9, np.float32)
     spans, counts = np.array([[0, bound.rows]], np.int64), np.zeros((2, 2), np.int64)
-    pooling.fill(np.zeros((2, TABLE_FIELDS), np.int64), 0, [bound], spans, out, counts)
+    pooling.fill(BatchView(np.zeros((2, TABLE_FIELDS), np.int64), 0, [bound], spans, counts), out)
     return out
 
 

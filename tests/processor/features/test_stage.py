@@ -9,6 +9,7 @@ import pytest
 
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.package.manifest import Manifest
@@ -69,7 +70,7 @@ def fill(plan, table, inputs):
     bound = plan.bind_inputs(inputs)
     x = np.zeros((bound.rows, plan.width), np.float32)
     spans, counts = np.array([[0, bound.rows]], np.int64), np.zeros((1, 2), np.int64)
-    plan.fill(np.array([table.descriptor()], np.int64), 0, [bound], spans, x, counts)
+    plan.fill(BatchView(np.array([table.descriptor()], np.int64), 0, [bound], spans, counts), x)
     return x
 
 
@@ -98,7 +99,7 @@ def test_infinite_inputs_are_refused_but_a_stage_may_produce_them(table):
     plan, inputs = SparsePlan(manifest(), stage), {"word": words("a"), "values": np.zeros((2, 3), np.float32)}
     bound, out = plan.bind_inputs(inputs), np.zeros((2, plan.width), np.float32)
     spans, counts = np.array([[0, 2]], np.int64), np.zeros((1, 2), np.int64)
-    plan.fill(np.array([table.descriptor()], np.int64), 0, [bound], spans, out, counts)
+    plan.fill(BatchView(np.array([table.descriptor()], np.int64), 0, [bound], spans, counts), out)
     assert np.isinf(out).sum() == 2
     inputs["values"][1, 2] = np.inf
     with pytest.raises(BadInput, match=r"input 'values': expected finite numbers .* got inf in row 1, column 2"):

@@ -9,6 +9,7 @@ from freshet_serving.processor.backends import EndedRun
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Expired, TooLarge
 from freshet_serving.processor.features import stage_runs
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
@@ -116,7 +117,9 @@ def expected(past, pair, words):
 def fill(plan, tables, bound, spans, epoch=0):
     out = np.full((sum(rows for _, rows in spans), plan.width), -1, np.float32)
     counts = np.zeros((2, 2), np.int64)
-    plan.fill(descriptors([t.descriptor() for t in tables]), epoch, bound, np.array(spans, np.int64), out, counts)
+    plan.fill(
+        BatchView(descriptors([t.descriptor() for t in tables]), epoch, bound, np.array(spans, np.int64), counts), out
+    )
     return out
 
 
@@ -197,7 +200,10 @@ def test_refused_request_leaves_the_others_filled(tables):
     spans = np.array([[0, 1], [0, 1]], np.int64)
     with pytest.raises(BadInput, match="the model refuses these inputs"):
         plan.fill(
-            descriptors([t.descriptor() for t in tables]), 0, [refused, sound], spans, out, np.zeros((2, 2), np.int64)
+            BatchView(
+                descriptors([t.descriptor() for t in tables]), 0, [refused, sound], spans, np.zeros((2, 2), np.int64)
+            ),
+            out,
         )
     assert np.isnan(out[0]).all()
     np.testing.assert_array_equal(out[1:], expected(*ONE))

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.list_sums import KEYS, LISTS
 from freshet_serving.processor.kernels.rows import NUMBERED
@@ -55,7 +56,9 @@ def test_lists_of_any_length_sum_like_row_by_row_addition(lengths, dim, dtype, c
     bound = plan.bind_inputs({n: Ragged(sent[n], np.cumsum([0, *each])) for n, each in columns.items()})
     out, counts = np.full((len(lengths), 2 * dim), 77, F32), np.zeros((1, 2), np.int64)
     epoch = int(shared)
-    plan.fill(np.array([table.descriptor()], np.int64), epoch, [bound], np.array([[0, len(lengths)]]), out, counts)
+    plan.fill(
+        BatchView(np.array([table.descriptor()], np.int64), epoch, [bound], np.array([[0, len(lengths)]]), counts), out
+    )
 
     stored = dequantise(quantise(rows, dtype), dtype)
     wanted, looked = np.zeros_like(out), 0
@@ -110,7 +113,7 @@ def test_rows_by_number_are_those_that_the_index_leads_to(lengths, dim, dtype, c
         described[0, NUMBERED // 8] = numbered
         out, counts = np.full((len(lengths), width), 77, F32), np.zeros((1, 2), np.int64)
         for epoch in range(max(0, len(deltas) - 1), len(deltas) + 1):
-            plan.fill(described, epoch, [bound], np.array([[0, len(lengths)]]), out, counts)
+            plan.fill(BatchView(described, epoch, [bound], np.array([[0, len(lengths)]]), counts), out)
             found.append((out.tobytes(), counts.tolist()))
     assert found[: len(found) // 2] == found[len(found) // 2 :]
 
@@ -127,7 +130,7 @@ def test_keys_without_a_row_read_the_unknown_row_of_their_epoch():
     read = []
     for epoch in range(3):
         bound = plan.bind_inputs({"a": np.array([KNOWN + 7, 3])})
-        plan.fill(np.array([table.descriptor()], np.int64), epoch, [bound], np.array([[0, 2]]), out, counts)
+        plan.fill(BatchView(np.array([table.descriptor()], np.int64), epoch, [bound], np.array([[0, 2]]), counts), out)
         read.append((out.tolist(), table.unknown_row(epoch).tolist()))
     known = [0.0, 0.0]
     assert read == [([row, known], row) for row in ([1.0, 2.0], [3.0, 4.0], [1.0, 2.0])]

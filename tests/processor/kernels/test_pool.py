@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.features.bound_request import NonFiniteInput
+from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package.delta import TableDelta
@@ -99,7 +99,7 @@ def run(requests, spans=None, plan=PLAN, tables=DESCRIPTORS, epoch=0):
     out = np.full((sum(rows for _, rows in spans) + 2, plan.width), 77, F32)
     counts = np.zeros((len(tables), 2), np.int64)
     with suppress(NonFiniteInput):
-        plan.fill(tables, epoch, bound, np.array(spans, np.int64), out, counts)
+        plan.fill(BatchView(tables, epoch, bound, np.array(spans, np.int64), counts), out)
     assert (out[-2:] == 77).all()
     return out[:-2], counts
 
@@ -236,7 +236,7 @@ def test_row_invariant_features_are_bitwise_equal_in_any_parts(request, max_ids)
         # Lists that are laid out side by side are short, and stay whole.
         assert own[:, 0].sum() - before <= max(max_ids, 3)
     out = np.repeat(row, bound.rows, 0)
-    row_invariants.varying.fill(DESCRIPTORS, 0, [bound], np.array([[0, bound.rows]]), out, own)
+    row_invariants.varying.fill(BatchView(DESCRIPTORS, 0, [bound], np.array([[0, bound.rows]]), own), out)
     np.testing.assert_array_equal(out, wanted)
     np.testing.assert_array_equal(own, counts)
     assert row_invariants.ids <= bound.ids
@@ -331,7 +331,7 @@ def test_out_of_range_float_error_names_its_row(values, first, rows):
     out, counts = np.zeros((rows, PLAN.width), F32), np.zeros((len(DESCRIPTORS), 2), np.int64)
     told = []
     try:
-        PLAN.fill(DESCRIPTORS, 0, [bound], np.array([[first, rows]]), out, counts)
+        PLAN.fill(BatchView(DESCRIPTORS, 0, [bound], np.array([[first, rows]]), counts), out)
     except NonFiniteInput as error:
         told.append(str(error))
     # NaN is a missing value, and 0 by now; whatever was to be filled is.
@@ -414,7 +414,7 @@ def test_rows_of_every_type_pool_as_their_float32_values(dtype, dim, lengths):
     bound = plan.bind_inputs({"one": one, "many": Ragged.of(lists)})
     out = np.empty((len(lists), 4 * dim), F32)
     tables = np.array([served.descriptor()], np.int64)
-    plan.fill(tables, 1, [bound], np.array([[0, len(lists)]]), out, np.zeros((1, 2), np.int64))
+    plan.fill(BatchView(tables, 1, [bound], np.array([[0, len(lists)]]), np.zeros((1, 2), np.int64)), out)
     for i, ids in enumerate(lists):
         total = np.zeros(dim, F32)
         for n in ids:
@@ -469,7 +469,7 @@ def test_broadcast_row_is_computed_once_and_equals_repeated_rows():
 def test_counts_are_added_to_existing_counts():
     bound = PLAN.bind_inputs(one_row())
     out, counts = np.empty((1, PLAN.width), F32), np.full((3, 2), 100, np.int64)
-    PLAN.fill(DESCRIPTORS, 0, [bound], np.array([[0, 1]]), out, counts)
+    PLAN.fill(BatchView(DESCRIPTORS, 0, [bound], np.array([[0, 1]]), counts), out)
     np.testing.assert_array_equal(counts - 100, run([one_row()])[1])
 
 

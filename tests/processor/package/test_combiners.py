@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import COMBINER_OF_CODE, COMBINERS, feature_width
 from freshet_serving.processor.package.manifest import Manifest
@@ -31,7 +32,7 @@ def test_list_in_pieces_equals_the_whole_list(combiner, max_ids):
     plan, tables, table = plan_and_tables(combiner)
     bound = plan.bind_inputs({"a": Ragged(IDS, np.array([0, MOST]))})
     whole, counts = np.zeros((1, plan.width), np.float32), np.zeros((1, 2), np.int64)
-    plan.fill(tables, 0, [bound], np.array([[0, 1]]), whole, counts)
+    plan.fill(BatchView(tables, 0, [bound], np.array([[0, 1]]), counts), whole)
 
     steps = plan.row_invariants(bound, max_ids).parts
     row = np.zeros_like(whole)

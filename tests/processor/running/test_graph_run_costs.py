@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.rows import TABLE_FIELDS
 from freshet_serving.processor.package import (
@@ -94,7 +95,7 @@ def odd(first):
 @pytest.mark.parametrize("first", [True, False])
 def test_every_input_but_the_users_is_filled_by_its_source(monkeypatch, first):
     def make(given, plan):
-        def fill(tables, epoch, bound, spans, out, counts):
+        def fill(view, out):
             out[:] = 5
 
         return fill
@@ -103,17 +104,17 @@ def test_every_input_but_the_users_is_filled_by_its_source(monkeypatch, first):
     plan = SparsePlan(manifest())
     run = SubgraphRun("score", odd(first), plan)
     bound = plan.bind_inputs({"a": np.float32([1]), "b": np.float32([2, 3])})
-    given = ([bound], np.array([[0, 2]], np.int64))
+    view = BatchView.of(NO_TABLES, 0, bound)
     inputs = run.spec.allocate_inputs(2)
-    run.fill(NO_TABLES, 0, *given, inputs, np.zeros((1, 2), np.int64))
+    run.fill(view, inputs)
     np.testing.assert_array_equal(inputs["x"], [[2], [3]])
     np.testing.assert_array_equal(inputs["odd"], [[5], [5]])
     np.testing.assert_array_equal(inputs["u0"], [[0]])
 
-    def instead(tables, epoch, bound, spans, out, counts):
+    def instead(view, out):
         out[:] = 7
 
-    run.fill(NO_TABLES, 0, *given, inputs, np.zeros((1, 2), np.int64), instead)
+    run.fill(view, inputs, instead)
     np.testing.assert_array_equal(inputs["x"], [[7], [7]])
     np.testing.assert_array_equal(inputs["odd"], [[5], [5]])
 

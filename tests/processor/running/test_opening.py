@@ -13,6 +13,7 @@ from freshet_serving.processor.backends.base import Artefact, IoSpec, missing
 from freshet_serving.processor.backends.capsule import pack, sha256
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.extras import how_to_install
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.machine import Machine
 from freshet_serving.processor.package import SCORE
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry, File
@@ -263,6 +264,6 @@ def _score(version, inputs):
     with replica.pinned(0) as state:
         bound = replica.plan.bind_inputs(inputs)
         x, out = np.zeros((4, replica.plan.width), np.float32), np.empty((4, 1), np.float32)
-        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, 3]]), x, np.zeros((2, 2), np.int64))
+        replica.plan.fill(BatchView.of(state.tables, state.epoch, bound), x)
         state.executables[SCORE][4].bind_buffers({"x": x}, {"score": out})()
         return out[:3]

@@ -326,7 +326,7 @@ def test_users_are_filled_by_spans_of_their_first_row():
     version, seen = Version(), []
     version.graphs.worth_dividing = lambda rows: True
     fill = version.graphs.user.fill
-    version.graphs.user.fill = lambda *given: (seen.append(given[3].copy()), fill(*given))
+    version.graphs.user.fill = lambda view, inputs: (seen.append(view.spans.copy()), fill(view, inputs))
     scored(version, [version.request(n, [1, 2]) for n in range(2)])
     assert [spans.tolist() for spans in seen] == [[[0, 1], [0, 1]]]
 

@@ -80,18 +80,18 @@ class FakeReplica:
         assert self.pins[reader] is not None
         self.pins[reader] = None
 
-    def fill_inputs(self, tables, epoch, bound, spans, inputs, counts, features=None):
-        (features or self.plan.fill)(tables, epoch, bound, spans, inputs["x"], counts)
+    def fill_inputs(self, view, inputs, features=None):
+        (features or self.plan.fill)(view, inputs["x"])
 
-    def fill(self, tables, epoch, bound, spans, out, counts):
+    def fill(self, view, out):
         self.entered.release()
         if self.hold is not None:
             assert self.hold.wait(TIMEOUT_S)
         at = 0
-        for request, (first, rows) in zip(bound, spans.tolist(), strict=True):
+        for request, (first, rows) in zip(view.bound, view.spans.tolist(), strict=True):
             out[at : at + rows, 0] = request.values[first : first + rows]
             at += rows
-        counts[0] += at, 1
+        view.counts[0] += at, 1
         for value, error in self.broken.items():
             if value in out[:at]:
                 raise error

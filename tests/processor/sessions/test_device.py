@@ -40,10 +40,10 @@ class Device(FakeReplica):
         executables = {SCORE: executables}
         return SimpleNamespace(**{**vars(state), "executables": executables, "publish_seq": state.epoch})
 
-    def fill(self, tables, epoch, bound, spans, out, counts):
-        super().fill(tables, epoch, bound, spans, out, counts)
+    def fill(self, view, out):
+        super().fill(view, out)
         # Rows of another epoch than the executable's would show in z.
-        out[: int(spans[:, 1].sum())] += 1000 * epoch
+        out[: int(view.spans[:, 1].sum())] += 1000 * view.epoch
 
     def stepping(self, bucket, step):
         log = self.log

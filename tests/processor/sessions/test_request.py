@@ -8,7 +8,8 @@ import pytest
 from freshet_serving import Publisher
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.kernels.records import LEFT_OUT
+from freshet_serving.processor.features.bound_request import left_out
+from freshet_serving.processor.kernels.pool import FLAGS, INPUT_FIELDS
 from freshet_serving.processor.package.entities import DEFAULT, DROP, MARK
 from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.request import PredictRequest
@@ -99,9 +100,9 @@ def test_sampled_request_has_no_flags_for_a_preview_to_write(opened, monkeypatch
     assert processor.process(request(KEYS)).unknown_rows == UNKNOWN_AT
     (taken,) = sampled
     assert taken.unknown == ()
-    words, whole = (np.frombuffer(one.words, np.int64).reshape(-1, 4) for one in (taken, bound))
-    assert whole[whole[:, 2] <= LEFT_OUT, 3].all()
-    assert not words[words[:, 2] <= LEFT_OUT, 3].any()
+    words, whole = (np.frombuffer(one.words, np.int64).reshape(-1, INPUT_FIELDS) for one in (taken, bound))
+    assert whole[left_out(whole), FLAGS].all()
+    assert not words[left_out(words), FLAGS].any()
 
 
 class Rows(Observer):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import FakeClock, SystemClock
 from freshet_serving.processor.errors import Expired, FreshetError, Overloaded
-from freshet_serving.processor.features.bound_request import RowInvariants
+from freshet_serving.processor.features.bound_request import BatchView
+from freshet_serving.processor.features.pooling import RowInvariants
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.split_request import SplitRequest
@@ -95,9 +96,9 @@ def test_large_request_yields_between_chunks_and_keeps_its_state(options):
     replica, answers = Partly(), Answers()
     order, small = [], iter(range(1, 100))
 
-    def fill(tables, epoch, bound, spans, out, counts):
-        order.append((epoch, bound[0].values[int(spans[0, 0])]))
-        replica.fill(tables, epoch, bound, spans, out, counts)
+    def fill(view, out):
+        order.append((view.epoch, view.bound[0].values[int(view.spans[0, 0])]))
+        replica.fill(view, out)
         if len(order) % 2 and len(order) < 20:
             sessions.enqueue(answers.work(replica, number := next(small), [-number]))
 
@@ -132,10 +133,10 @@ def test_row_invariant_features_are_looked_up_once_in_parts_first(options, monke
     replica, answers, order, filled = Partly(), Answers(), [], []
     monkeypatch.setattr(CostTable, "record_fill", lambda self, runs, rows, ids, seconds: filled.append((runs, rows)))
 
-    def fill(tables, epoch, bound, spans, out, counts):
+    def fill(view, out):
         order.append("rows")
-        assert (out[: spans[0, 1]] == 6).all()
-        replica.fill(tables, epoch, bound, spans, out, counts)
+        assert (out[: view.spans[0, 1]] == 6).all()
+        replica.fill(view, out)
 
     replica.plan.row_invariants = lambda bound, max_ids: RowInvariants(
         4, [Looking(n, order) for n in (1, 2, 3)], SimpleNamespace(fill=fill)
@@ -160,7 +161,7 @@ def test_rows_are_filled_after_all_row_invariant_lookups(done):
     counts, out = np.zeros((1, 2), np.int64), np.empty((8, 1), np.float32)
     for _ in range(done):
         split_request.look_up(None, 1, counts)
-    split_request.fill(None, 1, [], np.array([[0, 8]]), out, counts)
+    split_request.fill(BatchView(None, 1, [], np.array([[0, 8]]), counts), out)
     assert order == [1, 2, 3, "rows"]
     assert (out == 6).all()
 

@@ -47,9 +47,10 @@ def test_warmup_uses_the_recorded_requests(root, monkeypatch, caplog):
     add_file(VersionReader(root / "small" / "1"), WARMUP, dump_warmup(requests))
     seen, fill = [], SparsePlan.fill
 
-    def watch(self, tables, epoch, bound, spans, out, counts):
-        seen.append((len(out), [b.keep[0].values[s : s + n].tolist() for b, (s, n) in zip(bound, spans.tolist())]))
-        fill(self, tables, epoch, bound, spans, out, counts)
+    def watch(self, view, out):
+        rows = zip(view.bound, view.spans.tolist())
+        seen.append((len(out), [b.keep[0].values[s : s + n].tolist() for b, (s, n) in rows]))
+        fill(self, view, out)
 
     monkeypatch.setattr(SparsePlan, "fill", watch)
     with Processor.initialize(ProcessorConfig(repository=str(root), sessions=2)):

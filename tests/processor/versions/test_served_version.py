@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotReady
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import parse_delta, write_delta
 from freshet_serving.processor.versions import served_version as served_version_module
@@ -47,7 +48,7 @@ def scores_of(replica, users, session=0):
         x = np.zeros((16, replica.plan.width), np.float32)
         out = np.empty((16, 1), np.float32)
         counts = np.zeros((2, 2), np.int64)
-        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
+        replica.plan.fill(BatchView(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), counts), x)
         state.executables["score"][16].bind_buffers({"x": x}, {"score": out})()
         return out[: len(users), 0], state.generation
 

@@ -15,6 +15,7 @@ import time
 import numpy as np
 
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel
@@ -44,7 +45,7 @@ class Reading:
         base = np.array([row_of(user, 0) for user in range(self.users)])
         while not self.stop.is_set() and not self.problems:
             with replica.pinned(reader) as state:
-                replica.plan.fill(state.tables, state.epoch, [bound], spans, x, counts)
+                replica.plan.fill(BatchView(state.tables, state.epoch, [bound], spans, counts), x)
                 generation = state.generation
             # A row of content n is that of content 0 plus n / 16: tests.support.packages.row_of.
             contents = (x[:, :DIM] - base) * 16

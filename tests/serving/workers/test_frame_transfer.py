@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.version import VersionReader, table_file
 from freshet_serving.processor.sessions.group_options import GroupOptions
@@ -118,7 +119,7 @@ def scores(replica, counts=None):
         bound = replica.plan.bind_inputs(inputs)
         x, out = np.zeros((16, replica.plan.width), np.float32), np.empty((16, 1), np.float32)
         counts = np.zeros((2, 2), np.int64) if counts is None else counts
-        replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
+        replica.plan.fill(BatchView(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), counts), x)
         state.executables["score"][16].bind_buffers({"x": x}, {"score": out})()
         return out[: len(PROBE), 0], state.generation
 

@@ -13,6 +13,7 @@ from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.onnx_native import native_models
 from tests.compiler.imports.onnx_native.native_models import DIM, ITEMS, own_scores, spelled
@@ -89,7 +90,7 @@ def test_requests_of_one_batch_do_not_change_each_other(imported):
         ]
         x = np.zeros((7, plan.width), np.float32)
         spans = np.array([[0, one.rows] for one in bound])
-        plan.fill(state.tables, state.epoch, bound, spans, x, np.zeros((1, 2), np.int64))
+        plan.fill(BatchView(state.tables, state.epoch, bound, spans, np.zeros((1, 2), np.int64)), x)
         processor.predictor.replica(name).unpin(0)
     np.testing.assert_array_equal(x[:, 0], np.concatenate([scores.ravel() for scores in alone]))
 

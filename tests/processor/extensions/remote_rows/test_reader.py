@@ -12,6 +12,7 @@ from freshet_serving.processor.clock import FakeClock, SystemClock
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extensions.remote_rows.push import drop, push
 from freshet_serving.processor.extensions.remote_rows.reader import StoredTables
+from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.repository.version import VersionReader, table_file
 from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.processor.versions.replica import Replica
@@ -56,7 +57,7 @@ def pooled(version, requests, session=0):
             if version.replicas.remote
             else state
         )
-        version.replicas.plan.fill(batch_tables.tables, state.epoch, bound, spans, x, counts)
+        version.replicas.plan.fill(BatchView(batch_tables.tables, state.epoch, bound, spans, counts), x)
         return x, counts.tolist()
 
 
@@ -197,7 +198,9 @@ def test_only_the_rows_of_the_spans_are_fetched(package, store):
         spans = np.array([[5, 3]])
         x = np.zeros((3, version.replicas.plan.width), np.float32)
         batch_tables = version.replicas.remote.batch_tables(state.tables, state.epoch, bound, spans)
-        version.replicas.plan.fill(batch_tables.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+        version.replicas.plan.fill(
+            BatchView(batch_tables.tables, state.epoch, bound, spans, np.zeros((2, 2), np.int64)), x
+        )
     assert version.replicas.remote.statistics()["asked"] == 3
     np.testing.assert_array_equal(x[:, :DIM], expected_rows(dict.fromkeys(USERS, 0), [15, 18, 21]))
 
@@ -214,7 +217,8 @@ def test_reader_of_an_old_state_sees_old_rows(package, store):
     x = np.zeros((3, version.replicas.plan.width), np.float32)
     spans = np.array([[0, 3]])
     batch_tables = version.replicas.remote.batch_tables(state.tables, state.epoch, bound, spans)
-    version.replicas.plan.fill(batch_tables.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+    view = BatchView(batch_tables.tables, state.epoch, bound, spans, np.zeros((2, 2), np.int64))
+    version.replicas.plan.fill(view, x)
     version.replicas.unpin(0)
     done.join()
     np.testing.assert_array_equal(x[:, :DIM], expected_rows({0: 1, 6: 0}, [0, 3, 6]))
@@ -341,7 +345,8 @@ def test_concurrent_sessions_read_rows_while_deltas_and_rollbacks_run(package, s
                 spans = np.array([[0, 26]])
                 batch_tables = version.replicas.remote.batch_tables(state.tables, state.epoch, bound, spans)
                 version.replicas.plan.fill(
-                    batch_tables.tables, state.epoch, bound, np.array([[0, 26]]), x, np.zeros((2, 2), np.int64)
+                    BatchView(batch_tables.tables, state.epoch, bound, np.array([[0, 26]]), np.zeros((2, 2), np.int64)),
+                    x,
                 )
                 step = state.generation.step
             if not (x[:6, :DIM] == wanted[step]).all():
