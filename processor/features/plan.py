@@ -226,7 +226,7 @@ class SparsePlan:
 
     def _sent(self, bound: BoundRequest) -> NDArray[np.int64]:
         """Return a request's inputs, those left out without rows: what fills them has no number that is refused."""
-        inputs = inputs_of([bound])[0]
+        inputs: NDArray[np.int64] = inputs_of([bound])[0]
         if self.late:
             inputs[left_out(inputs), pool.ROWS] = 0
         return inputs
