@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.features.bound_request import BatchView
+from freshet_serving.processor.features.bound_request import BatchView, left_out
 from freshet_serving.processor.features.entity_records import make_records, missing_columns
 from freshet_serving.processor.features.late_values import LateFill, fill_left_out
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.pool import BY_EXTENSION, SENT
 from freshet_serving.processor.package import (
     RECORD,
@@ -247,6 +248,20 @@ def test_forged_length_reads_no_more_than_the_capacity(length):
         return filled(PLAN, tables, [both_ways([1, 1])[0]], epoch=1)[0]
 
     np.testing.assert_array_equal(scored(lambda _: length), scored(lambda f: f.count if length > 0 else 0))
+
+
+def test_left_out_sources_name_the_entity_until_they_are_filled():
+    alone, whole = (PLAN.bind_inputs(one) for one in both_ways([1, 2, 44]))
+    (share,) = PLAN.entities
+    words, sent = (np.frombuffer(one.words, I64).reshape(-1, pool.INPUT_FIELDS) for one in (alone, whole))
+    missing = left_out(words)
+    assert share.feeds(np.flatnonzero(missing))
+    assert set(words[missing, pool.FILLED_BY].tolist()) == {pool.BY_ENTITY}
+    assert (words[missing, pool.STRIDE] > 0).all()
+    assert not left_out(sent).any()
+    filled_in = PLAN.filled(descriptors([t.descriptor() for t in TABLES]), 0, alone)
+    rest = left_out(np.frombuffer(filled_in.words, I64).reshape(words.shape))
+    assert not share.feeds(np.flatnonzero(rest))
 
 
 def test_filled_request_has_the_values_of_the_record():

@@ -3,10 +3,15 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.bound_request import left_out
+from freshet_serving.processor.features.input_reader import blank_inputs
 from freshet_serving.processor.features.late_values import late_inputs
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.package import Transform
 from freshet_serving.processor.ports import ENGINE, Extension, Section
 from tests.support.looked_up import manifest
@@ -29,6 +34,17 @@ def filling(name):
 def test_section_names_what_fills_inputs_late(sand):
     assert [late.inputs for late in late_inputs(filling("f3"), {})] == [["f3"]]
     assert late_inputs(manifest(sections={}), {}) == []
+
+
+def test_left_out_source_names_an_extension_and_has_one_value(sand):
+    plan = SparsePlan(filling("f3"))
+    sent = blank_inputs(manifest(sections={}))
+    one, other = (plan.bind_inputs({n: c for n, c in sent.items() if n != left}) for left in ("f3", ""))
+    words, whole = (np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS) for bound in (one, other))
+    number = plan.source("f3")
+    assert words[number, [pool.ROWS, pool.STRIDE, pool.FILLED_BY]].tolist() == [1, 1, pool.BY_EXTENSION]
+    assert np.flatnonzero(left_out(words)).tolist() == [number]
+    assert not left_out(whole).any()
 
 
 def test_list_is_not_filled_late(sand):

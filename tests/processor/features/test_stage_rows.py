@@ -12,6 +12,7 @@ from freshet_serving.processor.features import stage_runs
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
     Feature,
@@ -183,6 +184,15 @@ def test_inputs_of_one_row_are_computed_once(tables):
     bound = plan.bind_inputs(request(*BROADCAST))
     np.testing.assert_array_equal(fill(plan, tables, [bound], [(1, 2)]), np.full((2, 3), ROWS[[1, 2]].sum()))
     assert stage.calls == [1]
+
+
+def test_outputs_name_the_stage_until_a_batch_fills_them(tables):
+    plan = SparsePlan(manifest(), Sums())
+    bound = plan.bind_inputs(request(*A))
+    made = plan.filled(descriptors([t.descriptor() for t in tables]), 0, bound)
+    fillers = [np.frombuffer(one.words, np.int64).reshape(-1, pool.INPUT_FIELDS)[:, -1] for one in (bound, made)]
+    assert set(fillers[0].tolist()) == {pool.SENT, pool.BY_STAGE}
+    assert set(fillers[1].tolist()) == {pool.SENT}
 
 
 def test_rows_are_those_of_the_epoch_that_is_read(tables):
