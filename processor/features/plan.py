@@ -88,6 +88,7 @@ class SparsePlan:
             rows_read = _stage_rows(manifest, self.stage, sources, self.lookups)
         own = late_inputs(manifest, sources.numbers)
         self.late: list[LateValues] = [*self.entities, *([rows_read] if rows_read else []), *own]
+        self._whole = Pooling(self.plan, self.scaling, self.late)
         late_names = frozenset(name for late in own for name in late.inputs)
         strides = rows_read.strides if rows_read else None
         parts = OptionalParts(self.stage, strides, _transforms(manifest), _events(manifest), self.entities, late_names)
@@ -134,14 +135,10 @@ class SparsePlan:
             NonFiniteInput: A float is infinite, or becomes so when scaled.
             FreshetError: The stage refuses a request, or was not done in time.
         """
-        inputs, kept = view.inputs(), None
-        if self.late:
-            kept = fill_left_out(self.late, view, inputs)
-        if pool.run(view.tables, self.plan, self.scaling, inputs, view.spans, view.epoch, out, view.counts):
-            refusals = filter(None, map(self.non_finite_error, view.bound))
-            raise next(refusals, None) or NonFiniteInput("inputs: expected finite numbers (or NaN)")
-        if kept is not None and kept.refusal is not None:
-            raise kept.refusal
+        try:
+            self._whole.fill(view, out)
+        except NonFiniteInput as error:
+            raise next(filter(None, map(self.non_finite_error, view.bound)), error) from None
 
     def filled(self, tables: NDArray[np.int64], epoch: int, bound: BoundRequest) -> BoundRequest:
         """Return a request with the values of its left-out sources, as of an epoch.
@@ -192,7 +189,7 @@ class SparsePlan:
             bound: The bound request.
             max_ids: Maximum ids of a step.
         """
-        return row_invariants(Pooling(self.plan, self.scaling), self._some, bound, max_ids)
+        return row_invariants(self._whole, self._some, bound, max_ids)
 
     def in_order(self, features: Sequence[str]) -> bool:
         """Report whether these are all features, in the order of their columns in the whole matrix."""

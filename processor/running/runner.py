@@ -111,6 +111,10 @@ class RunningBatch:
     dense_s: float = 0.0
     padded: int = 0
 
+    def view(self, bound: Sequence[BoundRequest], spans: NDArray[np.int64]) -> BatchView:
+        """Return the view of some of its rows; bound requests and spans as of BatchView."""
+        return BatchView(self.tables, self.epoch, bound, spans, self.buffers.counts)
+
 
 class Runner:
     """Runs batches, one at a time."""
@@ -270,7 +274,7 @@ class Runner:
             started_s = now_s()
             inputs, outputs, call = buffers.get(executables[bucket], run.name)
             bound, spans = self.spans_of(works, at, stop)
-            run.fill(BatchView(batch.tables, batch.epoch, bound, spans, buffers.counts), inputs, features)
+            run.fill(batch.view(bound, spans), inputs, features)
             filled_s = now_s()
             self._timed_run(batch, call, run, bucket, stop - at, timer_s)
             ended_s = now_s()
@@ -290,7 +294,7 @@ class Runner:
         spans = np.zeros((len(works), 2), np.int64)
         spans[:, 1] = 1
         bound = [work.bound for work in works]
-        user.fill(BatchView(batch.tables, batch.epoch, bound, spans, buffers.counts), inputs)
+        user.fill(batch.view(bound, spans), inputs)
         started_s = now_s()
         self._timed_run(batch, call, user, bucket, len(works), self._timer(batch))
         ended_s = now_s()
@@ -313,7 +317,7 @@ class Runner:
                 # All buckets read the same arrays of these.
                 score.lend(computed, request, inputs)
             bound, spans = self.spans_of([work], at, stop)
-            score.fill(BatchView(batch.tables, batch.epoch, bound, spans, buffers.counts), inputs)
+            score.fill(batch.view(bound, spans), inputs)
             started_s = now_s()
             self._timed_run(batch, call, score, bucket, stop - at, timer_s)
             ended_s = now_s()
