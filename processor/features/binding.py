@@ -37,6 +37,7 @@ from freshet_serving.processor.features.bound_request import (
     address,
     address_of_bytes,
     non_finite_input,
+    read_word,
 )
 from freshet_serving.processor.features.input_reader import BoundInput, Reading, size_of
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
@@ -316,6 +317,8 @@ class RequestBinder:
         one row.
         """
         user, sent = self._sources.user, pool.SENT
+        # As address() has it: a call for each source costs a twentieth of what binding does.
+        word_at, head = read_word, object.__basicsize__
         ids, user_split = 0, bool(user)
         for read, seeds in reads:
             for seed in seeds:
@@ -325,7 +328,8 @@ class RequestBinder:
                     place = int(np.isinf(values).argmax())
                     raise non_finite_input(read.name, values.reshape(-1)[place], *divmod(place, stride))
                 keep.append(source)
-                words += (address(values), count, stride, 0 if splits is None else address(splits), sent)
+                start = word_at(id(values) + head).value
+                words += (start, count, stride, 0 if splits is None else address(splits), sent)
                 if count != 1:
                     if rows not in (1, count):
                         raise BadInput(f"input {read.name!r}: expected {rows} rows (or 1), got {count}")
