@@ -33,7 +33,6 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import ON, UNDO_DEPTH, Generation
-from freshet_serving.processor.overview import describe
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring, open_repository
 from freshet_serving.processor.sessions.placement import Groups
@@ -44,6 +43,7 @@ from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote_rows import RemoteConfig, open_remote_tables
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.overview import describe
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import Routes, VersionStatus

@@ -1,6 +1,6 @@
 """Snapshots of what sessions, groups, models and versions have done. Values.
 
-The modules above take them (processor.overview, processor.sessions.placement).
+The modules above take them (processor.versions.overview, processor.sessions.placement).
 
 Histogram counts occasional values by bounds. Written by one thread, read by any.
 """
