@@ -90,11 +90,13 @@ if TYPE_CHECKING:
     )
     from freshet_serving.processor.package.manifest_entries import (
         FLOATS,
+        KEY_ID,
         KINDS,
         MAX_RANK,
         OUTPUT_DTYPES,
         PRECISIONS,
         SIDES,
+        SIGNATURE,
         ExecutableEntry,
         Feature,
         File,
@@ -137,7 +139,7 @@ if TYPE_CHECKING:
         SequenceColumn,
         SequenceEntry,
     )
-    from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, PublicKey, Signer, new_key
+    from freshet_serving.processor.package.signature import PublicKey, Signer, new_key
     from freshet_serving.processor.package.stage_growth import GrowthTerm, StageGrowth
     from freshet_serving.processor.package.stage_lookups import StageLookup, weight_rows
     from freshet_serving.processor.package.subgraphs import (
@@ -193,7 +195,7 @@ else:
         {
             "atomic": "atomic_file exclusive_file fsync_folder give_name hidden_beside",
             "best_items": "ITEM_IDS RANKED_OUTPUTS SCORES ranks_items",
-            "combiners": "COMBINER_OF_CODE COMBINERS DIVIDED_SUMS NOT_COMBINED ROOT_DIVIDED_SUMS",
+            "combiners": "COMBINERS COMBINER_OF_CODE DIVIDED_SUMS NOT_COMBINED ROOT_DIVIDED_SUMS",
             "delta": (
                 "MAX_DELTA_NBYTES MAX_TIME_S MOST_IN_ROW SUFFIX Delta DeltaBytes DeltaRun TableDelta "
                 "parse_delta read_delta read_delta_file rows_of_file stream_delta write_delta"
@@ -208,18 +210,18 @@ else:
                 "FORMAT_2 MAX_MANIFEST_NBYTES MAX_TENSOR_NUMBERS NAME SIGNED Manifest TrustedRecordPrefix validate"
             ),
             "manifest_entries": (
-                "FLOATS KINDS MAX_RANK OUTPUT_DTYPES PRECISIONS SIDES ExecutableEntry Feature File "
-                "Input Output StageEntry TableEntry feature_width"
+                "FLOATS KEY_ID KINDS MAX_RANK OUTPUT_DTYPES PRECISIONS SIDES SIGNATURE ExecutableEntry "
+                "Feature File Input Output StageEntry TableEntry feature_width"
             ),
             "record_texts": "text_nbytes",
             "regular_file": "fd_sha256 file_sha256 open_regular read_file same_content",
             "replies": (
-                "CLASSIFY DEFAULT_SIGNATURE INTEGERS MAX_LABELS MAX_SIGNATURES PIECE_BITS PIECES "
+                "CLASSIFY DEFAULT_SIGNATURE INTEGERS MAX_LABELS MAX_SIGNATURES PIECES PIECE_BITS "
                 "PREDICT REGRESS STRING ServingSignature joined labelled labels_of"
             ),
             "sections": "section_lines",
             "sequences": "KEEPS MAX_EVENTS SEQUENCE TIME_UNITS SequenceColumn SequenceEntry",
-            "signature": "KEY_ID SIGNATURE PublicKey Signer new_key",
+            "signature": "PublicKey Signer new_key",
             "stage_growth": "GrowthTerm StageGrowth",
             "stage_lookups": "StageLookup weight_rows",
             "subgraphs": (

@@ -28,11 +28,13 @@ from freshet_serving.processor.package.manifest_entries import (
     DTYPES,
     FLOATS,
     HEX64,
+    KEY_ID,
     KINDS,
     MAX_RANK,
     OUTPUT_DTYPES,
     PRECISIONS,
     SIDES,
+    SIGNATURE,
     ExecutableEntry,
     Feature,
     File,
@@ -55,7 +57,6 @@ from freshet_serving.processor.package.replies import (
 )
 from freshet_serving.processor.package.sections import check_sections, dump_sections, filled_by, parse_sections
 from freshet_serving.processor.package.sequences import SEQUENCE, UNSCALED, SequenceEntry, validate_sequences
-from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.stage_growth import validate_growth
 from freshet_serving.processor.package.stage_lookups import StageLookup, validate_stage_lookups
 from freshet_serving.processor.package.subgraphs import (

@@ -2,17 +2,20 @@
 
 log               the change log of a version: numbered records in its folder, read and written
 version_records   decisions about full versions: held, withdrawn, released
-version           a version's folder, written aside and committed by one rename
+version           a version's folder, read through its manifest
+version_writer    write a version's folder aside, and commit it by one rename
 storage           access to the files of a version, in a folder or through a mirror
 candidates        full versions that a gate has refused, beside the others
 opening           open a repository by its address: a folder, or what an extension's storage has
 model_repository  list and open models, versions and deltas, and find their folders
+version_folders   the version folders of a repository's models, by number
 folder_watch      detection of changes to a folder
 mapped_file       a file that is served by memory mapping, and detection of its damage
 trainer_report    progress of a model's trainer, in a file that it replaces every few seconds
 warmup            recorded requests that a version is warmed up with
 envelope          signed envelope of files that are replaced when they change
-keyring           signing key, trusted keys, and memory of what was trusted
+keyring           signing key and trusted keys
+trust_memory      memory of what was trusted, across restarts
 
 Names load on first use (processor.lazy_names); a type checker reads the imports, and a test compares the two.
 """
@@ -25,13 +28,7 @@ from freshet_serving.processor.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from freshet_serving.processor.repository.folder_watch import FolderWatch
-    from freshet_serving.processor.repository.keyring import (
-        NO_KEYS,
-        Keyring,
-        TrustMemory,
-        check_downgrade,
-        default_memory,
-    )
+    from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring, check_downgrade
     from freshet_serving.processor.repository.log.chain_record import (
         CHAIN,
         DELTA,
@@ -104,6 +101,7 @@ if TYPE_CHECKING:
         parse_trainer_report,
         without_values,
     )
+    from freshet_serving.processor.repository.trust_memory import TrustMemory, default_memory
     from freshet_serving.processor.repository.version import (
         CANDIDATES,
         DELTAS,
@@ -114,9 +112,6 @@ if TYPE_CHECKING:
         WARMUP,
         SnapshotManifest,
         VersionReader,
-        VersionWriter,
-        add_file,
-        sealed,
         table_file,
     )
     from freshet_serving.processor.repository.version_records import (
@@ -124,6 +119,7 @@ if TYPE_CHECKING:
         WITHDRAWN,
         VersionRecord,
     )
+    from freshet_serving.processor.repository.version_writer import VersionWriter, add_file, sealed
     from freshet_serving.processor.repository.warmup import (
         GENERATION,
         INPUT,
@@ -142,7 +138,7 @@ else:
         __name__,
         {
             "folder_watch": "FolderWatch",
-            "keyring": "NO_KEYS Keyring TrustMemory check_downgrade default_memory",
+            "keyring": "NO_KEYS Keyring check_downgrade",
             "log.chain_record": (
                 "CHAIN DELTA HOLD MAX_REASON RELEASE REPAIR ROLLBACK ChainRecord delta_digest "
                 "root_digest root_hash sha256"
@@ -165,11 +161,12 @@ else:
             "trainer_report": (
                 "MAX_TRAINER_NBYTES TRAINER TrainerReport TrainerState parse_trainer_report without_values"
             ),
+            "trust_memory": "TrustMemory default_memory",
             "version": (
-                "CANDIDATES DELTAS DENSE GRAPH MANIFEST SNAPSHOTS WARMUP SnapshotManifest "
-                "VersionReader VersionWriter add_file sealed table_file"
+                "CANDIDATES DELTAS DENSE GRAPH MANIFEST SNAPSHOTS WARMUP SnapshotManifest VersionReader table_file"
             ),
             "version_records": "WITHDRAW WITHDRAWN VersionRecord",
+            "version_writer": "VersionWriter add_file sealed",
             "warmup": (
                 "GENERATION INPUT MAX_REQUESTS METADATA OUTPUT REQUEST ROW TIME carry_warmup dump_warmup parse_warmup"
             ),
@@ -190,5 +187,5 @@ __all__ = [
     "model_repository", "narrowed", "open_repository", "open_snapshot", "parse_trainer_report", "parse_warmup",
     "part_difference", "places_of", "prunable", "re_sign", "repair", "restores_part", "root_digest", "root_hash",
     "sealed", "sha256", "storage", "storage_of", "stored", "table_difference", "table_file", "unfinished",
-    "unknown_model", "unrecorded_deltas", "version_records", "widened", "without_values",
+    "unknown_model", "unrecorded_deltas", "version_folders", "version_records", "widened", "without_values",
 ]  # fmt: skip

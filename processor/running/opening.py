@@ -45,9 +45,7 @@ from freshet_serving.processor.backends import (
     Matrix,
     Program,
     load_backend,
-    sha256,
     sized,
-    unpack,
 )
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 from freshet_serving.processor.machine import Machine, this_machine
@@ -278,6 +276,8 @@ def _artefact(package: Package, entry: ExecutableEntry, backend: Backend, anew: 
         raise BadInput(f"stale: compiled by {entry.library[:64]}, {backend.library} is installed")
     data = package.file(entry.file)
     if entry.sha256:
+        from freshet_serving.processor.backends import sha256, unpack
+
         if sha256(data) != entry.sha256:
             raise Corrupt(f"{entry.file}: does not match its SHA-256")
         data = unpack(data, entry.backend, entry.bucket, entry.source)

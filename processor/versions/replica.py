@@ -48,7 +48,7 @@ from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
 from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.repository import WARMUP, parse_warmup
+from freshet_serving.processor.repository import WARMUP
 from freshet_serving.processor.running import Package, open_programs
 from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from freshet_serving.processor.running.cost import CostTable
@@ -253,8 +253,11 @@ class Replica:
         # the memory of an unloaded version would stay until the garbage collector looks at the oldest objects.
         self._new_buffers = partial(Buffers, self._sizes, len(self.manifest.tables), len(self.outputs), self._allocate)
         self.sample = Preview(self.graphs.undivided, self._new_buffers, clock)
-        recorded = WARMUP in self.manifest.files
-        self._recorded = parse_warmup(files.file(WARMUP), self.manifest.inputs) if recorded else []
+        self._recorded: list[Mapping[str, Column]] = []
+        if WARMUP in self.manifest.files:
+            from freshet_serving.processor.repository import parse_warmup
+
+            self._recorded += parse_warmup(files.file(WARMUP), self.manifest.inputs)
 
     @property
     def costs(self) -> CostTable:

@@ -40,7 +40,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -49,7 +49,6 @@ from freshet_serving.processor.package import (
     SUFFIX,
     Delta,
     DeltaBytes,
-    Signer,
     file_sha256,
     parse_delta,
     read_delta_file,
@@ -76,6 +75,9 @@ from freshet_serving.processor.repository.log.scrub import (
     unrecorded_deltas,
 )
 from freshet_serving.processor.repository.version import DELTAS, VersionReader
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.package import Signer
 
 MOST_TRIES, TRY_AGAIN_S = 500, 0.01
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
