@@ -12,6 +12,7 @@ index            the hash index of a table
 rows             row versions (MVCC), stamped with the epoch that wrote them
 top_rows         scans a table for the rows with the largest products with given vectors
 records          copies the records of entities, and points the inputs that a request leaves out at them
+lookup_notes     counts how often rows of a table with a memory budget are looked up
 row_tiering      moves rows between the tiers of a table with a memory budget
 remote           collects the ids that a batch reads of tables in a row store
 row_cache        cache of rows fetched from a row store
@@ -41,6 +42,7 @@ __all__ = [
     "json_text",
     "kernel",
     "length_prefixed",
+    "lookup_notes",
     "pointers",
     "pool",
     "records",

@@ -26,14 +26,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from freshet_serving.processor.errors import BadInput, Corrupt, SigningKeyRequired
+from freshet_serving.processor.errors import ACCEPT, BadInput, Corrupt, SigningKeyRequired
 
 if TYPE_CHECKING:
     from freshet_serving.processor.package import PublicKey, Signer
     from freshet_serving.processor.repository.trust_memory import TrustMemory
 
 KEY_VARIABLE, TRUST_VARIABLE = "FRESHET_KEY", "FRESHET_TRUST"
-ACCEPT = "`freshet keys accept` resets the trusted state"
 
 
 @dataclass(frozen=True, slots=True)

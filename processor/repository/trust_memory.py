@@ -30,9 +30,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
+from freshet_serving.processor.errors import ACCEPT, BadInput, Corrupt, NotReady
 from freshet_serving.processor.package import atomic_file, read_file
-from freshet_serving.processor.repository.keyring import ACCEPT
 
 FORMAT = "freshet-trust/1"
 MAX_MEMORY_NBYTES = 1 << 20
