@@ -16,7 +16,7 @@ from freshet_serving.processor.features.input_reader import BoundInput
 from freshet_serving.processor.features.late_values import LateValues, fill_left_out
 from freshet_serving.processor.features.stage import Limit
 from freshet_serving.processor.kernels import pool
-from freshet_serving.processor.kernels.records import LEFT_OUT
+from freshet_serving.processor.kernels.pool import LEFT_OUT
 
 
 class BoundRequest(NamedTuple):

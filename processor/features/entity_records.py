@@ -1,7 +1,7 @@
 """Fill the inputs that a request leaves out from the records of a version's entities.
 
 A request that leaves inputs of an entity out is bound with its key alone: the sources of these inputs get the key's
-rows, no values, and a stride below 0 (kernels.records.LEFT_OUT). Whoever reads a bound request's values fills them in
+rows, no values, and a stride below 0 (kernels.pool.LEFT_OUT). Whoever reads a bound request's values fills them in
 first, as of the epoch that it reads rows at; so they are part of the generation, like every row.
 
 Invariants

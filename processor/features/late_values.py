@@ -1,6 +1,6 @@
 """Fill in, under the state of a batch, the values that a bound request leaves out.
 
-A source without values has a stride below 0 (kernels.records.LEFT_OUT) until it is filled. Three kinds fill sources:
+A source without values has a stride below 0 (kernels.pool.LEFT_OUT) until it is filled. Three kinds fill sources:
 records of entities (entity_records), a stage that reads rows (stage_rows), and extensions by sections of the manifest.
 What they fill in lives as long as the call that reads it: nothing is kept between two batches, so every value belongs
 to the generation of its batch.
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.features.stage import Limit
-from freshet_serving.processor.kernels.records import LEFT_OUT
+from freshet_serving.processor.kernels.pool import LEFT_OUT
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE
 

@@ -66,7 +66,7 @@ from freshet_serving.processor.features.stage import Limit, Stage
 from freshet_serving.processor.features.stage_rows import StageRows
 from freshet_serving.processor.features.stage_runs import StageRuns
 from freshet_serving.processor.kernels import pool
-from freshet_serving.processor.kernels.records import LEFT_OUT
+from freshet_serving.processor.kernels.pool import LEFT_OUT
 from freshet_serving.processor.package import (
     COMBINER_OF_CODE,
     COMBINERS,

@@ -80,6 +80,8 @@ from freshet_serving.processor.package import DIVIDED_SUMS, NOT_COMBINED, ROOT_D
 KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE, KIND_FLOATS = 0, 1, 2, 3, 4, 5
 PLAN_FIELDS, SCALING_FIELDS, INPUT_FIELDS = 9, 4, 4
 KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES = range(PLAN_FIELDS)
+LEFT_OUT = -1
+"""Strides of left-out inputs are this or less: minus the number of values in a row."""
 LARGEST = np.finfo(np.float32).max
 
 # An operation is six int64: what, a, b, start, target address, width. For COPY and ADD, a is the table's number, b a

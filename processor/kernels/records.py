@@ -26,6 +26,7 @@ from freshet_serving.processor.kernels.pointers import (
     prefetch,
     store_i64,
 )
+from freshet_serving.processor.kernels.pool import LEFT_OUT
 from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
     CAPACITY,
@@ -40,8 +41,6 @@ from freshet_serving.processor.kernels.rows import (
 
 RECORD_FIELDS = 4
 FIELD_SOURCE, FIELD_OFFSET, FIELD_STRIDE, FIELD_CAPACITY = range(RECORD_FIELDS)
-LEFT_OUT = -1
-"""Strides of left-out inputs are this or less: minus the number of values in a row."""
 BLOCK = 32
 
 

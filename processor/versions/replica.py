@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,13 +55,15 @@ from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.running.run_limit import endable
 from freshet_serving.processor.running.warm_up import measure, warm_up
-from freshet_serving.processor.tables.remote_rows import RemoteTables
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
 from freshet_serving.processor.versions.kept_requests import dump_requests, kept_requests, parse_requests
 from freshet_serving.processor.versions.preview import Preview, PreviewResult, PreviewState
 from freshet_serving.processor.versions.request_scoring import score_requests
 from freshet_serving.processor.watching import RequestScores
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.tables.remote_rows import RemoteTables
 
 log = logging.getLogger("freshet.replica")
 

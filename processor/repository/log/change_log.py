@@ -67,13 +67,13 @@ from freshet_serving.processor.repository.log.chain_record import (
     record_name,
     sha256,
 )
-from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink
+from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink, History
 from freshet_serving.processor.repository.log.log_reader import LogReader
-from freshet_serving.processor.repository.log.pruning import missing
 from freshet_serving.processor.repository.log.scrub import (
     identity_of,
     unrecorded_deltas,
 )
+from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import DELTAS, VersionReader
 
 if TYPE_CHECKING:
@@ -488,3 +488,18 @@ class ChangeLog(LogReader):
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
         raise Conflict(f"delta: step {delta.step} is being written by another process")
+
+
+def missing(storage: VersionStorage, history: History, link: ChainLink) -> str:
+    """Return the first missing file that a generation of the log is built from; "" if none is missing.
+
+    Args:
+        storage: Storage of the version.
+        history: Its history.
+        link: The generation.
+    """
+    snapshot = history.snapshot(link)
+    since = snapshot.step if snapshot else 0
+    wanted = [snapshot.file] if snapshot else []
+    wanted += [one.record.file for one in history.back(link) if one.step > since and one.record is not None]
+    return next((name for name in wanted if not storage.has(name)), "")
