@@ -1,13 +1,15 @@
 """The on-disk package format, read and written with numpy alone.
 
 manifest    model.json, the description of a version
+manifest_checks   whether features and subgraphs of a manifest agree with the rest
 manifest_entries  what a manifest lists: inputs, features, tables, outputs, files, executables
 combiners   how the rows of a list become the columns of a feature
 delta       one file of changes since the parent step; merges several into one
 tensors     safetensors files without a copy; the types that rows may be stored as
 regular_file  opens and reads only regular files of bounded size
 transforms  columns computed from a request's inputs
-entities    features by key: what a record of them holds
+entities    features by key
+entity_records  what a record of an entity holds
 record_texts  the strings of a record as they were given
 replies     what the replies of each signature hold, and labels of outputs of strings
 best_items  how requests for the best items of a table are answered
@@ -63,12 +65,8 @@ if TYPE_CHECKING:
         stream_delta,
         write_delta,
     )
-    from freshet_serving.processor.package.entities import (
-        DEFAULT,
-        DROP,
-        NOT_GIVEN,
-        UNKNOWN,
-        EntityEntry,
+    from freshet_serving.processor.package.entities import DEFAULT, DROP, NOT_GIVEN, UNKNOWN, EntityEntry
+    from freshet_serving.processor.package.entity_records import (
         Records,
         derived,
         longest_read,
@@ -81,18 +79,19 @@ if TYPE_CHECKING:
     from freshet_serving.processor.package.manifest import (
         FORMAT_2,
         MAX_MANIFEST_NBYTES,
-        MAX_TENSOR_NUMBERS,
-        NAME,
         SIGNED,
         Manifest,
         TrustedRecordPrefix,
         validate,
     )
+    from freshet_serving.processor.package.manifest_checks import MAX_TENSOR_NUMBERS
     from freshet_serving.processor.package.manifest_entries import (
         FLOATS,
+        FORMAT_1,
         KEY_ID,
         KINDS,
         MAX_RANK,
+        NAME,
         OUTPUT_DTYPES,
         PRECISIONS,
         SIDES,
@@ -200,18 +199,15 @@ else:
                 "MAX_DELTA_NBYTES MAX_TIME_S MOST_IN_ROW SUFFIX Delta DeltaBytes DeltaRun TableDelta "
                 "parse_delta read_delta read_delta_file rows_of_file stream_delta write_delta"
             ),
-            "entities": (
-                "DEFAULT DROP NOT_GIVEN UNKNOWN EntityEntry Records derived longest_read pack_records "
-                "record_layout unpack_records"
-            ),
+            "entities": "DEFAULT DROP NOT_GIVEN UNKNOWN EntityEntry",
+            "entity_records": "Records derived longest_read pack_records record_layout unpack_records",
             "format1": "USER_VECTOR side_columns",
             "input_fillers": "UNREAD InputFiller missing_input",
-            "manifest": (
-                "FORMAT_2 MAX_MANIFEST_NBYTES MAX_TENSOR_NUMBERS NAME SIGNED Manifest TrustedRecordPrefix validate"
-            ),
+            "manifest": "FORMAT_2 MAX_MANIFEST_NBYTES SIGNED Manifest TrustedRecordPrefix validate",
+            "manifest_checks": "MAX_TENSOR_NUMBERS",
             "manifest_entries": (
-                "FLOATS KEY_ID KINDS MAX_RANK OUTPUT_DTYPES PRECISIONS SIDES SIGNATURE ExecutableEntry "
-                "Feature File Input Output StageEntry TableEntry feature_width"
+                "FLOATS FORMAT_1 KEY_ID KINDS MAX_RANK NAME OUTPUT_DTYPES PRECISIONS SIDES SIGNATURE "
+                "ExecutableEntry Feature File Input Output StageEntry TableEntry feature_width"
             ),
             "record_texts": "text_nbytes",
             "regular_file": "fd_sha256 file_sha256 open_regular read_file same_content",
@@ -239,7 +235,7 @@ else:
 
 __all__ = [
     "ALIGNMENT", "CLASSIFY", "COMBINERS", "COMBINER_OF_CODE", "DEFAULT", "DEFAULT_SIGNATURE", "DIVIDED_SUMS",
-    "DROP", "FEATURES", "FLOATS", "FLOPS", "FORMAT", "FORMAT_2", "HASHES", "INTEGERS", "ITEM_IDS", "KEEPS",
+    "DROP", "FEATURES", "FLOATS", "FLOPS", "FORMAT", "FORMAT_1", "FORMAT_2", "HASHES", "INTEGERS", "ITEM_IDS", "KEEPS",
     "KEY_ID", "KINDS", "MATRIX", "MAX_CROSSED", "MAX_DELTA_NBYTES", "MAX_EVENTS", "MAX_HASHED_ROWS", "MAX_LABELS",
     "MAX_MANIFEST_NBYTES", "MAX_RANK", "MAX_SIGNATURES", "MAX_TENSOR_NUMBERS", "MAX_TIME_S", "MOST_IN_ROW",
     "NAME", "NOT_COMBINED", "NOT_GIVEN", "OUTPUT_DTYPES", "PIECES", "PIECE_BITS", "PRECISIONS", "PREDICT",

@@ -14,7 +14,7 @@ from freshet_serving.processor.package import (
     Manifest,
     side_columns,
 )
-from freshet_serving.processor.package.format1 import FORMAT_1
+from freshet_serving.processor.package.manifest_entries import FORMAT_1
 from freshet_serving.processor.package.subgraphs import subgraphs
 from tests.processor.package.test_subgraphs import manifest
 
