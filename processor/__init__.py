@@ -2,7 +2,6 @@
 
 extensions  what a predict and a delta do not need: a folder each
 engine      the processor as a library: initialize, process, batch_process, info, close
-overview    reports about the models of a host
 sessions    executes requests: batcher, sessions and their groups, device stages, shadow traffic
 versions    what is served: versions, their deltas and replicas, labels, splits, the one writer
 watching    statistics of batches and scores, and verdicts on deltas and canaries
@@ -24,6 +23,7 @@ memory      memory that other processes can map
 standby_thread   threads created at the start, since none can be created when memory is short
 cores       cpusets and memory nodes, and how much of them a process may use
 machine     the features of this machine's processor
+lazy_names  loads the names that a subpackage exports on first use
 options     declares options as fields of dataclasses
 clock       an injectable clock
 """
@@ -40,10 +40,10 @@ __all__ = [
     "features",
     "generation",
     "kernels",
+    "lazy_names",
     "machine",
     "memory",
     "options",
-    "overview",
     "package",
     "ports",
     "redis_client",

@@ -23,7 +23,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,6 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import ON, UNDO_DEPTH, Generation
-from freshet_serving.processor.overview import describe
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring, open_repository
 from freshet_serving.processor.sessions.placement import Groups
@@ -41,14 +40,17 @@ from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictReply, PredictRequest
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 from freshet_serving.processor.tables.budgets import Budgets
-from freshet_serving.processor.tables.remote_rows import RemoteConfig, open_remote_tables
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.overview import describe
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import Routes, VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import GroupStats, Sketch
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.tables.remote_rows import RemoteConfig, RemoteTables
 
 __all__ = [
     "ApplyResult",
@@ -136,7 +138,11 @@ class InProcessHost(ModelHost):
             clock: The clock.
         """
         self._following = threading.Lock()
-        remote = open_remote_tables(config.remote, clock)
+        remote: RemoteTables | None = None
+        if config.remote is not None:
+            from freshet_serving.processor.tables.remote_rows import open_remote_tables
+
+            remote = open_remote_tables(config.remote, clock)
         self._lookups = open_lookups(config.online_stores, clock)
         mirrored = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models or ()

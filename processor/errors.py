@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 NO_MEMORY = "not enough memory"
+ACCEPT = "`freshet keys accept` resets the trusted state"
+"""Hint for content that is older than what was trusted before."""
 
 T = TypeVar("T")
 

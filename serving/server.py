@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
-from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.standby_thread import standing_pool
+from freshet_serving.processor.versions.overview import model_stats
 from freshet_serving.serving.access.credentials import DATA_PLACE, AccessControl, CredentialFiles
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.data_ports import DataPorts

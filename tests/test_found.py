@@ -16,9 +16,6 @@ FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "load
 PRODUCT = ("freshet_serving/", "processor/", "compiler/", "models/", "serving/")
 MAX_LINES = 600
 LONGER = {
-    "processor/extensions/online_features/reader.py",
-    "processor/package/manifest.py",
-    "processor/repository/model_repository.py",
     "processor/versions/host.py",
     "processor/versions/log_applier.py",
     "processor/versions/model.py",

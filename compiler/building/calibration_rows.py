@@ -23,7 +23,8 @@ from freshet_serving.processor.extras import needed
 from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.stage import load_stage
-from freshet_serving.processor.package import Feature, Input, Manifest, subgraphs, undivided_name
+from freshet_serving.processor.package import Feature, Input, Manifest, undivided_name
+from freshet_serving.processor.package.subgraphs import subgraphs
 from freshet_serving.processor.repository import WARMUP, VersionReader, parse_warmup, table_file
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.running.opening import io_spec

@@ -33,8 +33,9 @@ from rich.console import Console
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.extensions.online_features.group_sections import parse_group
+from freshet_serving.processor.extensions.online_features.online_columns import OnlineColumns, Status
 from freshet_serving.processor.extensions.online_features.opening import open_stores
-from freshet_serving.processor.extensions.online_features.reader import OnlineColumns, OnlineFeatures, Status
+from freshet_serving.processor.extensions.online_features.reader import OnlineFeatures
 from freshet_serving.processor.extensions.online_features.section import FeatureGroup
 from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.extensions.online_features.value_types import VALUE_TYPES

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from freshet_serving.processor.extensions.top_items.row_ranking import rank_rows
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.package import TableDelta, TableEntry
-from freshet_serving.processor.tables.row_ranking import rank_rows
 from freshet_serving.processor.tables.table import ServedTable
 from loadtest.bench.pairs import Pair, compare
 from loadtest.reports.report import machine, opening, origin, table

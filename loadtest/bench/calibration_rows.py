@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.processor.package import undivided_name
-from freshet_serving.processor.repository.version import WARMUP, VersionReader, add_file
+from freshet_serving.processor.repository.version import WARMUP, VersionReader
+from freshet_serving.processor.repository.version_writer import add_file
 from freshet_serving.processor.repository.warmup import dump_warmup
 from loadtest.load.launch import run_freshet
 

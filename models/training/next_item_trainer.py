@@ -30,7 +30,8 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
-from freshet_serving.processor.package import COMBINERS, SCORE, Manifest, SequenceEntry, subgraphs
+from freshet_serving.processor.package import COMBINERS, SCORE, Manifest, SequenceEntry
+from freshet_serving.processor.package.subgraphs import subgraphs
 from freshet_serving.processor.running.graph_run import SubgraphRun
 
 DRAWN = 7_919

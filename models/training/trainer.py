@@ -57,7 +57,8 @@ from freshet_serving.processor.cores import available
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
-from freshet_serving.processor.package import COMBINERS, SCORE, Manifest, subgraphs
+from freshet_serving.processor.package import COMBINERS, SCORE, Manifest
+from freshet_serving.processor.package.subgraphs import subgraphs
 from freshet_serving.processor.running.graph_run import SubgraphRun
 from freshet_serving.processor.tables.table import descriptors
 

@@ -12,59 +12,55 @@ openvino     dense graphs on OpenVINO
 xla          dense graphs on XLA, through PJRT
 tensorrt     dense graphs on TensorRT
 cuda         the calls of CUDA's runtime that are used directly
+
+Names load on first use (processor.lazy_names); a type checker reads the imports, and a test compares the two.
 """
 
-from freshet_serving.processor.backends.base import (
-    Artefact,
-    Backend,
-    Dims,
-    EndableRun,
-    EndedRun,
-    Executable,
-    IoSpec,
-    Matrix,
-    Program,
-    Weights,
-    aligned,
-    check_buffers,
-    missing,
-    refused,
-    shapes_text,
-    sized,
-    weights_hash,
-)
-from freshet_serving.processor.backends.capsule import pack, sha256, unpack
-from freshet_serving.processor.backends.registry import builtin, load_backend
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from freshet_serving.processor.lazy_names import lazy_names
 from freshet_serving.processor.package import MATRIX
 
+if TYPE_CHECKING:
+    from freshet_serving.processor.backends.base import (
+        Artefact,
+        Backend,
+        Dims,
+        EndableRun,
+        EndedRun,
+        Executable,
+        IoSpec,
+        Matrix,
+        Program,
+        Weights,
+        aligned,
+        check_buffers,
+        missing,
+        refused,
+        shapes_text,
+        sized,
+        weights_hash,
+    )
+    from freshet_serving.processor.backends.capsule import pack, sha256, unpack
+    from freshet_serving.processor.backends.registry import builtin, load_backend
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "base": (
+                "Artefact Backend Dims EndableRun EndedRun Executable IoSpec Matrix Program Weights "
+                "aligned check_buffers missing refused shapes_text sized weights_hash"
+            ),
+            "capsule": "pack sha256 unpack",
+            "registry": "builtin load_backend",
+        },
+    )
+
 __all__ = [
-    "MATRIX",
-    "Artefact",
-    "Backend",
-    "Dims",
-    "EndableRun",
-    "EndedRun",
-    "Executable",
-    "IoSpec",
-    "Matrix",
-    "Program",
-    "Weights",
-    "aligned",
-    "builtin",
-    "check_buffers",
-    "cuda",
-    "load_backend",
-    "missing",
-    "onnxfile",
-    "onnxruntime",
-    "openvino",
-    "pack",
-    "refused",
-    "sha256",
-    "shapes_text",
-    "sized",
-    "tensorrt",
-    "unpack",
-    "weights_hash",
-    "xla",
-]
+    "MATRIX", "Artefact", "Backend", "Dims", "EndableRun", "EndedRun", "Executable", "IoSpec", "Matrix",
+    "Program", "Weights", "aligned", "builtin", "check_buffers", "cuda", "load_backend", "missing", "onnxfile",
+    "onnxruntime", "openvino", "pack", "refused", "sha256", "shapes_text", "sized", "tensorrt", "unpack",
+    "weights_hash", "xla",
+]  # fmt: skip

@@ -1,7 +1,8 @@
 """Find backends by name.
 
 A built-in backend is a module of this folder, named as the backend, that sets BACKEND to its class, a
-processor.backends.base.Backend: there is no other list. Its library is imported when the class is called.
+processor.backends.base.Backend: there is no other list. Only the backend that is asked for is imported, and its library
+when the class is called.
 
 Plug-ins add backends by an entry point of the group `freshet.backends`: the name, and such a class. TensorFlow is one
 of these, because this layer must not import it.
@@ -22,17 +23,29 @@ GROUP = "freshet.backends"
 
 
 @cache
+def _module_names() -> list[str]:
+    return [module.name for module in iter_modules([str(Path(__file__).parent)])]
+
+
+def _builtin(name: str) -> type[Backend] | None:
+    """Return the backend of this folder with that name; None if there is none."""
+    if name not in _module_names():
+        return None
+    backend: type[Backend] | None = getattr(import_module(f"{__package__}.{name}"), "BACKEND", None)
+    return backend
+
+
+@cache
 def builtin() -> dict[str, type[Backend]]:
     """Return the backends of this folder, by name, in alphabetical order."""
-    names = [module.name for module in iter_modules([str(Path(__file__).parent)])]
-    modules = {name: import_module(f"{__package__}.{name}") for name in names}
-    return {name: module.BACKEND for name, module in modules.items() if hasattr(module, "BACKEND")}
+    backends = {name: _builtin(name) for name in _module_names()}
+    return {name: backend for name, backend in backends.items() if backend is not None}
 
 
 def load_backend(name: str) -> Backend:
     """Return the backend of that name; raise BadInput if it is unknown or its library is missing."""
-    if name in builtin():
-        return builtin()[name]()
+    if (built_in := _builtin(name)) is not None:
+        return built_in()
     added = {point.name: point for point in entry_points(group=GROUP)}
     if name not in added:
         known = ", ".join(sorted({*builtin(), *added}))

@@ -10,12 +10,9 @@ pool             the sparse graph: transforms, looks up and pools every feature 
 list_sums        looks up and adds up lists of keys, a block at a time
 index            the hash index of a table
 rows             row versions (MVCC), stamped with the epoch that wrote them
-top_rows         scans a table for the rows with the largest products with given vectors
 records          copies the records of entities, and points the inputs that a request leaves out at them
+lookup_notes     counts how often rows of a table with a memory budget are looked up
 row_tiering      moves rows between the tiers of a table with a memory budget
-remote           collects the ids that a batch reads of tables in a row store
-row_cache        cache of rows fetched from a row store
-bucket_bytes     parses the buckets of a row store
 hashing          hashes strings to ids (XXH3), and ids to their initial rows
 string_hashes    the string hashes that TensorFlow's features use
 texts            builds strings from numbers and from other strings
@@ -31,7 +28,6 @@ pointers         raw addresses inside kernels, and stores that are ordered befor
 """
 
 __all__ = [
-    "bucket_bytes",
     "bucket_plans",
     "conversion",
     "counting",
@@ -41,15 +37,13 @@ __all__ = [
     "json_text",
     "kernel",
     "length_prefixed",
+    "lookup_notes",
     "pointers",
     "pool",
     "records",
-    "remote",
-    "row_cache",
     "row_tiering",
     "rows",
     "string_hashes",
     "texts",
-    "top_rows",
     "wire_format",
 ]

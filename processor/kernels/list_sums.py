@@ -23,6 +23,7 @@ import numpy as np
 from freshet_serving.processor.kernels.conversion import FLOAT32
 from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
 from freshet_serving.processor.kernels.kernel import inlined, kernel
+from freshet_serving.processor.kernels.lookup_notes import note, sampled
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_f32,
@@ -33,7 +34,6 @@ from freshet_serving.processor.kernels.pointers import (
     store_i64,
 )
 from freshet_serving.processor.kernels.row_sums import add_rows
-from freshet_serving.processor.kernels.row_tiering import note, sampled
 from freshet_serving.processor.kernels.rows import (
     BASE,
     BASE_ROWS,

@@ -1,8 +1,8 @@
-"""The tiers of a table with a memory budget: move rows between arena, file and log, and count how often they are read.
+"""The tiers of a table with a memory budget: move rows between arena, file and log, and rank them.
 
-Readers call note() for the lookups that are sampled(); everything else belongs to the writer. A row is moved by writing
-its copy where no head points, then replacing the old ref wherever it is held with one release store: readers meet
-either, and both are the same row. Memory given up in this way may be read until every reader has met a later flip.
+All of it belongs to the writer; readers count lookups (kernels.lookup_notes). A row is moved by writing its copy where
+no head points, then replacing the old ref wherever it is held with one release store: readers meet either, and both are
+the same row. Memory given up in this way may be read until every reader has met a later flip.
 """
 
 # mypy: ignore-errors
@@ -12,14 +12,12 @@ import numpy as np
 
 from freshet_serving.processor.kernels.index import probe
 from freshet_serving.processor.kernels.kernel import inlined, kernel
+from freshet_serving.processor.kernels.lookup_notes import MOST_HITS
 from freshet_serving.processor.kernels.pointers import (
-    add_relaxed,
     copy_bytes,
     load_f32,
     load_i64,
-    load_u8,
     store_f32,
-    store_i8,
     store_i64,
     store_release,
 )
@@ -27,7 +25,6 @@ from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
     CAPACITY,
     DTYPE,
-    HITS,
     INDEX,
     LOG,
     LOG_KEY,
@@ -36,9 +33,6 @@ from freshet_serving.processor.kernels.rows import (
     LOGGED,
     META,
     RECORD_NBYTES,
-    RING,
-    RING_HEADER,
-    RING_KEYS,
     ROW_NBYTES,
     SETTLED,
     TIERED,
@@ -47,39 +41,6 @@ from freshet_serving.processor.kernels.rows import (
     scale_at,
 )
 from freshet_serving.processor.package import SCALED
-
-SAMPLE, SAMPLE_BITS = 8, 3
-MOST_HITS = 255
-
-
-@inlined
-def sampled(lookups):
-    """Report whether to note the lookup of this number: one in SAMPLE, out of step with any request length (Weyl)."""
-    return np.uint64(lookups) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - SAMPLE_BITS) == 0
-
-
-@kernel(nb.void(nb.int64, nb.int64, nb.int64))
-def note(table, key, ref):
-    """Note one sampled lookup. Concurrent readers may overwrite each other's counts, which serve only to rank rows.
-
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-        ref: The ref of its row.
-    """
-    ring = load_i64(table + RING)
-    if ref >= SETTLED and ref < LOGGED:
-        hits = load_i64(table + HITS) + ref - SETTLED
-        seen = load_u8(hits)
-        if seen < MOST_HITS:
-            store_i8(hits, seen + 1)
-        add_relaxed(ring + 16, SAMPLE)
-    elif ref < load_i64(table + BASE_ROWS) or ref >= LOGGED:
-        place = add_relaxed(ring, 1) & (RING_KEYS - 1)
-        store_i64(ring + 8 * (RING_HEADER + place), key)
-        add_relaxed(ring + 8, SAMPLE)
-    else:
-        add_relaxed(ring + 16, SAMPLE)
 
 
 @kernel(

@@ -1,13 +1,15 @@
 """The on-disk package format, read and written with numpy alone.
 
 manifest    model.json, the description of a version
+manifest_checks   whether features and subgraphs of a manifest agree with the rest
 manifest_entries  what a manifest lists: inputs, features, tables, outputs, files, executables
 combiners   how the rows of a list become the columns of a feature
 delta       one file of changes since the parent step; merges several into one
 tensors     safetensors files without a copy; the types that rows may be stored as
 regular_file  opens and reads only regular files of bounded size
 transforms  columns computed from a request's inputs
-entities    features by key: what a record of them holds
+entities    features by key
+entity_records  what a record of an entity holds
 record_texts  the strings of a record as they were given
 replies     what the replies of each signature hold, and labels of outputs of strings
 best_items  how requests for the best items of a table are answered
@@ -21,297 +23,234 @@ atomic      writes a file atomically
 signature   key files, and signatures over bytes
 json_dataclasses  builds dataclasses from parsed JSON
 input_fillers     which inputs a request may leave out, and who fills each of them by a key
+
+Names load on first use (processor.lazy_names); a type checker reads the imports, and a test compares the two.
 """
 
-from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
-from freshet_serving.processor.package.best_items import ITEM_IDS, RANKED_OUTPUTS, SCORES, ranks_items
-from freshet_serving.processor.package.combiners import (
-    COMBINER_OF_CODE,
-    COMBINERS,
-    DIVIDED_SUMS,
-    NOT_COMBINED,
-    ROOT_DIVIDED_SUMS,
-)
-from freshet_serving.processor.package.delta import (
-    MAX_DELTA_NBYTES,
-    MAX_TIME_S,
-    MOST_IN_ROW,
-    SUFFIX,
-    Delta,
-    DeltaBytes,
-    DeltaRun,
-    TableDelta,
-    parse_delta,
-    read_delta,
-    read_delta_file,
-    rows_of_file,
-    stream_delta,
-    write_delta,
-)
-from freshet_serving.processor.package.entities import (
-    DEFAULT,
-    DROP,
-    NOT_GIVEN,
-    UNKNOWN,
-    EntityEntry,
-    Records,
-    derived,
-    longest_read,
-    pack_records,
-    record_layout,
-    unpack_records,
-)
-from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
-from freshet_serving.processor.package.input_fillers import UNREAD, InputFiller, missing_input
-from freshet_serving.processor.package.manifest import (
-    FORMAT_2,
-    MAX_MANIFEST_NBYTES,
-    MAX_TENSOR_NUMBERS,
-    NAME,
-    SIGNED,
-    Manifest,
-    TrustedRecordPrefix,
-    validate,
-)
-from freshet_serving.processor.package.manifest_entries import (
-    FLOATS,
-    KINDS,
-    MAX_RANK,
-    OUTPUT_DTYPES,
-    PRECISIONS,
-    SIDES,
-    ExecutableEntry,
-    Feature,
-    File,
-    Input,
-    Output,
-    StageEntry,
-    TableEntry,
-    feature_width,
-)
-from freshet_serving.processor.package.record_texts import text_nbytes
-from freshet_serving.processor.package.regular_file import fd_sha256, file_sha256, open_regular, read_file, same_content
-from freshet_serving.processor.package.replies import (
-    CLASSIFY,
-    DEFAULT_SIGNATURE,
-    INTEGERS,
-    MAX_LABELS,
-    MAX_SIGNATURES,
-    PIECE_BITS,
-    PIECES,
-    PREDICT,
-    REGRESS,
-    STRING,
-    ServingSignature,
-    joined,
-    labelled,
-    labels_of,
-)
-from freshet_serving.processor.package.sections import section_lines
-from freshet_serving.processor.package.sequences import (
-    KEEPS,
-    MAX_EVENTS,
-    SEQUENCE,
-    TIME_UNITS,
-    SequenceColumn,
-    SequenceEntry,
-)
-from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, PublicKey, Signer, new_key
-from freshet_serving.processor.package.stage_growth import GrowthTerm, StageGrowth
-from freshet_serving.processor.package.stage_lookups import StageLookup, weight_rows
-from freshet_serving.processor.package.subgraphs import (
-    FEATURES,
-    FLOPS,
-    MATRIX,
-    ROWS,
-    SCORE,
-    USER,
-    USER_TENSOR,
-    WHOLE,
-    GraphInput,
-    Subgraph,
-    batch_symbol,
-    columns,
-    divided,
-    role,
-    shorter,
-    shorter_lengths,
-    subgraphs,
-    undivided,
-    undivided_name,
-    user_features,
-)
-from freshet_serving.processor.package.tensors import (
-    ALIGNMENT,
-    RECORD,
-    ROW_TYPES,
-    SCALED,
-    STORED_TYPES,
-    Tensors,
-    all_below,
-    array_crc32,
-    crc32,
-    file_crc32,
-    header_checksum,
-    map_file,
-    parse_tensors,
-    write_tensors,
-)
-from freshet_serving.processor.package.transforms import (
-    FORMAT,
-    HASHES,
-    MAX_CROSSED,
-    MAX_HASHED_ROWS,
-    ColumnShape,
-    Transform,
-    codes_a_value,
-    shape_of,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from freshet_serving.processor.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.package.atomic import (
+        atomic_file,
+        exclusive_file,
+        fsync_folder,
+        give_name,
+        hidden_beside,
+    )
+    from freshet_serving.processor.package.best_items import ITEM_IDS, RANKED_OUTPUTS, SCORES, ranks_items
+    from freshet_serving.processor.package.combiners import (
+        COMBINER_OF_CODE,
+        COMBINERS,
+        DIVIDED_SUMS,
+        NOT_COMBINED,
+        ROOT_DIVIDED_SUMS,
+    )
+    from freshet_serving.processor.package.delta import (
+        MAX_DELTA_NBYTES,
+        MAX_TIME_S,
+        MOST_IN_ROW,
+        SUFFIX,
+        Delta,
+        DeltaBytes,
+        DeltaRun,
+        TableDelta,
+        parse_delta,
+        read_delta,
+        read_delta_file,
+        rows_of_file,
+        stream_delta,
+        write_delta,
+    )
+    from freshet_serving.processor.package.entities import DEFAULT, DROP, NOT_GIVEN, UNKNOWN, EntityEntry
+    from freshet_serving.processor.package.entity_records import (
+        Records,
+        derived,
+        longest_read,
+        pack_records,
+        record_layout,
+        unpack_records,
+    )
+    from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
+    from freshet_serving.processor.package.input_fillers import UNREAD, InputFiller, missing_input
+    from freshet_serving.processor.package.manifest import (
+        FORMAT_2,
+        MAX_MANIFEST_NBYTES,
+        SIGNED,
+        Manifest,
+        TrustedRecordPrefix,
+        validate,
+    )
+    from freshet_serving.processor.package.manifest_checks import MAX_TENSOR_NUMBERS
+    from freshet_serving.processor.package.manifest_entries import (
+        FLOATS,
+        FORMAT_1,
+        KEY_ID,
+        KINDS,
+        MAX_RANK,
+        NAME,
+        OUTPUT_DTYPES,
+        PRECISIONS,
+        SIDES,
+        SIGNATURE,
+        ExecutableEntry,
+        Feature,
+        File,
+        Input,
+        Output,
+        StageEntry,
+        TableEntry,
+        feature_width,
+    )
+    from freshet_serving.processor.package.record_texts import text_nbytes
+    from freshet_serving.processor.package.regular_file import (
+        fd_sha256,
+        file_sha256,
+        open_regular,
+        read_file,
+        same_content,
+    )
+    from freshet_serving.processor.package.replies import (
+        CLASSIFY,
+        DEFAULT_SIGNATURE,
+        INTEGERS,
+        MAX_LABELS,
+        MAX_SIGNATURES,
+        PIECE_BITS,
+        PIECES,
+        PREDICT,
+        REGRESS,
+        STRING,
+        ServingSignature,
+        joined,
+        labelled,
+        labels_of,
+    )
+    from freshet_serving.processor.package.sections import section_lines
+    from freshet_serving.processor.package.sequences import (
+        KEEPS,
+        MAX_EVENTS,
+        SEQUENCE,
+        TIME_UNITS,
+        SequenceColumn,
+        SequenceEntry,
+    )
+    from freshet_serving.processor.package.signature import PublicKey, Signer, new_key
+    from freshet_serving.processor.package.stage_growth import GrowthTerm, StageGrowth
+    from freshet_serving.processor.package.stage_lookups import StageLookup, weight_rows
+    from freshet_serving.processor.package.subgraphs import (
+        FEATURES,
+        FLOPS,
+        MATRIX,
+        ROWS,
+        SCORE,
+        USER,
+        USER_TENSOR,
+        WHOLE,
+        GraphInput,
+        Subgraph,
+        batch_symbol,
+        columns,
+        divided,
+        role,
+        shorter,
+        shorter_lengths,
+        undivided,
+        undivided_name,
+        user_features,
+    )
+    from freshet_serving.processor.package.tensors import (
+        ALIGNMENT,
+        RECORD,
+        ROW_TYPES,
+        SCALED,
+        STORED_TYPES,
+        Tensors,
+        all_below,
+        array_crc32,
+        crc32,
+        file_crc32,
+        header_checksum,
+        map_file,
+        parse_tensors,
+        write_tensors,
+    )
+    from freshet_serving.processor.package.transforms import (
+        FORMAT,
+        HASHES,
+        MAX_CROSSED,
+        MAX_HASHED_ROWS,
+        ColumnShape,
+        Transform,
+        codes_a_value,
+        shape_of,
+    )
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "atomic": "atomic_file exclusive_file fsync_folder give_name hidden_beside",
+            "best_items": "ITEM_IDS RANKED_OUTPUTS SCORES ranks_items",
+            "combiners": "COMBINERS COMBINER_OF_CODE DIVIDED_SUMS NOT_COMBINED ROOT_DIVIDED_SUMS",
+            "delta": (
+                "MAX_DELTA_NBYTES MAX_TIME_S MOST_IN_ROW SUFFIX Delta DeltaBytes DeltaRun TableDelta "
+                "parse_delta read_delta read_delta_file rows_of_file stream_delta write_delta"
+            ),
+            "entities": "DEFAULT DROP NOT_GIVEN UNKNOWN EntityEntry",
+            "entity_records": "Records derived longest_read pack_records record_layout unpack_records",
+            "format1": "USER_VECTOR side_columns",
+            "input_fillers": "UNREAD InputFiller missing_input",
+            "manifest": "FORMAT_2 MAX_MANIFEST_NBYTES SIGNED Manifest TrustedRecordPrefix validate",
+            "manifest_checks": "MAX_TENSOR_NUMBERS",
+            "manifest_entries": (
+                "FLOATS FORMAT_1 KEY_ID KINDS MAX_RANK NAME OUTPUT_DTYPES PRECISIONS SIDES SIGNATURE "
+                "ExecutableEntry Feature File Input Output StageEntry TableEntry feature_width"
+            ),
+            "record_texts": "text_nbytes",
+            "regular_file": "fd_sha256 file_sha256 open_regular read_file same_content",
+            "replies": (
+                "CLASSIFY DEFAULT_SIGNATURE INTEGERS MAX_LABELS MAX_SIGNATURES PIECES PIECE_BITS "
+                "PREDICT REGRESS STRING ServingSignature joined labelled labels_of"
+            ),
+            "sections": "section_lines",
+            "sequences": "KEEPS MAX_EVENTS SEQUENCE TIME_UNITS SequenceColumn SequenceEntry",
+            "signature": "PublicKey Signer new_key",
+            "stage_growth": "GrowthTerm StageGrowth",
+            "stage_lookups": "StageLookup weight_rows",
+            "subgraphs": (
+                "FEATURES FLOPS MATRIX ROWS SCORE USER USER_TENSOR WHOLE GraphInput Subgraph "
+                "batch_symbol columns divided role shorter shorter_lengths undivided undivided_name "
+                "user_features"
+            ),
+            "tensors": (
+                "ALIGNMENT RECORD ROW_TYPES SCALED STORED_TYPES Tensors all_below array_crc32 crc32 "
+                "file_crc32 header_checksum map_file parse_tensors write_tensors"
+            ),
+            "transforms": ("FORMAT HASHES MAX_CROSSED MAX_HASHED_ROWS ColumnShape Transform codes_a_value shape_of"),
+        },
+    )
 
 __all__ = [
-    "ALIGNMENT",
-    "CLASSIFY",
-    "COMBINERS",
-    "COMBINER_OF_CODE",
-    "DEFAULT",
-    "DEFAULT_SIGNATURE",
-    "DIVIDED_SUMS",
-    "DROP",
-    "FEATURES",
-    "FLOATS",
-    "FLOPS",
-    "FORMAT",
-    "FORMAT_2",
-    "HASHES",
-    "INTEGERS",
-    "ITEM_IDS",
-    "KEEPS",
-    "KEY_ID",
-    "KINDS",
-    "MATRIX",
-    "MAX_CROSSED",
-    "MAX_DELTA_NBYTES",
-    "MAX_EVENTS",
-    "MAX_HASHED_ROWS",
-    "MAX_LABELS",
-    "MAX_MANIFEST_NBYTES",
-    "MAX_RANK",
-    "MAX_SIGNATURES",
-    "MAX_TENSOR_NUMBERS",
-    "MAX_TIME_S",
-    "MOST_IN_ROW",
-    "NAME",
-    "NOT_COMBINED",
-    "NOT_GIVEN",
-    "OUTPUT_DTYPES",
-    "PIECES",
-    "PIECE_BITS",
-    "PRECISIONS",
-    "PREDICT",
-    "RANKED_OUTPUTS",
-    "RECORD",
-    "REGRESS",
-    "ROOT_DIVIDED_SUMS",
-    "ROWS",
-    "ROW_TYPES",
-    "SCALED",
-    "SCORE",
-    "SCORES",
-    "SEQUENCE",
-    "SIDES",
-    "SIGNATURE",
-    "SIGNED",
-    "STORED_TYPES",
-    "STRING",
-    "SUFFIX",
-    "TIME_UNITS",
-    "UNKNOWN",
-    "UNREAD",
-    "USER",
-    "USER_TENSOR",
-    "USER_VECTOR",
-    "WHOLE",
-    "ColumnShape",
-    "Delta",
-    "DeltaBytes",
-    "DeltaRun",
-    "EntityEntry",
-    "ExecutableEntry",
-    "Feature",
-    "File",
-    "GraphInput",
-    "GrowthTerm",
-    "Input",
-    "InputFiller",
-    "Manifest",
-    "Output",
-    "PublicKey",
-    "Records",
-    "SequenceColumn",
-    "SequenceEntry",
-    "ServingSignature",
-    "Signer",
-    "StageEntry",
-    "StageGrowth",
-    "StageLookup",
-    "Subgraph",
-    "TableDelta",
-    "TableEntry",
-    "Tensors",
-    "Transform",
-    "TrustedRecordPrefix",
-    "all_below",
-    "array_crc32",
-    "atomic_file",
-    "batch_symbol",
-    "codes_a_value",
-    "columns",
-    "crc32",
-    "derived",
-    "divided",
-    "exclusive_file",
-    "fd_sha256",
-    "feature_width",
-    "file_crc32",
-    "file_sha256",
-    "fsync_folder",
-    "give_name",
-    "header_checksum",
-    "hidden_beside",
-    "joined",
-    "json_dataclasses",
-    "labelled",
-    "labels_of",
-    "longest_read",
-    "map_file",
-    "missing_input",
-    "new_key",
-    "open_regular",
-    "pack_records",
-    "parse_delta",
-    "parse_tensors",
-    "ranks_items",
-    "read_delta",
-    "read_delta_file",
-    "read_file",
-    "record_layout",
-    "role",
-    "rows_of_file",
-    "same_content",
-    "section_lines",
-    "shape_of",
-    "shorter",
-    "shorter_lengths",
-    "side_columns",
-    "stream_delta",
-    "subgraphs",
-    "text_nbytes",
-    "undivided",
-    "undivided_name",
-    "unpack_records",
-    "user_features",
-    "validate",
-    "weight_rows",
-    "write_delta",
-    "write_tensors",
-]
+    "ALIGNMENT", "CLASSIFY", "COMBINERS", "COMBINER_OF_CODE", "DEFAULT", "DEFAULT_SIGNATURE", "DIVIDED_SUMS",
+    "DROP", "FEATURES", "FLOATS", "FLOPS", "FORMAT", "FORMAT_1", "FORMAT_2", "HASHES", "INTEGERS", "ITEM_IDS", "KEEPS",
+    "KEY_ID", "KINDS", "MATRIX", "MAX_CROSSED", "MAX_DELTA_NBYTES", "MAX_EVENTS", "MAX_HASHED_ROWS", "MAX_LABELS",
+    "MAX_MANIFEST_NBYTES", "MAX_RANK", "MAX_SIGNATURES", "MAX_TENSOR_NUMBERS", "MAX_TIME_S", "MOST_IN_ROW",
+    "NAME", "NOT_COMBINED", "NOT_GIVEN", "OUTPUT_DTYPES", "PIECES", "PIECE_BITS", "PRECISIONS", "PREDICT",
+    "RANKED_OUTPUTS", "RECORD", "REGRESS", "ROOT_DIVIDED_SUMS", "ROWS", "ROW_TYPES", "SCALED", "SCORE", "SCORES",
+    "SEQUENCE", "SIDES", "SIGNATURE", "SIGNED", "STORED_TYPES", "STRING", "SUFFIX", "TIME_UNITS", "UNKNOWN",
+    "UNREAD", "USER", "USER_TENSOR", "USER_VECTOR", "WHOLE", "ColumnShape", "Delta", "DeltaBytes", "DeltaRun",
+    "EntityEntry", "ExecutableEntry", "Feature", "File", "GraphInput", "GrowthTerm", "Input", "InputFiller",
+    "Manifest", "Output", "PublicKey", "Records", "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer",
+    "StageEntry", "StageGrowth", "StageLookup", "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform",
+    "TrustedRecordPrefix", "all_below", "array_crc32", "atomic_file", "batch_symbol", "codes_a_value", "columns",
+    "crc32", "derived", "divided", "exclusive_file", "fd_sha256", "feature_width", "file_crc32", "file_sha256",
+    "fsync_folder", "give_name", "header_checksum", "hidden_beside", "joined", "json_dataclasses", "labelled",
+    "labels_of", "longest_read", "map_file", "missing_input", "new_key", "open_regular", "pack_records",
+    "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file", "read_file", "record_layout",
+    "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter", "shorter_lengths",
+    "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name", "unpack_records",
+    "user_features", "validate", "weight_rows", "write_delta", "write_tensors",
+]  # fmt: skip

@@ -38,7 +38,6 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
 from freshet_serving.processor.package.atomic import atomic_file
-from freshet_serving.processor.package.entities import check_records
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.regular_file import open_regular, read_file
 from freshet_serving.processor.package.tensors import (
@@ -167,6 +166,9 @@ class Delta:
                 raise BadInput(f"delta: table {name!r}: expected rows of {carried.name}, got {table.rows.dtype.name}")
             below = min(STORED_TYPES[dtype].below, MOST_IN_ROW)
             if dtype == RECORD:
+                # Loaded with the manifest of a version that has entities.
+                from freshet_serving.processor.package.entity_records import check_records
+
                 check_records(manifest, name, table.rows)
             elif not all_below(table.rows, below):
                 if not all_finite(table.rows):

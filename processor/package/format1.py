@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest_entries import FORMAT_1
 from freshet_serving.processor.package.subgraphs import SCORE, USER, WHOLE, Described, Subgraph, divided
 
-FORMAT_1 = "freshet/1"
 ROLES = ("whole", "user", "candidate")
 USER_VECTOR = "u"
 MAX_USER_WIDTH = 1 << 16

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,22 +15,20 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, first_of
-from freshet_serving.processor.package import format1
-from freshet_serving.processor.package.combiners import COMBINERS
-from freshet_serving.processor.package.entities import NOT_GIVEN, EntityEntry, validate_entities
-from freshet_serving.processor.package.format1 import FORMAT_1
+from freshet_serving.processor.package.entities import NOT_GIVEN, EntityEntry
 from freshet_serving.processor.package.input_fillers import UNREAD, InputFiller, input_fillers
 from freshet_serving.processor.package.json_dataclasses import build
+from freshet_serving.processor.package.manifest_checks import fills, unique, validate_features, validate_graphs, want
 from freshet_serving.processor.package.manifest_entries import (
     DECLARED,
     DTYPES,
-    FLOATS,
+    FORMAT_1,
     HEX64,
-    KINDS,
-    MAX_RANK,
+    KEY_ID,
+    NAME,
     OUTPUT_DTYPES,
     PRECISIONS,
-    SIDES,
+    SIGNATURE,
     ExecutableEntry,
     Feature,
     File,
@@ -40,7 +36,6 @@ from freshet_serving.processor.package.manifest_entries import (
     Output,
     StageEntry,
     TableEntry,
-    feature_width,
 )
 from freshet_serving.processor.package.replies import (
     DEFAULT_SIGNATURE,
@@ -54,28 +49,14 @@ from freshet_serving.processor.package.replies import (
     validate_signatures,
 )
 from freshet_serving.processor.package.sections import check_sections, dump_sections, filled_by, parse_sections
-from freshet_serving.processor.package.sequences import SEQUENCE, UNSCALED, SequenceEntry, validate_sequences
-from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
+from freshet_serving.processor.package.sequences import UNSCALED, SequenceEntry, validate_sequences
 from freshet_serving.processor.package.stage_growth import validate_growth
 from freshet_serving.processor.package.stage_lookups import StageLookup, validate_stage_lookups
 from freshet_serving.processor.package.subgraphs import (
-    FEATURES,
-    MATRIX,
     SCORE,
-    USER,
-    USER_TENSOR,
-    WHOLE,
-    GraphInput,
-    GraphOutput,
     Subgraph,
-    batch_symbol,
-    role,
-    scores_of,
-    shorter,
-    shorter_lengths,
     subgraphs,
     undivided,
-    user_features,
 )
 from freshet_serving.processor.package.tensors import RECORD, STORED_TYPES
 from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
@@ -83,12 +64,9 @@ from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnS
 FORMAT_2 = "freshet/2"
 SIGNED = ("key", "signature", "edition", "vouched")
 """Keys that an unsigned manifest does not have."""
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MAX_MANIFEST_NBYTES = 64 << 20
 
 V = TypeVar("V")
-
-MAX_GRAPH_TENSORS, MAX_TENSOR_NUMBERS = 4096, 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +190,7 @@ class Manifest:
         if not self.own_names:
             return sent
         for own, name in self.own_names.items():
-            _want(own not in sent or name not in sent, f"inputs: expected one of {own[:64]!r} and {name!r}, got both")
+            want(own not in sent or name not in sent, f"inputs: expected one of {own[:64]!r} and {name!r}, got both")
         return {self.own_names.get(name, name): value for name, value in sent.items()}
 
     def to_json(self) -> bytes:
@@ -225,6 +203,8 @@ class Manifest:
             document |= written if key == "sections" else {key: value}
         del document["fillers"], document["texts"]
         if self.format == FORMAT_1:
+            from freshet_serving.processor.package import format1
+
             document = format1.to_format_1(document)
         else:
             document["graphs"] = {name: dataclasses.asdict(graph) for name, graph in subgraphs(self).items()}
@@ -271,14 +251,18 @@ class Manifest:
         written = raw.get("format", FORMAT_1) if isinstance(raw, dict) else FORMAT_2
         if written not in (FORMAT_2, FORMAT_1):
             raise BadInput(f"manifest: expected format {FORMAT_2!r} or {FORMAT_1!r}, got {str(written)[:40]!r}")
-        user_width = format1.to_format_2(raw) if written == FORMAT_1 else 0
+        user_width = 0
+        if written == FORMAT_1:
+            from freshet_serving.processor.package import format1
+
+            user_width = format1.to_format_2(raw)
         sections = parse_sections(raw, OWN_KEYS) if isinstance(raw, dict) else {}
         manifest: Manifest = build(cls, raw, "manifest")
         if written == FORMAT_1:
             graphs = format1.graphs_of(manifest, user_width)
         else:
             plain = manifest.graphs == {SCORE: undivided(manifest)}
-            _want(bool(manifest.graphs), "manifest: 'graphs' is missing")
+            want(bool(manifest.graphs), "manifest: 'graphs' is missing")
             graphs = {} if plain else manifest.graphs
         manifest = dataclasses.replace(manifest, format=written, graphs=graphs, sections=sections)
         validate(manifest)
@@ -377,7 +361,7 @@ class Manifest:
         found = {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in self.inputs}
         for t in self.transforms:
             for name in t.inputs:
-                _want(
+                want(
                     name in found,
                     f"manifest.transforms[{t.name}].inputs: {name[:64]!r} is not an input or an earlier transform",
                 )
@@ -388,261 +372,117 @@ class Manifest:
 OWN_KEYS = frozenset(f.name for f in dataclasses.fields(Manifest) if f.init and f.name != "sections")
 
 
-def _want(condition: bool, message: str) -> None:
-    if not condition:
-        raise BadInput(message)
-
-
-def _unique(names: list[str], where: str) -> None:
-    for name in names:
-        _want(
-            NAME.fullmatch(name) is not None,
-            f"{where}: expected a name of letters, digits, '_', '.', '-', got {name[:64]!r}",
-        )
-        _want(names.count(name) == 1, f"{where}: {name!r} occurs more than once")
-
-
 def validate(manifest: Manifest) -> None:
     """Raise BadInput unless every part of the manifest agrees with the others."""
     m = manifest
-    _want(m.format in (FORMAT_2, FORMAT_1), f"manifest.format: expected {FORMAT_2!r}, got {m.format[:40]!r}")
-    _want(NAME.fullmatch(m.model) is not None, f"manifest.model: expected a plain name, got {m.model[:64]!r}")
-    _want(m.version > 0, f"manifest.version: expected a positive integer, got {m.version}")
-    _want(0 < m.width <= 1 << 20, f"manifest.width: expected 1 to {1 << 20}, got {m.width}")
-    _want(len(m.event_time) in (0, 2), "manifest.event_time: expected [] or [first, last]")
-    _want(len(m.transforms) <= MAX_TRANSFORMS, f"manifest.transforms: expected at most {MAX_TRANSFORMS}")
+    want(m.format in (FORMAT_2, FORMAT_1), f"manifest.format: expected {FORMAT_2!r}, got {m.format[:40]!r}")
+    want(NAME.fullmatch(m.model) is not None, f"manifest.model: expected a plain name, got {m.model[:64]!r}")
+    want(m.version > 0, f"manifest.version: expected a positive integer, got {m.version}")
+    want(0 < m.width <= 1 << 20, f"manifest.width: expected 1 to {1 << 20}, got {m.width}")
+    want(len(m.event_time) in (0, 2), "manifest.event_time: expected [] or [first, last]")
+    want(len(m.transforms) <= MAX_TRANSFORMS, f"manifest.transforms: expected at most {MAX_TRANSFORMS}")
     sources = m.sources
-    _unique([i.name for i in sources], "manifest.inputs")
-    _unique([f.name for f in m.features], "manifest.features")
-    _unique([t.name for t in m.tables], "manifest.tables")
-    _unique([o.name for o in m.outputs], "manifest.outputs")
-    _want(bool(m.inputs), "manifest.inputs: expected at least one")
-    _want(bool(m.outputs), "manifest.outputs: expected at least one")
+    unique([i.name for i in sources], "manifest.inputs")
+    unique([f.name for f in m.features], "manifest.features")
+    unique([t.name for t in m.tables], "manifest.tables")
+    unique([o.name for o in m.outputs], "manifest.outputs")
+    want(bool(m.inputs), "manifest.inputs: expected at least one")
+    want(bool(m.outputs), "manifest.outputs: expected at least one")
     tables = {t.name for t in m.tables}
     for name, weight in m.copies.items():
-        _want(name in tables, f"manifest.copies: expected names of tables, got {name[:64]!r}")
+        want(name in tables, f"manifest.copies: expected names of tables, got {name[:64]!r}")
         there = weight in m.dense or not weight
-        _want(there, f"manifest.copies[{name}]: expected a dense weight or '', got {weight[:64]!r}")
+        want(there, f"manifest.copies[{name}]: expected a dense weight or '', got {weight[:64]!r}")
     if m.stage is not None:
-        _want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: expected a plain name")
-        _want(m.stage.file in m.files, "manifest.stage.file: not among manifest.files")
+        want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: expected a plain name")
+        want(m.stage.file in m.files, "manifest.stage.file: not among manifest.files")
         validate_stage_lookups(m.stage.lookups, m.stage.outputs, m.shapes, {t.name for t in m.tables})
         if m.stage.growth is not None:
             validate_growth(m.stage.growth, {i.name for i in m.inputs})
     for i in sources:
         where = f"manifest.inputs[{i.name}]"
-        _want(i.dtype in DTYPES, f"{where}.dtype: expected one of {', '.join(DTYPES)}, got {i.dtype[:40]!r}")
-        _want(0 <= i.columns <= 65536, f"{where}.columns: expected 0 to 65536, got {i.columns}")
-        _want(not i.ragged or i.columns == 0, f"{where}.columns: expected 0 for a ragged input, got {i.columns}")
+        want(i.dtype in DTYPES, f"{where}.dtype: expected one of {', '.join(DTYPES)}, got {i.dtype[:40]!r}")
+        want(0 <= i.columns <= 65536, f"{where}.columns: expected 0 to 65536, got {i.columns}")
+        want(not i.ragged or i.columns == 0, f"{where}.columns: expected 0 for a ragged input, got {i.columns}")
         types = DECLARED[i.dtype]
-        _want(i.declared in types, f"{where}.declared: expected one of {types}, got {i.declared[:40]!r}")
-        _want(
-            i.dims is None or (not i.ragged and _fills(i.dims, i.columns or 1)),
+        want(i.declared in types, f"{where}.declared: expected one of {types}, got {i.declared[:40]!r}")
+        want(
+            i.dims is None or (not i.ragged and fills(i.dims, i.columns or 1)),
             f"{where}.dims: expected sizes whose product is {i.columns or 1}, got {i.dims}",
         )
     for o in m.outputs:
         where = f"manifest.outputs[{o.name}]"
-        _want(o.dtype in OUTPUT_DTYPES, f"{where}.dtype: expected one of {OUTPUT_DTYPES}, got {o.dtype[:40]!r}")
+        want(o.dtype in OUTPUT_DTYPES, f"{where}.dtype: expected one of {OUTPUT_DTYPES}, got {o.dtype[:40]!r}")
         whole = o.dtype in (*INTEGERS, STRING) and o.dims is not None and o.columns % PIECES == 0
-        _want(not o.exact or whole, f"{where}.exact: expected false for this type and shape")
+        want(not o.exact or whole, f"{where}.exact: expected false for this type and shape")
         numbers = o.columns // PIECES if o.exact else o.columns
-        fits = o.dims is None or _fills(o.dims, numbers)
-        _want(fits, f"{where}.dims: expected sizes whose product is {numbers}, got {o.dims}")
+        fits = o.dims is None or fills(o.dims, numbers)
+        want(fits, f"{where}.dims: expected sizes whose product is {numbers}, got {o.dims}")
         validate_labels(where, o.dtype, o.labels)
         single = o.dims == [1] if o.exact else o.columns == 1 and o.dims is None
-        _want(not o.flat or single, f"{where}.flat: expected false for this shape")
+        want(not o.flat or single, f"{where}.flat: expected false for this shape")
     validate_signatures(m.signatures, [o.name for o in m.outputs])
     validate_own_names(m.own_names, {i.name for i in m.inputs})
     for t in m.tables:
         where = f"manifest.tables[{t.name}]"
-        _want(0 < t.dim <= 4096, f"{where}.dim: expected 1 to 4096, got {t.dim}")
-        _want(0 <= t.rows < 2**31, f"{where}.rows: expected 0 to 2**31-1, got {t.rows}")
+        want(0 < t.dim <= 4096, f"{where}.dim: expected 1 to 4096, got {t.dim}")
+        want(0 <= t.rows < 2**31, f"{where}.rows: expected 0 to 2**31-1, got {t.rows}")
         known = ", ".join(STORED_TYPES)
-        _want(t.dtype in STORED_TYPES, f"{where}.dtype: expected one of {known}, got {t.dtype[:40]!r}")
-        _want(len(t.default) in (0, t.dim), f"{where}.default: expected [] or {t.dim} numbers, got {len(t.default)}")
-        _want(-(2**63) <= (t.unknown_key or 0) < 2**63, f"{where}.unknown_key: expected an int64, got another number")
-        _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
-    _validate_features(m)
-    validate_entities(m)
+        want(t.dtype in STORED_TYPES, f"{where}.dtype: expected one of {known}, got {t.dtype[:40]!r}")
+        want(len(t.default) in (0, t.dim), f"{where}.default: expected [] or {t.dim} numbers, got {len(t.default)}")
+        want(-(2**63) <= (t.unknown_key or 0) < 2**63, f"{where}.unknown_key: expected an int64, got another number")
+        want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
+    validate_features(m.features, sources, m.tables, m.width)
+    if m.entities or any(t.dtype == RECORD for t in m.tables):
+        from freshet_serving.processor.package.entity_records import validate_entities
+
+        validate_entities(m)
     check_sections(m.sections, m)
     dims = {t.name: t.dim for t in m.tables}
     validate_sequences(m.sequences, {i.name: i for i in m.inputs}, {i.name: i for i in sources}, dims)
     for name, shape in m.dense.items():
-        _want(
+        want(
             len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape),
             f"manifest.dense[{name!r}]: expected a shape, got {shape}",
         )
     for e in m.executables:
         where = f"manifest.executables[{e.backend}-{e.target} b{e.bucket}]"
-        _want(NAME.fullmatch(e.backend) is not None, f"{where}.backend: expected a plain name")
-        _want(0 < e.bucket <= 1 << 20, f"{where}.bucket: expected 1 to {1 << 20}")
-        _want(e.file in m.files, f"{where}.file: not among manifest.files")
-        _want(e.subgraph in subgraphs(m), f"{where}.subgraph: {e.subgraph[:40]!r} is not among manifest.graphs")
-        _want(NAME.fullmatch(e.target) is not None, f"{where}.target: expected a plain name")
-        _want(e.precision in PRECISIONS, f"{where}.precision: expected one of {', '.join(PRECISIONS)}")
-        _want(not e.origin or e.origin in m.files, f"{where}.origin: not among manifest.files")
-        _want(not e.rows or e.rows in m.files, f"{where}.rows: not among manifest.files")
-        _want(min(e.cost_us, e.error, e.max_error) >= 0, f"{where}: expected cost_us, error, max_error of 0 or more")
+        want(NAME.fullmatch(e.backend) is not None, f"{where}.backend: expected a plain name")
+        want(0 < e.bucket <= 1 << 20, f"{where}.bucket: expected 1 to {1 << 20}")
+        want(e.file in m.files, f"{where}.file: not among manifest.files")
+        want(e.subgraph in subgraphs(m), f"{where}.subgraph: {e.subgraph[:40]!r} is not among manifest.graphs")
+        want(NAME.fullmatch(e.target) is not None, f"{where}.target: expected a plain name")
+        want(e.precision in PRECISIONS, f"{where}.precision: expected one of {', '.join(PRECISIONS)}")
+        want(not e.origin or e.origin in m.files, f"{where}.origin: not among manifest.files")
+        want(not e.rows or e.rows in m.files, f"{where}.rows: not among manifest.files")
+        want(min(e.cost_us, e.error, e.max_error) >= 0, f"{where}: expected cost_us, error, max_error of 0 or more")
         for value in (e.sha256, e.frozen):
-            _want(
+            want(
                 not value or HEX64.fullmatch(value) is not None, f"{where}: expected sha256 and frozen of 64 hex digits"
             )
         for w in e.weights:
-            _want(w in m.dense, f"{where}.weights: {w[:64]!r} is not among manifest.dense")
-    _validate_graphs(m)
+            want(w in m.dense, f"{where}.weights: {w[:64]!r} is not among manifest.dense")
+    validate_graphs(m)
     for path, file in m.files.items():
         parts = path.split("/")
         safe = all(NAME.fullmatch(p) and p not in (".", "..") for p in parts)
-        _want(
+        want(
             safe and len(parts) <= 16, f"manifest.files: expected a relative path inside the version, got {path[:64]!r}"
         )
-        _want(file.nbytes >= 0, f"manifest.files[{path}].nbytes: expected 0 or more, got {file.nbytes}")
+        want(file.nbytes >= 0, f"manifest.files[{path}].nbytes: expected 0 or more, got {file.nbytes}")
         hashed = HEX64.fullmatch(file.sha256) if m.key else not file.sha256
-        _want(bool(hashed), f"manifest.files[{path}].sha256: expected if and only if the manifest is signed")
+        want(bool(hashed), f"manifest.files[{path}].sha256: expected if and only if the manifest is signed")
     _validate_signature(m)
-
-
-def _validate_graphs(m: Manifest) -> None:
-    """Raise BadInput unless the subgraphs agree with the features, the outputs, each other and the executables."""
-    graphs = subgraphs(m)
-    names = set(graphs)
-    shortened = shorter_lengths(m)
-    pairs = {shorter(part, length) for part in (SCORE, USER) for length in shortened}
-    _want(
-        pairs <= names and names - pairs in ([{SCORE, USER, WHOLE}] if pairs else [{SCORE}, {SCORE, USER, WHOLE}]),
-        f"manifest.graphs: expected {SCORE!r}, or {SCORE!r}, {USER!r} and {WHOLE!r}, got {sorted(names)[:8]}",
-    )
-    longest = max((s.max_length for s in m.sequences), default=0)
-    _want(
-        all(length < longest for length in shortened),
-        f"manifest.graphs: expected histories shorter than {longest}, got {shortened[:8]}",
-    )
-    users = {f.name for f in user_features(m.features)}
-    for name, graph in graphs.items():
-        where = f"manifest.graphs[{name}]"
-        tensors: list[GraphInput | GraphOutput] = [*graph.inputs, *graph.outputs]
-        _want(len(graph.inputs) > 0 and len(graph.outputs) > 0, f"{where}: expected inputs and outputs")
-        _want(len(tensors) <= MAX_GRAPH_TENSORS, f"{where}: expected at most {MAX_GRAPH_TENSORS} tensors")
-        _unique([t.name for t in tensors], where)
-        for t in tensors:
-            batch = batch_symbol(USER if isinstance(t, GraphInput) and t.source == USER_TENSOR else name)
-            sizes = t.dims[1:]
-            _want(
-                t.dims[:1] == [batch] and bool(sizes) and all(type(n) is int and n > 0 for n in sizes),
-                f"{where}[{t.name}].dims: expected [{batch!r}, numbers above 0], got {str(t.dims)[:80]}",
-            )
-            _want(
-                len(t.dims) <= MAX_RANK and math.prod(sizes) <= MAX_TENSOR_NUMBERS,
-                f"{where}[{t.name}].dims: expected at most {MAX_TENSOR_NUMBERS} numbers",
-            )
-            _want(t.dtype == "float32", f"{where}[{t.name}].dtype: expected float32, got {t.dtype[:40]!r}")
-        for i in graph.inputs:
-            _validate_graph_input(m, f"{where}[{i.name}]", i, role(name)[1])
-        named = graph.features()
-        _want(len(set(named)) == len(named), f"{where}: expected every feature once")
-        given = [i.name for i in graph.inputs if i.source == SEQUENCE]
-        users_part = role(name)[0] == USER
-        if m.graphs and (users_part or USER not in graphs):
-            known = [s.name for s in m.sequences]
-            _want(sorted(given) == sorted(known), f"{where}: expected the sequences {known[:8]}, got {given[:8]}")
-        if users_part:
-            _want(set(named) <= users, f"{where}: expected features of the user alone")
-        else:
-            _want(graph.outputs == scores_of(m), f"{where}.outputs: expected those of manifest.outputs")
-    whole = graphs[WHOLE if USER in graphs else SCORE]
-    _want(whole.inputs[:1] == undivided(m).inputs, f"manifest.graphs: expected {MATRIX!r} with all features")
-    sources = {i.source for i in whole.inputs[1:]}
-    _want(not sources & {FEATURES, USER_TENSOR}, "manifest.graphs: expected features in one input")
-    for score in [name for name in sorted(names) if USER in names and role(name)[0] == SCORE]:
-        user = shorter(USER, role(score)[1]) if role(score)[1] else USER
-        computed = {o.name: o.dims for o in graphs[user].outputs}
-        lent = {i.name: i.dims for i in graphs[score].inputs if i.source == USER_TENSOR}
-        _want(lent == computed, f"manifest.graphs[{score}]: expected the outputs of {user!r} as inputs")
-    served = {e.subgraph for e in m.executables}
-    _want(
-        not served or served == names,
-        f"manifest.executables: expected some of {', '.join(sorted(names))}, got {', '.join(sorted(served))[:80]}",
-    )
-
-
-def _validate_graph_input(m: Manifest, where: str, i: GraphInput, length: int) -> None:
-    widths = {f.name: f.width for f in m.features}
-    _want(NAME.fullmatch(i.source) is not None, f"{where}.source: expected a plain name, got {i.source[:40]!r}")
-    _want(i.source == FEATURES or not i.features, f"{where}.features: expected none for source {i.source}")
-    if i.source == SEQUENCE:
-        wide = next((s.columns_of(length or s.max_length) for s in m.sequences if s.name == i.name), 0)
-        _want(i.dims[1:] == [wide], f"{where}.dims: expected {wide} columns, got {str(i.dims)[:80]}")
-    if i.source == FEATURES:
-        for name in i.features:
-            _want(name in widths, f"{where}.features: {name[:64]!r} is not among manifest.features")
-        width = sum(widths[name] for name in i.features)
-        _want(i.dims[1:] == [width], f"{where}.dims: expected {width} columns, got {str(i.dims)[:80]}")
-
-
-def _fills(dims: list[int], columns: int) -> bool:
-    """Report whether a row of these sizes has exactly `columns` values."""
-    return len(dims) < MAX_RANK and min(dims, default=1) > 0 and math.prod(dims) == columns
 
 
 def _validate_signature(m: Manifest) -> None:
     if not m.key:
-        _want(not m.signature and not m.edition and m.vouched is None, "manifest.key: expected with a signature")
+        want(not m.signature and not m.edition and m.vouched is None, "manifest.key: expected with a signature")
         return
-    _want(KEY_ID.fullmatch(m.key) is not None, f"manifest.key: expected 16 hexadecimal digits, got {m.key[:40]!r}")
+    want(KEY_ID.fullmatch(m.key) is not None, f"manifest.key: expected 16 hexadecimal digits, got {m.key[:40]!r}")
     signed = not m.signature or SIGNATURE.fullmatch(m.signature)
-    _want(bool(signed), "manifest.signature: expected 128 hexadecimal digits")
-    _want(0 <= m.edition < 10**9, f"manifest.edition: expected 0 to {10**9}, got {m.edition}")
+    want(bool(signed), "manifest.signature: expected 128 hexadecimal digits")
+    want(0 <= m.edition < 10**9, f"manifest.edition: expected 0 to {10**9}, got {m.edition}")
     if m.vouched is not None:
         known = m.vouched.number > 0 and HEX64.fullmatch(m.vouched.sha256)
-        _want(bool(known), "manifest.vouched: expected the number and SHA-256 of a record")
-
-
-def _validate_features(m: Manifest) -> None:
-    inputs, tables = {i.name: i for i in m.sources}, {t.name: t for t in m.tables}
-    for f in m.features:
-        where = f"manifest.features[{f.name}]"
-        kinds = (*KINDS, FLOATS)
-        _want(f.kind in kinds, f"{where}.kind: expected one of {', '.join(kinds)}, got {f.kind[:40]!r}")
-        _want(
-            f.combiner in COMBINERS,
-            f"{where}.combiner: expected one of {', '.join(COMBINERS)}, got {f.combiner[:40]!r}",
-        )
-        _want(f.side in SIDES, f"{where}.side: expected one of {', '.join(SIDES)}, got {f.side[:40]!r}")
-        _want(f.input in inputs, f"{where}.input: {f.input[:64]!r} is not among manifest.inputs")
-        _want(0 <= f.max_length <= 1 << 20, f"{where}.max_length: expected 0 to {1 << 20}, got {f.max_length}")
-        source = inputs[f.input]
-        wanted = {"float": "float32", FLOATS: "float32", "id": "int64", "ids": "int64"}.get(f.kind, "string")
-        _want(source.dtype == wanted, f"{where}.input: expected {wanted}, got {source.dtype}")
-        if f.kind in ("ids", "strings"):
-            _want(f.column == -1, f"{where}.column: expected -1 for kind {f.kind}, got {f.column}")
-        elif source.columns:
-            most = source.columns - (f.width if f.kind == FLOATS else 1)
-            _want(0 <= f.column <= most, f"{where}.column: expected 0 to {most}, got {f.column}")
-        else:
-            _want(f.column == -1, f"{where}.column: expected -1 for an input of shape [n], got {f.column}")
-            _want(not source.ragged, f"{where}.input: expected one value per row for kind {f.kind}, got ragged rows")
-        if f.kind in ("float", FLOATS):
-            wide = f.width if f.kind == FLOATS and source.columns else 1
-            fits = f.table == "" and f.width == wide > 0
-            _want(fits, f"{where}: expected no table and width {max(wide, 1)} for kind {f.kind}")
-        else:
-            _want(f.table in tables, f"{where}.table: {f.table[:64]!r} is not among manifest.tables")
-            if f.combiner == "none":
-                _want(
-                    f.kind in ("ids", "strings"), f"{where}.combiner: none requires kind ids or strings, got {f.kind}"
-                )
-                _want(f.max_length > 0, f"{where}.max_length: expected 1 or more for combiner none, got 0")
-            wide = feature_width(f.combiner, tables[f.table].dim, f.max_length)
-            _want(f.width == wide, f"{where}.width: expected {wide}, got {f.width}")
-        _want(
-            f.offset >= 0 and f.offset + f.width <= m.width,
-            f"{where}.offset: expected a place inside the dense width {m.width}",
-        )
-    spans = sorted((f.offset, f.offset + f.width) for f in m.features)
-    end = 0
-    for start, stop in spans:
-        _want(
-            start == end, f"manifest.features: columns of the dense input overlap or leave a hole at {min(start, end)}"
-        )
-        end = stop
-    _want(end == m.width, f"manifest.width: expected {end}, the columns that features fill, got {m.width}")
+        want(bool(known), "manifest.vouched: expected the number and SHA-256 of a record")

@@ -30,6 +30,9 @@ DECLARED = {"int64": ("", *WHOLES), "float32": ("", "float16", "float64"), "stri
 OUTPUT_DTYPES = ("float32", "float16", "float64", "int64", *WHOLES, STRING)
 PRECISIONS = ("float32", "float16", "bfloat16", "int8")
 HEX64 = re.compile(r"[0-9a-f]{64}")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+FORMAT_1 = "freshet/1"
+KEY_ID, SIGNATURE = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{128}")
 
 
 @dataclass(frozen=True, slots=True)

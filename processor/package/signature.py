@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt
 from freshet_serving.processor.extras import needed
+from freshet_serving.processor.package.manifest_entries import SIGNATURE
 from freshet_serving.processor.package.regular_file import read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-KEY_ID, SIGNATURE = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{128}")
 MAX_KEY_NBYTES = 16 << 10
 SUBJECT = "a signature"
 

@@ -6,10 +6,6 @@ is read and written by its change log alone (processor.repository.log.change_log
 
 A folder that cannot be listed at the moment is not an empty one, nor is a file that cannot be read a missing one:
 NotReady is raised, and the caller that was notified of a change asks for it again.
-
-VersionFolders maps the version numbers of a model to folders: `3`, or with leading zeros `0003`, as TensorFlow Serving
-accepts them. Two folders for the same number are rejected: neither is used, and this is logged once. A version that was
-seen before the second folder appeared keeps its own, so that a stray copy takes nothing out of service.
 """
 
 from __future__ import annotations
@@ -17,11 +13,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from freshet_serving.processor.errors import (
     BadInput,
@@ -41,26 +36,22 @@ from freshet_serving.processor.package import (
     atomic_file,
     read_file,
 )
-from freshet_serving.processor.repository.candidates import release
 from freshet_serving.processor.repository.envelope import opened, wrap_envelope
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.repository.log.chain_record import root_hash
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
 from freshet_serving.processor.repository.trainer_report import TRAINER
-from freshet_serving.processor.repository.version import (
-    CANDIDATES,
-    MANIFEST,
-    VersionReader,
-    VersionWriter,
-    followed,
-    inside,
-)
+from freshet_serving.processor.repository.version import CANDIDATES, MANIFEST, VersionReader, followed, inside
+from freshet_serving.processor.repository.version_folders import VersionFolders
 from freshet_serving.processor.repository.version_records import (
     WITHDRAWN,
     VersionRecord,
     VersionRecords,
     create_record,
 )
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.repository.version_writer import VersionWriter
 
 log = logging.getLogger("freshet.repository")
 
@@ -210,6 +201,9 @@ class Repository:
             model: Name of the model.
             number: Its number.
         """
+        # Loaded by a person's decision: a server that only reads needs neither this nor the writer.
+        from freshet_serving.processor.repository.candidates import release
+
         release(self.candidate(model, number), self.storage(model, number))
 
     def reject_candidate(self, model: str, number: int) -> None:
@@ -250,6 +244,8 @@ class Repository:
             number: The version.
             beside: True if the version's folder exists and has no manifest yet.
         """
+        from freshet_serving.processor.repository.version_writer import VersionWriter
+
         return VersionWriter(self.root, model, number, beside, self.storage(model, number), self.keyring)
 
     def storage(self, model: str, number: int) -> VersionStorage:
@@ -541,71 +537,6 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 def _may_be_model(entry: os.DirEntry[str]) -> bool:
     return entry.name != CANDIDATES and entry.is_dir()
-
-
-VERSION = re.compile(r"[1-9][0-9]{0,17}")
-PADDED = re.compile(r"0{0,17}[1-9][0-9]{0,17}")
-
-
-class VersionFolders:
-    """The version folders of one repository's models, as they were last listed."""
-
-    # Shared by all repositories of the process: one folder may be opened several times, by the importer with each poll.
-    _told: ClassVar[set[tuple[str, ...]]] = set()
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._names: dict[tuple[str, int], str] = {}
-
-    def of(self, model: str, names: Iterable[str]) -> dict[int, str]:
-        """Map version numbers to folder names.
-
-        Args:
-            model: The model whose folder was listed.
-            names: Names in the model's folder.
-
-        Returns:
-            One folder name for each number; numbers with two folders are left out.
-        """
-        found: dict[int, list[str]] = {}
-        for name in names:
-            if PADDED.fullmatch(name):
-                found.setdefault(int(name), []).append(name)
-        chosen = {}
-        for number, spelled in found.items():
-            name = self._names.get((model, number), spelled[0])
-            if len(spelled) > 1:
-                self._tell(model, number, sorted(spelled))
-                if self._names.get((model, number)) not in spelled:
-                    continue
-            self._names[model, number] = chosen[number] = name if name in spelled else spelled[0]
-        return chosen
-
-    def path(self, model: str, number: int) -> Path:
-        """Return the folder of a version, or the path for a new one: the number without leading zeros.
-
-        Args:
-            model: Name of the model.
-            number: The version.
-        """
-        folder, plain = self._root / model, str(number)
-        known = self._names.get((model, number))
-        if known is not None and (known == plain or os.path.lexists(folder / known)):
-            return folder / known
-        if not os.path.lexists(folder / plain):
-            try:
-                return folder / self.of(model, os.listdir(folder)).get(number, plain)
-            except OSError:
-                pass
-        return folder / plain
-
-    def _tell(self, model: str, number: int, spelled: list[str]) -> None:
-        key = (str(self._root), model, *spelled)
-        if key not in self._told:
-            self._told.add(key)
-            log.error(
-                "%s version %d: expected one folder, got %s: remove all but one", model, number, " and ".join(spelled)
-            )
 
 
 def _is_version(folder: Path) -> bool:

@@ -40,13 +40,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotReady, printable, shortage
-from freshet_serving.processor.package import KEY_ID, SIGNATURE, Signer, exclusive_file, fsync_folder, read_file
+from freshet_serving.processor.package import KEY_ID, SIGNATURE, exclusive_file, fsync_folder, read_file
 from freshet_serving.processor.repository.folder_watch import FolderWatch
 from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.repository.log.chain_record import HEX64, HOLD, MAX_REASON, RELEASE, check_reason
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.package import Signer
 
 log = logging.getLogger("freshet.repository")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,10 @@ from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 from freshet_serving.processor.package import Input, parse_tensors, write_tensors
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import WARMUP, VersionWriter
+from freshet_serving.processor.repository.version import WARMUP
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.repository.version_writer import VersionWriter
 
 FORMAT = "freshet-warmup/1"
 MAX_REQUESTS = 1000

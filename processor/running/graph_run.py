@@ -26,9 +26,9 @@ from freshet_serving.processor.package import (
     Subgraph,
     shorter,
     shorter_lengths,
-    subgraphs,
     undivided_name,
 )
+from freshet_serving.processor.package.subgraphs import subgraphs
 from freshet_serving.processor.running.buffers import Tensors
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.fillers import Fill, fillers

@@ -45,23 +45,20 @@ from freshet_serving.processor.backends import (
     Matrix,
     Program,
     load_backend,
-    sha256,
     sized,
-    unpack,
 )
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 from freshet_serving.processor.machine import Machine, this_machine
 from freshet_serving.processor.package import (
+    FORMAT_1,
     SCORE,
     ExecutableEntry,
     Manifest,
     Subgraph,
     batch_symbol,
     parse_tensors,
-    side_columns,
 )
 from freshet_serving.processor.running.bounded import MAX_ROWS, BoundedProgram, ScoreBound
-from freshet_serving.processor.running.side_columns import SideColumns, one_matrix
 
 log = logging.getLogger("freshet.executables")
 
@@ -143,9 +140,13 @@ def open_programs(
     manifest = package.manifest
     listed = [entry for entry in manifest.executables if entry.subgraph == subgraph]
     # The adapter for packages of format 1 stands around the programs: the rest opens what their executables are.
-    given, beside = spec, side_columns(manifest) if subgraph == SCORE else 0
-    if beside:
-        spec = one_matrix(given, beside)
+    given, beside = spec, 0
+    if manifest.format == FORMAT_1 and subgraph == SCORE:
+        from freshet_serving.processor.package import side_columns
+        from freshet_serving.processor.running.side_columns import SideColumns, one_matrix
+
+        if beside := side_columns(manifest):
+            spec = one_matrix(given, beside)
     if not listed:
         raise Corrupt("manifest.executables: the version is not compiled; run `freshet compile`")
     backends: dict[str, Backend] = {}
@@ -278,6 +279,8 @@ def _artefact(package: Package, entry: ExecutableEntry, backend: Backend, anew: 
         raise BadInput(f"stale: compiled by {entry.library[:64]}, {backend.library} is installed")
     data = package.file(entry.file)
     if entry.sha256:
+        from freshet_serving.processor.backends import sha256, unpack
+
         if sha256(data) != entry.sha256:
             raise Corrupt(f"{entry.file}: does not match its SHA-256")
         data = unpack(data, entry.backend, entry.bucket, entry.source)

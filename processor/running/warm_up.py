@@ -6,6 +6,7 @@ import math
 import resource
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,9 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.running.buffers import Buffers, Executables
 from freshet_serving.processor.running.graph_run import SubgraphRun
-from freshet_serving.processor.tables.remote_rows import RowReader
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.tables.remote_rows import RowReader
 
 WARM_RUNS = 3
 

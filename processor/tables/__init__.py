@@ -5,11 +5,10 @@ arena     slot allocator of an arena, with deferred reuse of freed slots
 tier      tiered storage for a table larger than its memory: hot rows in the arena, cold ones on disk
 row_log   on-disk log of changed cold rows for serving, and of all cold rows for training
 budgets   memory budgets of tables
-row_ranking  ranks a table's rows by their products with given vectors
 quantise  conversion of float32 rows to the type that a table stores, and back
 compaction  compacts a version's change log into a snapshot
 row_store  the interface of a row store: small values by key
 remote_rows  settings of tables whose rows lie outside of the process, and what reads them
 """
 
-__all__ = ["budgets", "compaction", "quantise", "remote_rows", "row_log", "row_ranking", "row_store", "table", "tier"]
+__all__ = ["budgets", "compaction", "quantise", "remote_rows", "row_log", "row_store", "table", "tier"]

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import mmap
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,21 @@ def record_nbytes(spec: TableEntry) -> int:
     """Return the size of one record of the table's log."""
     row_nbytes = spec.dim * STORED_TYPES[spec.dtype].dtype.itemsize
     return row_kernels.LOG_ROW + -(-row_nbytes // 8) * 8
+
+
+def tier_fields(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
+    """Return the last fields of the descriptor of a table with a memory budget: log, record_nbytes, hits, ring.
+
+    Args:
+        spec: The table's manifest entry.
+        arrays: The table's arrays, see ServedTable.arrays.
+    """
+    return [
+        arrays["log"].ctypes.data,
+        record_nbytes(spec),
+        arrays["hits"].ctypes.data,
+        arrays["ring"].ctypes.data,
+    ]
 
 
 class RowLog:

@@ -38,7 +38,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,10 @@ from freshet_serving.processor.memory import advise, pieces, private_copy, reser
 from freshet_serving.processor.package import ALIGNMENT, RECORD, STORED_TYPES, TableDelta, TableEntry, all_below
 from freshet_serving.processor.tables.arena import SlotAllocator
 from freshet_serving.processor.tables.quantise import quantise
-from freshet_serving.processor.tables.tier import Tier, TierStats, tier_fields
+from freshet_serving.processor.tables.row_log import tier_fields
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.tables.tier import Tier, TierStats
 
 MIN_ARENA_SLOTS = 1 << 26
 MAX_REFS = 2**31 - 1
@@ -285,6 +288,8 @@ class ServedTable:
         if budget_nbytes:
             if scratch is None:
                 raise BadInput(f"table {spec.name!r}: a memory budget requires a scratch folder")
+            from freshet_serving.processor.tables.tier import Tier
+
             self._tier = Tier(spec, self._slots, self._meta, budget_nbytes, scratch)
             advise(self._base, mmap.MADV_RANDOM)
         # The descriptor for the writer's own kernels, kept because building it for each step of each table took a fifth

@@ -38,7 +38,6 @@ rows under Zipf-1.05, one in 2,400 occurs twice).
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +47,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.kernels import row_tiering as tiers
 from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.kernels.lookup_notes import MOST_HITS, SAMPLE
 from freshet_serving.processor.memory import advise, reserve
 from freshet_serving.processor.package import STORED_TYPES, TableEntry
 from freshet_serving.processor.tables.arena import SlotAllocator
@@ -107,21 +107,6 @@ class VacuumPlan:
     gone: Int64s
     dead: Int64s
     hot: int
-
-
-def tier_fields(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
-    """Return the last fields of the descriptor of a table with a memory budget: log, record_nbytes, hits, ring.
-
-    Args:
-        spec: The table's manifest entry.
-        arrays: The table's arrays, see ServedTable.arrays.
-    """
-    return [
-        arrays["log"].ctypes.data,
-        record_nbytes(spec),
-        arrays["hits"].ctypes.data,
-        arrays["ring"].ctypes.data,
-    ]
 
 
 class Tier:
@@ -197,7 +182,7 @@ class Tier:
         count = min(self._budget, len(keys))
         if count:
             most = np.argpartition(frequencies, len(keys) - count)[len(keys) - count :]
-            counts = np.minimum(frequencies[most], tiers.MOST_HITS).astype(np.uint8)
+            counts = np.minimum(frequencies[most], MOST_HITS).astype(np.uint8)
             self.promote(table, keys[most], counts)
 
     def plan_vacuum(
@@ -384,7 +369,7 @@ class Tier:
         return keys[order], counts[order]
 
     def _age(self) -> None:
-        samples = (int(self._ring[1]) + int(self._ring[2])) // tiers.SAMPLE
+        samples = (int(self._ring[1]) + int(self._ring[2])) // SAMPLE
         if samples - self._aged >= AGE * self._budget:
             self._aged = samples
             self._hits[: self._slots.bump] >>= 1

@@ -27,6 +27,7 @@ trainer_watch   the trainers of models, as this server sees them
 traffic         traffic splits over labels, and ejected versions
 version_decisions  what bars versions from being chosen, and how people decide about them
 version_rollback  go back to an earlier generation, or to an earlier version
+overview        reports about the models of a host
 policy          an operator's settings for a model
 """
 
@@ -37,6 +38,7 @@ __all__ = [
     "held_deltas",
     "host",
     "model",
+    "overview",
     "policy",
     "preview",
     "replica",

@@ -18,7 +18,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ from freshet_serving.processor.generation import DIVERGED, ON, WAITING, Generati
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import PeriodicThread, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
-from freshet_serving.processor.tables.remote_rows import RemoteTables
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
 from freshet_serving.processor.versions.kept_file import INTERVAL_S, KeptFiles
@@ -54,6 +53,9 @@ from freshet_serving.processor.watching import (
     LabelSums,
     Sketch,
 )
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.tables.remote_rows import RemoteTables
 
 log = logging.getLogger("freshet.host")
 

@@ -60,7 +60,6 @@ from freshet_serving.processor.repository import (
     Identity,
     UnrecordedDelta,
     identity_of,
-    restores_part,
 )
 from freshet_serving.processor.versions.failed_versions import WarningMessage
 from freshet_serving.processor.versions.held_deltas import (
@@ -491,6 +490,10 @@ class LogApplier:
 
     def _was_served(self, delta: Delta) -> bool:
         """Report whether a delta only takes a part back; False if the files do not show it."""
+        if delta.restores is None:
+            return False
+        from freshet_serving.processor.repository import restores_part
+
         try:
             return restores_part(self.change_log, delta)
         except FreshetError:

@@ -52,7 +52,6 @@ from freshet_serving.processor.repository import (
     delta_digest,
     is_written_to,
     listed,
-    open_snapshot,
     root_hash,
     sha256,
 )
@@ -68,7 +67,6 @@ from freshet_serving.processor.versions.failed_versions import (
 from freshet_serving.processor.versions.held_deltas import held_reason, publish_anew, sound_behind
 from freshet_serving.processor.versions.kept_file import KeptFiles
 from freshet_serving.processor.versions.log_applier import LogApplier, RebuildRequired
-from freshet_serving.processor.versions.part_restoration import publish_part
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.pre_deploy_check import GuardStats, GuardViolation, PreDeployCheck
 from freshet_serving.processor.versions.readiness import LockWatchdog
@@ -355,6 +353,9 @@ class ServedModel(RoutedModel):
         # A log of its own: the lock is taken only to serve what is committed, as a poll does.
         change_log = ChangeLog(self._repository.reader(self.name, number), self._clock.unix_s)
         change_log.begin_at_snapshot()
+        # Loaded with the first such rollback: a server that follows deltas compares no rows.
+        from freshet_serving.processor.versions.part_restoration import publish_part
+
         link = publish_part(change_log, generation, only, self._clock.unix_s())
         with self._lock, self._dirty_versions.changing(number):
             self.lock_watch.turn()
@@ -733,7 +734,11 @@ class ServedModel(RoutedModel):
         if until.step < change_log.history.base.step:
             change_log.reach_back()
         record = change_log.history.snapshot(until) if from_snapshot else None
-        version = self._load(files if record is None else open_snapshot(files, record))
+        if record is not None:
+            from freshet_serving.processor.repository import open_snapshot
+
+            files = open_snapshot(files, record)
+        version = self._load(files)
         if version.files.snapshot is None:
             # Rows in a row store are those that the version was published with.
             change_log.reach_back()

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,20 +47,22 @@ from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
 from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.repository import WARMUP, parse_warmup
+from freshet_serving.processor.repository import WARMUP
 from freshet_serving.processor.running import Package, open_programs
 from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.running.run_limit import endable
 from freshet_serving.processor.running.warm_up import measure, warm_up
-from freshet_serving.processor.tables.remote_rows import RemoteTables
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
 from freshet_serving.processor.versions.kept_requests import dump_requests, kept_requests, parse_requests
 from freshet_serving.processor.versions.preview import Preview, PreviewResult, PreviewState
 from freshet_serving.processor.versions.request_scoring import score_requests
 from freshet_serving.processor.watching import RequestScores
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.tables.remote_rows import RemoteTables
 
 log = logging.getLogger("freshet.replica")
 
@@ -255,8 +257,11 @@ class Replica:
         # the memory of an unloaded version would stay until the garbage collector looks at the oldest objects.
         self._new_buffers = partial(Buffers, self._sizes, len(self.manifest.tables), len(self.outputs), self._allocate)
         self.sample = Preview(self.graphs.undivided, self._new_buffers, clock)
-        recorded = WARMUP in self.manifest.files
-        self._recorded = parse_warmup(files.file(WARMUP), self.manifest.inputs) if recorded else []
+        self._recorded: list[Mapping[str, Column]] = []
+        if WARMUP in self.manifest.files:
+            from freshet_serving.processor.repository import parse_warmup
+
+            self._recorded += parse_warmup(files.file(WARMUP), self.manifest.inputs)
 
     @property
     def costs(self) -> CostTable:

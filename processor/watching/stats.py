@@ -1,6 +1,6 @@
 """Snapshots of what sessions, groups, models and versions have done. Values.
 
-The modules above take them (processor.overview, processor.sessions.placement).
+The modules above take them (processor.versions.overview, processor.sessions.placement).
 
 Histogram counts occasional values by bounds. Written by one thread, read by any.
 """
@@ -10,10 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.tables.tier import TierStats
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching.sketch import Scores, Sketch
 
 OBSTACLES = REFUSED, GAP, UNREADABLE, GATE, DAMAGED = "refused", "gap", "unreadable", "held", "damaged"

@@ -21,6 +21,7 @@ table_analysis      inspect --tables
 inspection          inspect, and the output of delta list
 graph_description   subgraphs and their work, for inspect
 join_command        join
+core_commands       subcommands of the core, each loaded when it is asked for
 extension_commands  subcommands of extensions, each in its place of --help
 usage_errors        command-line errors as one line
 system_errors       what the system refuses, as one line

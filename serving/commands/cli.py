@@ -1,4 +1,4 @@
-"""Define the `freshet` command: the list of its subcommands, each in a module of its own.
+"""Define the `freshet` command, whose subcommands are loaded on use (core_commands, extension_commands).
 
 A command imports what it needs when it runs, models and compiler above all, so that --help and serve start fast.
 """
@@ -12,28 +12,15 @@ import typer
 
 from freshet_serving.processor.errors import FreshetError, printable
 from freshet_serving.processor.extras import install_hint
-from freshet_serving.serving.commands.api_key_commands import key_app
-from freshet_serving.serving.commands.compile_command import compile_command
-from freshet_serving.serving.commands.convert_command import convert
-from freshet_serving.serving.commands.delta_commands import delta_app
-from freshet_serving.serving.commands.demo import demo
-from freshet_serving.serving.commands.evaluate_command import evaluate
 from freshet_serving.serving.commands.extension_commands import ExtensibleGroup
-from freshet_serving.serving.commands.import_command import import_command
-from freshet_serving.serving.commands.inspection import inspect
-from freshet_serving.serving.commands.join_command import join
-from freshet_serving.serving.commands.key_commands import keys_app
-from freshet_serving.serving.commands.repository_commands import repository_app
-from freshet_serving.serving.commands.serve_command import ServeCommand, package_version, serve
 from freshet_serving.serving.commands.system_errors import system_line
-from freshet_serving.serving.commands.train_command import bench_app, train
 from freshet_serving.serving.commands.usage_errors import usage_line
-from freshet_serving.serving.commands.vectors_command import vectors
-from freshet_serving.serving.commands.version_commands import rollback, version_app
 
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
+        from freshet_serving.serving.commands.serve_command import package_version
+
         print(f"freshet {package_version()}")
         raise typer.Exit
 
@@ -54,25 +41,6 @@ def freshet(
     ] = False,
 ) -> None:
     """Online inference serving for recommendation models whose embeddings change every minute."""
-
-
-app.command(cls=ServeCommand)(serve)
-app.command()(inspect)
-app.command()(train)
-app.command()(join)
-app.command()(evaluate)
-app.command()(convert)
-app.command()(rollback)
-app.add_typer(version_app, name="version")
-app.add_typer(delta_app, name="delta")
-app.add_typer(bench_app, name="bench")
-app.add_typer(repository_app, name="repository")
-app.add_typer(keys_app, name="keys")
-app.add_typer(key_app, name="key")
-app.command()(vectors)
-app.command()(demo)
-app.command("import")(import_command)
-app.command("compile")(compile_command)
 
 
 def main() -> None:

@@ -7,15 +7,15 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import MutableMapping
+from functools import partial
+from typing import Any, NamedTuple, cast
 
-import typer
 import typer.core
-import typer.main
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.ports import missing
+from freshet_serving.serving.commands.core_commands import NAMES, LoadedOnUse, load
 from freshet_serving.serving.ports import SERVER
 
 
@@ -38,26 +38,35 @@ PLACES = {
 class ExtensibleGroup(typer.core.TyperGroup):
     """A group of subcommands, with those of extensions."""
 
-    def __init__(self, *, commands: Mapping[str, Any], **options: Any) -> None:
-        """Merge the extensions' subcommands.
+    def __init__(self, **options: Any) -> None:
+        """Merge the extensions' subcommands into the core's; none is loaded yet.
 
         Args:
-            commands: The core's subcommands, in the order of --help.
             options: Options of the group.
 
         Raises:
             BadInput: An extension offers a command of the core, or cannot be used.
         """
-        offered = _offered()
-        if taken := sorted(offered.keys() & commands.keys()):
+        offered = SERVER.offers("commands")
+        if taken := sorted(offered.keys() & set(NAMES)):
             raise BadInput(f"an extension offers the command {taken[0]!r}, which is the core's: remove the extension")
-        names = list(commands)
+        names = list(NAMES)
         # In the order of PLACES: one may be listed after another.
         for name in [name for name in dict.fromkeys((*PLACES, *offered)) if name in offered]:
             after = PLACES[name].after if name in PLACES else names[-1]
             names.insert(names.index(after) + 1 if after in names else len(names), name)
-        every = {**commands, **offered}
-        super().__init__(commands={name: every[name] for name in names}, **options)
+        super().__init__(**options)
+        loaders = {name: offered.get(name) or partial(load, name) for name in names}
+        # Nothing adds commands to the group once it is made.
+        self.commands = cast("MutableMapping[str, Any]", LoadedOnUse(loaders))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all subcommands.
+
+        Args:
+            ctx: Context of the command line.
+        """
+        return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a subcommand, or None.
@@ -74,15 +83,3 @@ class ExtensibleGroup(typer.core.TyperGroup):
         if command is None and cmd_name in PLACES and not ctx.resilient_parsing:
             raise missing(f"command {cmd_name!r}", PLACES[cmd_name].extension)
         return command
-
-
-def _offered() -> dict[str, Any]:
-    """Return the extensions' subcommands."""
-    application = typer.Typer()
-    for name, load in SERVER.offers("commands").items():
-        command = load()
-        if isinstance(command, typer.Typer):
-            application.add_typer(command, name=name)
-        else:
-            application.command(name)(command)
-    return dict(typer.main.get_group(application).commands)

@@ -20,8 +20,8 @@ from freshet_serving.processor.package import (
     role,
     shorter,
     shorter_lengths,
-    subgraphs,
 )
+from freshet_serving.processor.package.subgraphs import subgraphs
 
 MOST_FEATURES = 6
 CANDIDATES = (1, 100, 256, 1000)

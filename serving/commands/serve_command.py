@@ -118,3 +118,4 @@ def _signature() -> Signature:
 
 # Python reads this attribute of any callable, but typeshed does not declare it.
 serve.__signature__ = _signature()  # type: ignore[attr-defined]
+serve.command_class = ServeCommand  # type: ignore[attr-defined]

@@ -17,9 +17,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.overview import model_stats, version_stats
 from freshet_serving.processor.ports import ENGINE
-from freshet_serving.processor.tables.tier import TierStats
+from freshet_serving.processor.versions.overview import model_stats, version_stats
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.ports import SERVER
@@ -28,6 +27,7 @@ from freshet_serving.serving.telemetry.trainer_metrics import trainer_families
 from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.tables.tier import TierStats
     from freshet_serving.processor.versions.host import ModelHost
     from freshet_serving.processor.versions.model import ServedModel
 

@@ -44,12 +44,12 @@ from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.overview import describe
 from freshet_serving.processor.repository import BYTES, open_repository
 from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.processor.tables.remote_rows import open_remote_tables
 from freshet_serving.processor.versions.failed_versions import report
 from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.overview import describe
 from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.replica import Frame
 from freshet_serving.processor.versions.request_scoring import parse_scores

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.package.manifest_entries import Feature, Input, TableEntry
-from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
+from freshet_serving.processor.repository.version import DENSE, table_file
+from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
 from tests.e2e.servers import LiveServer
 from tests.support.packages import BUCKETS, make_artefact, make_weights, manifest

@@ -9,7 +9,8 @@ import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from freshet_serving.processor.package.manifest_entries import Feature, Input
-from freshet_serving.processor.repository.version import DENSE, VersionWriter
+from freshet_serving.processor.repository.version import DENSE
+from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.serving.codecs.messages import POOL, message
 from tests.e2e import protocol_cases as cases
 from tests.e2e.servers import LiveServer

@@ -5,7 +5,7 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.overview import version_stats
+from freshet_serving.processor.versions.overview import version_stats
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.processor.engines import watch_scores
 from tests.support.packages import make_inputs, make_weights, write_package

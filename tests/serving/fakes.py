@@ -275,7 +275,7 @@ class FakeProcessor:
 
     @property
     def catalogue(self) -> dict[str, Any]:
-        """What processor.overview looks at: one version of each model, labelled stable, 17 deltas on."""
+        """What processor.versions.overview looks at: one version of each model, labelled stable, 17 deltas on."""
         spec = SimpleNamespace(tables=[SimpleNamespace(name="user")], outputs=[Output("score", 1)])
         none = Histogram(())
         version = SimpleNamespace(

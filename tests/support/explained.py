@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from freshet_serving.processor.package import subgraphs, undivided_name
+from freshet_serving.processor.package import undivided_name
+from freshet_serving.processor.package.subgraphs import subgraphs
 from freshet_serving.processor.running.given_rows import outputs_of
 from freshet_serving.processor.running.opening import io_spec, open_programs
 

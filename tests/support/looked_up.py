@@ -14,7 +14,8 @@ import numpy as np
 from freshet_serving.processor.extensions.online_features.group_sections import parse_group
 from freshet_serving.processor.extensions.online_features.section import ONLINE_FEATURES
 from freshet_serving.processor.package.manifest_entries import Input
-from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
+from freshet_serving.processor.repository.version import DENSE, table_file
+from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import make_artefact, make_weights
 from tests.support import packages

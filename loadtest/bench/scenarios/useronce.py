@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.overview import model_stats
+from freshet_serving.processor.versions.overview import model_stats
 from loadtest.bench.bench_useronce import DIMS, payload, repeated, requests
 from loadtest.bench.compute import ROOT
 from loadtest.bench.harness import CONNECTIONS, Bench, Result, Row

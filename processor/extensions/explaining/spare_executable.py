@@ -31,10 +31,10 @@ from freshet_serving.processor.package import (
     ExecutableEntry,
     Manifest,
     columns,
-    subgraphs,
     undivided_name,
     user_features,
 )
+from freshet_serving.processor.package.subgraphs import subgraphs
 from freshet_serving.processor.repository import VersionReader
 from freshet_serving.processor.running import OpenedPrograms, Package, open_programs
 from freshet_serving.processor.running.given_rows import Tensors, outputs_of

@@ -21,7 +21,7 @@ from freshet_serving.processor.extensions.object_stores.mirrored_storage import 
 from freshet_serving.processor.repository import CANDIDATES, DELTAS, MANIFEST
 from freshet_serving.processor.repository.log.chain_record import CHAIN
 from freshet_serving.processor.repository.log.pruning import unfinished
-from freshet_serving.processor.repository.model_repository import VERSION
+from freshet_serving.processor.repository.version_folders import VERSION
 
 KEPT_DELTAS = 64
 LEFT_S = 6 * 3600.0

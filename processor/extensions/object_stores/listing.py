@@ -39,7 +39,8 @@ from freshet_serving.processor.extensions.object_stores.store_errors import Stor
 from freshet_serving.processor.extensions.object_stores.version_copy import AT_ONCE, EtagCache
 from freshet_serving.processor.package import NAME
 from freshet_serving.processor.repository import MANIFEST, MAX_TRAINER_NBYTES, TRAINER
-from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC, VERSION
+from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC
+from freshet_serving.processor.repository.version_folders import VERSION
 from freshet_serving.processor.repository.version_records import (
     MAX_FILES,
     MAX_RECORD_NBYTES,

@@ -3,6 +3,7 @@
 section          groups of features as a manifest holds them
 feature_lookup   fills the inputs that a request leaves out
 reader           reads the features of a request's rows: deadline, defaults, counters
+online_columns   columns as a read returns them: each value with the outcome of looking it up
 group_sections   makes groups of features of a training configuration
 store_settings   where a store is and how to log in to it: the server's part
 opening          opens the stores that a server is configured with

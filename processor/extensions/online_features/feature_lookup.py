@@ -28,15 +28,14 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.errors import BadInput, first_of
-from freshet_serving.processor.extensions.online_features.online_store import OpenStore
-from freshet_serving.processor.extensions.online_features.reader import (
+from freshet_serving.processor.extensions.online_features.online_columns import (
     OnlineColumn,
     OnlineColumns,
-    OnlineFeatures,
     OnlineFeatureStats,
-    RequestKeys,
     Status,
 )
+from freshet_serving.processor.extensions.online_features.online_store import OpenStore
+from freshet_serving.processor.extensions.online_features.reader import OnlineFeatures, RequestKeys
 from freshet_serving.processor.extensions.online_features.section import ONLINE, groups_of
 from freshet_serving.processor.features.input_lookup import FilledInputs
 from freshet_serving.processor.features.sequences import is_sound, unpack

@@ -6,6 +6,9 @@ push          copies a version's tables into a store, removes them from it
 remote_table  a served table whose base rows are in a store
 reader        collects the rows that one batch reads, from deltas, cache and store
 cache         cache of fetched rows
+batch_ids     collects the ids that a batch reads of tables in a row store
+cached_rows   finds and keeps rows in a cache
+bucket_bytes  parses the buckets of a row store
 """
 
 from __future__ import annotations

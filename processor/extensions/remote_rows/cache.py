@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.kernels import row_cache as kernels
-from freshet_serving.processor.kernels.bucket_bytes import LOST
+from freshet_serving.processor.extensions.remote_rows import cached_rows as kernels
+from freshet_serving.processor.extensions.remote_rows.bucket_bytes import LOST
 from freshet_serving.processor.memory import reserve
 
 Int64s = NDArray[np.int64]
@@ -52,7 +52,7 @@ class RowCache:
             self._tables[k] = [*(b.ctypes.data for b in buffers), sets, nbytes, 0]
 
     def take(self, starts: Int64s, counts: Int64s, wanted: Int64s, entries: Int64s, rows: Int64s, status: Bytes) -> int:
-        """Serve the missing ids that are cached (kernels.row_cache.take); return how many must be fetched.
+        """Serve the missing ids that are cached (cached_rows.take); return how many must be fetched.
 
         Args:
             starts: Position of each table's first id, int64 [K].
@@ -75,7 +75,7 @@ class RowCache:
             table: Number of the remote table.
             ids: int64 [n].
             rows: uint8 [n, value_nbytes].
-            status: uint8 [n], see kernels.bucket_bytes.
+            status: uint8 [n], see bucket_bytes.
         """
         if self._sets:
             with self.lock:

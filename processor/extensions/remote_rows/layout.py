@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.kernels import bucket_bytes
+from freshet_serving.processor.extensions.remote_rows import bucket_bytes
 from freshet_serving.processor.package import ROW_TYPES, Manifest
 from freshet_serving.processor.repository import table_file
 
@@ -175,7 +175,7 @@ class StoredTable:
             ids: int64 [n].
 
         Returns:
-            Rows uint8 [n, value_nbytes] and statuses uint8 [n] (kernels.bucket_bytes) of the ids.
+            Rows uint8 [n, value_nbytes] and statuses uint8 [n] (bucket_bytes) of the ids.
         """
         starts = np.zeros(len(values) + 1, np.int64)
         np.cumsum([0 if v is None else len(v) for v in values], out=starts[1:])

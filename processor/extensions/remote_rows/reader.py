@@ -28,7 +28,10 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Corrupt, NotReady
+from freshet_serving.processor.extensions.remote_rows import batch_ids as kernels
+from freshet_serving.processor.extensions.remote_rows.bucket_bytes import LOST
 from freshet_serving.processor.extensions.remote_rows.cache import Bytes, Int64s, RowCache
+from freshet_serving.processor.extensions.remote_rows.cached_rows import place
 from freshet_serving.processor.extensions.remote_rows.layout import (
     COMPLETE,
     MAX_MARKER_NBYTES,
@@ -39,10 +42,7 @@ from freshet_serving.processor.extensions.remote_rows.remote_table import Remote
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest, inputs_of
 from freshet_serving.processor.features.late_values import fill_left_out
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.kernels import remote as kernels
 from freshet_serving.processor.kernels import rows as row_kernels
-from freshet_serving.processor.kernels.bucket_bytes import LOST
-from freshet_serving.processor.kernels.row_cache import place
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.tables.remote_rows import BatchTables, RemoteConfig
 from freshet_serving.processor.tables.row_store import RowStore, open_store
@@ -61,7 +61,7 @@ class MissingRows:
     Attributes:
         entries: Addresses of the ids' refs in the substitute indexes.
         rows: int64 [K, 3]: address of each table's rows, bytes of one row, address of their scales.
-        status: Status of each id, see kernels.bucket_bytes.
+        status: Status of each id, see bucket_bytes.
     """
 
     starts: Int64s

@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.processor.extensions.remote_rows import batch_ids as kernels
 from freshet_serving.processor.kernels import index as hash_index
-from freshet_serving.processor.kernels import remote as kernels
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.package import TableDelta, TableEntry
 from freshet_serving.processor.tables.table import Int64s, RowVersions, ServedTable, packed

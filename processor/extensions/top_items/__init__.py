@@ -1,6 +1,8 @@
 """Answer requests for the best items of a whole table, from models whose score is a product.
 
 item_ranker  ranks all items of a table: its thread and queue
+row_ranking  ranks a table's rows by their products with given vectors
+top_rows     scans a table for the rows with the largest products with given vectors
 section      the manifest's note about how a version ranks items
 """
 

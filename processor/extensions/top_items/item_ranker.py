@@ -1,7 +1,7 @@
 """Rank all items of a table for users: the best ids and scores, of one generation.
 
 A request for the best items leaves the candidates out. Its users' vectors are computed as for candidates; then the
-items' rows are scanned in place (processor.tables.row_ranking).
+items' rows are scanned in place (row_ranking).
 
 Ownership. Each process has one thread for it, started with the first such request, with a session and a reader slot of
 its own in every version (processor.versions.control). The thread pins a state before the users' vectors are computed
@@ -44,6 +44,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, nbytes_of
 from freshet_serving.processor.cores import on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
+from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows, rank_rows
 from freshet_serving.processor.extensions.top_items.section import ItemRanking
 from freshet_serving.processor.features.bound_request import NonFiniteInput
 from freshet_serving.processor.features.limits import RequestLimits
@@ -62,7 +63,6 @@ from freshet_serving.processor.sessions.request import (
     answer,
 )
 from freshet_serving.processor.sessions.session import Session, client_error
-from freshet_serving.processor.tables.row_ranking import RankedRows, rank_rows
 from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.versions.replica import Replica
 

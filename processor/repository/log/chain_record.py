@@ -19,13 +19,16 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady, printable
-from freshet_serving.processor.package import KEY_ID, SIGNATURE, Manifest, Signer, read_file
+from freshet_serving.processor.package import KEY_ID, SIGNATURE, Manifest, read_file
 from freshet_serving.processor.package import SIGNED as MANIFEST_SIGNED
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import WARMUP
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.package import Signer
 
 FORMAT, SIGNED_FORMAT = "freshet-record/1", "freshet-record/2"
 CHAIN = "chain"

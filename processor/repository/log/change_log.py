@@ -40,7 +40,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -49,7 +49,6 @@ from freshet_serving.processor.package import (
     SUFFIX,
     Delta,
     DeltaBytes,
-    Signer,
     file_sha256,
     parse_delta,
     read_delta_file,
@@ -68,14 +67,17 @@ from freshet_serving.processor.repository.log.chain_record import (
     record_name,
     sha256,
 )
-from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink
+from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink, History
 from freshet_serving.processor.repository.log.log_reader import LogReader
-from freshet_serving.processor.repository.log.pruning import missing
 from freshet_serving.processor.repository.log.scrub import (
     identity_of,
     unrecorded_deltas,
 )
+from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import DELTAS, VersionReader
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.package import Signer
 
 MOST_TRIES, TRY_AGAIN_S = 500, 0.01
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -486,3 +488,18 @@ class ChangeLog(LogReader):
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
         raise Conflict(f"delta: step {delta.step} is being written by another process")
+
+
+def missing(storage: VersionStorage, history: History, link: ChainLink) -> str:
+    """Return the first missing file that a generation of the log is built from; "" if none is missing.
+
+    Args:
+        storage: Storage of the version.
+        history: Its history.
+        link: The generation.
+    """
+    snapshot = history.snapshot(link)
+    since = snapshot.step if snapshot else 0
+    wanted = [snapshot.file] if snapshot else []
+    wanted += [one.record.file for one in history.back(link) if one.step > since and one.record is not None]
+    return next((name for name in wanted if not storage.has(name)), "")

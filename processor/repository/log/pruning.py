@@ -1,4 +1,4 @@
-"""Find files of a model's folder that are no longer needed, and check that a generation's files still exist.
+"""Find files of a model's folder that are no longer needed.
 
 Always kept: versions, records, and everything needed to start at the head, to follow it, and to go back over the newest
 `keep` generations of the line. The base is the newest snapshot at or before the oldest of those: files before it may be
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from freshet_serving.processor.package import SUFFIX
 from freshet_serving.processor.repository.log.chain_record import CHAIN, ChainRecord
-from freshet_serving.processor.repository.log.history import ChainLink, History
+from freshet_serving.processor.repository.log.history import History
 from freshet_serving.processor.repository.log.scrub import unrecorded_deltas
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import DELTAS, SNAPSHOTS
@@ -51,21 +51,6 @@ class PrunableFile:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
             self.path.unlink(missing_ok=True)
-
-
-def missing(storage: VersionStorage, history: History, link: ChainLink) -> str:
-    """Return the first missing file that a generation of the log is built from; "" if none is missing.
-
-    Args:
-        storage: Storage of the version.
-        history: Its history.
-        link: The generation.
-    """
-    snapshot = history.snapshot(link)
-    since = snapshot.step if snapshot else 0
-    wanted = [snapshot.file] if snapshot else []
-    wanted += [one.record.file for one in history.back(link) if one.step > since and one.record is not None]
-    return next((name for name in wanted if not storage.has(name)), "")
 
 
 def prunable(storage: VersionStorage, history: History, keep: int, now_s: float) -> list[PrunableFile]:

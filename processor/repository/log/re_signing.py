@@ -13,11 +13,11 @@ from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package import Manifest, TrustedRecordPrefix
 from freshet_serving.processor.repository.keyring import NO_KEYS
 from freshet_serving.processor.repository.log.chain_record import DELTA
-from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.change_log import ChangeLog, missing
 from freshet_serving.processor.repository.log.contents import open_snapshot
-from freshet_serving.processor.repository.log.pruning import missing
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import MANIFEST, VersionReader, sealed
+from freshet_serving.processor.repository.version import MANIFEST, VersionReader
+from freshet_serving.processor.repository.version_writer import sealed
 
 
 def re_sign(repository: Repository, model: str, number: int, unsigned: bool = False) -> Manifest:

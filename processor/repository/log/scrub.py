@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady, shortage
+from freshet_serving.processor.errors import ACCEPT, BadInput, Conflict, Corrupt, Diverged, NotReady, shortage
 from freshet_serving.processor.package import (
     MAX_DELTA_NBYTES,
     MAX_MANIFEST_NBYTES,
@@ -42,7 +42,6 @@ from freshet_serving.processor.package import (
     read_file,
 )
 from freshet_serving.processor.repository.folder_watch import FolderWatch
-from freshet_serving.processor.repository.keyring import ACCEPT
 from freshet_serving.processor.repository.log.chain_record import (
     MAX_RECORD_NBYTES,
     REPAIR,

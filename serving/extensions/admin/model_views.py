@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import FastAPI, Query
 from fastapi.responses import Response
 
-from freshet_serving.processor.overview import describe_tables
 from freshet_serving.processor.ports import ENGINE, missing
+from freshet_serving.processor.versions.overview import describe_tables
 from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.timeline import MOST
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, json_reply

@@ -9,8 +9,7 @@ from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.models.zoo.deepfm import build
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import NAME
-from freshet_serving.processor.package.manifest_entries import Output
+from freshet_serving.processor.package.manifest_entries import NAME, Output
 from tests.models.zoo.layouts import make_layout
 
 pytestmark = pytest.mark.tensorflow

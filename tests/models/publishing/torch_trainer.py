@@ -29,7 +29,8 @@ from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
+from freshet_serving.processor.repository.version import DENSE, table_file
+from freshet_serving.processor.repository.version_writer import VersionWriter
 
 MODEL, DIM, USERS, TAGS = "torched", 4, 40, 30
 DENSE_SHAPES = {"fc.weight": [1, 2 * DIM], "fc.bias": [1]}

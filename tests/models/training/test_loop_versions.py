@@ -20,7 +20,8 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import VersionContents
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import WARMUP, VersionReader, add_file
+from freshet_serving.processor.repository.version import WARMUP, VersionReader
+from freshet_serving.processor.repository.version_writer import add_file
 from freshet_serving.processor.repository.warmup import dump_warmup
 from tests.models.training.streams import FEATURES, MixedSource, differing, make_batch, make_config, snapshot
 from tests.models.training.test_lineage import Heard, assert_at_head

@@ -19,9 +19,9 @@ from freshet_serving.models.training.publication import publish_version
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.versions.overview import model_stats
 from tests.models.training.streams import (
     FEATURES,
     SEQUENCES,

@@ -65,5 +65,25 @@ def test_backend_libraries_are_imported_only_on_demand():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_other_backends_than_the_one_asked_for_stay_unloaded():
+    code = (
+        "import sys; from freshet_serving.processor.backends.registry import load_backend; load_backend('onnxruntime');"
+        "print(*sorted(name.split('.')[-1] for name in sys.modules if 'processor.backends.' in name))"
+    )
+    pytest.importorskip("onnxruntime", reason="the library is not installed")
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == [
+        "base",
+        "onnxfile",
+        "onnxruntime",
+        "registry",
+    ]
+
+
+def test_module_without_a_backend_is_no_backend():
+    with pytest.raises(BadInput, match=r"backend: expected one of .*, got 'capsule'"):
+        load_backend("capsule")
+
+
 def test_registry_finds_exactly_the_backends_of_the_folder():
     assert builtin().keys() == LIBRARIES.keys()

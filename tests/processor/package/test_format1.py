@@ -13,9 +13,9 @@ from freshet_serving.processor.package import (
     GraphInput,
     Manifest,
     side_columns,
-    subgraphs,
 )
-from freshet_serving.processor.package.format1 import FORMAT_1
+from freshet_serving.processor.package.manifest_entries import FORMAT_1
+from freshet_serving.processor.package.subgraphs import subgraphs
 from tests.processor.package.test_subgraphs import manifest
 
 

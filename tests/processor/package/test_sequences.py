@@ -15,10 +15,10 @@ from freshet_serving.processor.package import (
     divided,
     role,
     shorter_lengths,
-    subgraphs,
 )
 from freshet_serving.processor.package.entities import EntityEntry
 from freshet_serving.processor.package.sequences import SEQUENCE
+from freshet_serving.processor.package.subgraphs import subgraphs
 from tests.models.zoo.sequence_models import MEAN, SCALE, manifest
 
 WHOLE = manifest("a", 3, timed=True)

@@ -19,11 +19,10 @@ from freshet_serving.processor.package import (
     Subgraph,
     columns,
     divided,
-    subgraphs,
     undivided_name,
     user_features,
 )
-from freshet_serving.processor.package.subgraphs import GraphOutput
+from freshet_serving.processor.package.subgraphs import GraphOutput, subgraphs
 
 
 def feature(name, offset, side, source=None, column=-1):

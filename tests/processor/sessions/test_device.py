@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Overloaded
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package import SCORE
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.sessions.device import staging_count
 from freshet_serving.processor.sessions.request import PredictReply
+from freshet_serving.processor.versions.overview import model_stats
 from tests.processor.backends.artefacts import make_weights
 from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group
 from tests.support.packages import make_delta, make_inputs, reference, tag_id, write_package

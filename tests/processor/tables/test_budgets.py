@@ -8,10 +8,10 @@ import pytest
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.budgets import Budgets
+from freshet_serving.processor.versions.overview import model_stats
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.support.packages import connect, make_delta, make_inputs, write_package
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.kernels import pool
-from freshet_serving.processor.kernels import row_tiering as tiers
+from freshet_serving.processor.kernels import lookup_notes, pool
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import attach, share
 from freshet_serving.processor.package.delta import TableDelta
@@ -288,8 +287,8 @@ def test_other_process_needs_only_spec_and_arrays_and_limited_writes(tmp_path):
 def test_sampling_is_uniform_over_the_positions_of_a_repeated_request(period):
     drawn = np.zeros(period, np.int64)
     for lookups in range(period * 2000):
-        drawn[lookups % period] += tiers.sampled(lookups)
-    np.testing.assert_allclose(drawn / 2000, 1 / tiers.SAMPLE, atol=0.02)
+        drawn[lookups % period] += lookup_notes.sampled(lookups)
+    np.testing.assert_allclose(drawn / 2000, 1 / lookup_notes.SAMPLE, atol=0.02)
 
 
 def test_maintenance_without_a_flip_frees_at_most_one_slice(tmp_path):

@@ -16,7 +16,8 @@ from freshet_serving.processor.repository.log.chain_record import record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.re_signing import check_version, re_sign
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import MANIFEST, WARMUP, VersionReader, add_file
+from freshet_serving.processor.repository.version import MANIFEST, WARMUP, VersionReader
+from freshet_serving.processor.repository.version_writer import add_file
 from freshet_serving.processor.tables.compaction import compact
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish

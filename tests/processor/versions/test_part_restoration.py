@@ -122,7 +122,7 @@ def test_model_is_not_locked_while_the_difference_is_computed(processor, monkeyp
         assert not others[-1].is_alive()
         return publish_part(*args)
 
-    monkeypatch.setattr("freshet_serving.processor.versions.model.publish_part", publish)
+    monkeypatch.setattr("freshet_serving.processor.versions.part_restoration.publish_part", publish)
     assert str(processor.rollback("small", Generation(1, 1), only="entities").generation) == "1.3"
     assert len(others) == 1
 

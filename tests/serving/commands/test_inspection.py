@@ -7,7 +7,7 @@ from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
-from freshet_serving.processor.repository.version import VersionWriter
+from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.serving.commands import inspection
 from tests.serving.commands.running import run
 from tests.support.packages import write_package

@@ -3,7 +3,8 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict
-from freshet_serving.processor.repository.keyring import Keyring, TrustMemory
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.trust_memory import TrustMemory
 from tests.processor.versions.models import USERS
 from tests.serving.commands.running import run
 from tests.support.packages import write_package

@@ -13,10 +13,10 @@ import pytest
 from freshet_serving.processor.errors import BadInput, NotFound, NotReady
 from freshet_serving.processor.extensions.trials.canary_judge import CanaryEvidence
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.versions.control import IDLE, PINS
+from freshet_serving.processor.versions.overview import model_stats
 from freshet_serving.processor.versions.request_scoring import dump_scores
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.watching import RequestScores

@@ -16,8 +16,9 @@ from freshet_serving.processor.extensions.online_features.feast_keys import (
     timestamp_field,
 )
 from freshet_serving.processor.extensions.online_features.group_sections import parse_group
+from freshet_serving.processor.extensions.online_features.online_columns import Status
 from freshet_serving.processor.extensions.online_features.online_store import Loss
-from freshet_serving.processor.extensions.online_features.reader import MAX_ROWS, OnlineFeatures, Status
+from freshet_serving.processor.extensions.online_features.reader import MAX_ROWS, OnlineFeatures
 from tests.processor.extensions.online_features.stores import (
     HASHES,
     MemoryStore,

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from freshet_serving.processor.extensions.remote_rows.bucket_bytes import FOUND, LOST, NOWHERE
 from freshet_serving.processor.extensions.remote_rows.cache import RowCache
-from freshet_serving.processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
-from freshet_serving.processor.kernels.row_cache import WAYS
+from freshet_serving.processor.extensions.remote_rows.cached_rows import WAYS
 
 NBYTES = 12
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.extensions.remote_rows.bucket_bytes import FOUND, LOST, NOWHERE
 from freshet_serving.processor.extensions.remote_rows.layout import (
     COMPLETE,
     PUSHING,
@@ -14,7 +15,6 @@ from freshet_serving.processor.extensions.remote_rows.layout import (
     StoredTable,
     parse_marker,
 )
-from freshet_serving.processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
 from tests.support.packages import manifest
 
 keys = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 20)

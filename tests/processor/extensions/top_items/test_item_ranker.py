@@ -11,13 +11,12 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
-from freshet_serving.processor.extensions.top_items import item_ranker
+from freshet_serving.processor.extensions.top_items import item_ranker, row_ranking
 from freshet_serving.processor.extensions.top_items.item_ranker import MAX_QUEUED
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.sessions.request import MAX_TOP_ITEMS
-from freshet_serving.processor.tables import row_ranking
 from freshet_serving.processor.tables.budgets import Budgets
 from tests.support.packages import make_inputs, write_package
 from tests.support.ranked import LENGTH, MODEL, best, histories, ranked_delta, write_ranked

@@ -7,7 +7,7 @@ import pytest
 from freshet_serving.processor.errors import Diverged
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import add_file
+from freshet_serving.processor.repository.version_writer import add_file
 from tests.support.packages import make_delta, write_package
 
 

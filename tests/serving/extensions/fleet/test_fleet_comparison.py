@@ -236,7 +236,7 @@ def test_every_version_has_a_replica_that_is_not_behind(replicas):
 
 
 def test_report_parses_the_server_overview():
-    """The keys are those of processor.overview.describe."""
+    """The keys are those of processor.versions.overview.describe."""
     document = json.loads(json.dumps({"ready": True, "models": {"ctr": {"served": {"3": served()}}}, "more": 1}))
     assert read_report("a", document, model="ctr").versions["ctr", 3].records == 7
     assert read_report("a", document, model="other").versions == {}

@@ -8,9 +8,9 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import Expired
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.overview import model_stats, version_stats
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import TrainerReport, TrainerState
+from freshet_serving.processor.versions.overview import model_stats, version_stats
 from tests.support.packages import make_delta, make_inputs, write_package
 
 USERS = range(20)

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from freshet_serving.processor.extensions.top_items import row_ranking
+from freshet_serving.processor.extensions.top_items.row_ranking import rank_rows
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest_entries import TableEntry
-from freshet_serving.processor.tables import row_ranking
-from freshet_serving.processor.tables.row_ranking import rank_rows
 from freshet_serving.processor.tables.table import ServedTable
 
 # Whole numbers have exact products, so ties are ties.

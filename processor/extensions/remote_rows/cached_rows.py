@@ -9,7 +9,7 @@ id. A value is a row's bytes and, for a scaled type, its scale.
 import numba as nb
 import numpy as np
 
-from freshet_serving.processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
+from freshet_serving.processor.extensions.remote_rows.bucket_bytes import FOUND, LOST, NOWHERE
 from freshet_serving.processor.kernels.index import ABSENT, home
 from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import copy_bytes, load_i64, load_u8, prefetch, store_i8, store_i64

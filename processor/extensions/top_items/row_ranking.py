@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.kernels import top_rows
+from freshet_serving.processor.extensions.top_items import top_rows
 from freshet_serving.processor.kernels.rows import BASE_ROWS, CAPACITY, SHARED, UNKNOWN_KEY
 
 ENTRIES, FEWEST_ENTRIES = 1 << 16, 64

@@ -3,7 +3,7 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
-from freshet_serving.processor.repository.keyring import MOST_VERSIONS, TrustMemory, default_memory
+from freshet_serving.processor.repository.trust_memory import MOST_VERSIONS, TrustMemory, default_memory
 
 
 @pytest.fixture

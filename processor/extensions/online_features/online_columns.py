@@ -1,0 +1,98 @@
+"""Columns of online features as a read returns them: each value with the outcome of looking it up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.extensions.online_features.value_types import DecodedValue
+
+
+class Status(IntEnum):
+    """Outcome of looking up one value. The first five are Feast's FieldStatus."""
+
+    DAMAGED = 0
+    PRESENT = 1
+    NULL = 2
+    NOT_FOUND = 3
+    EXPIRED = 4
+    LATE = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnlineColumn:
+    """One feature's values.
+
+    Attributes:
+        values: One for each row; the default where the status is not PRESENT.
+        status: uint8 [n], of Status.
+    """
+
+    values: Column
+    status: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineColumns:
+    """Online features of a request.
+
+    Attributes:
+        columns: By the name of the input that each fills.
+        defaulted: The inputs with a default in at least one row, and the status of the first such row in lower case.
+        problem: Why values are late, in a few words; "" if none is.
+    """
+
+    columns: dict[str, OnlineColumn]
+    defaulted: dict[str, str]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineFeatureStats:
+    """Counters of the groups of one version.
+
+    Attributes:
+        reads: Requests whose features were read.
+        store_reads: Those that needed a store.
+        entities: Distinct keys of all requests.
+        cached: Those answered from memory.
+        joined: Those that another request was reading at the same time.
+        losses: Keys without an answer, by the name of the Loss in lower case.
+        values: Values by the name of their status in lower case.
+        damaged: Those that are damaged, by the name of the input.
+        read_s: Seconds spent in requests that needed a store.
+        cache_nbytes: Bytes of cached entries.
+    """
+
+    reads: int
+    store_reads: int
+    entities: int
+    cached: int
+    joined: int
+    losses: dict[str, int]
+    values: dict[str, int]
+    damaged: dict[str, int]
+    read_s: float
+    cache_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Decoded features of one key.
+
+    Attributes:
+        status: For each feature of the lookup: DAMAGED, PRESENT, NULL or NOT_FOUND.
+        values: For each feature; empty unless PRESENT.
+        expires_unix_s: For each feature: when its value expires.
+        whole_until_unix_s: Until when all of them are PRESENT; -inf if one of them is not.
+    """
+
+    status: tuple[Status, ...]
+    values: tuple[DecodedValue, ...]
+    expires_unix_s: tuple[float, ...]
+    whole_until_unix_s: float = -math.inf

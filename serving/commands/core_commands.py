@@ -1,0 +1,100 @@
+"""The subcommands of the core, each loaded when it is asked for: `freshet serve` loads no other command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import typer
+import typer.main
+
+NAMES = (
+    "serve", "inspect", "train", "join", "evaluate", "convert", "rollback", "vectors", "demo", "import", "compile",
+    "version", "delta", "bench", "repository", "keys", "key",
+)  # fmt: skip
+"""In the order of --help."""
+
+
+class LoadedOnUse(Mapping[str, Any]):
+    """Subcommands by name, in order. Looking one up loads it; names alone load nothing."""
+
+    def __init__(self, loaders: Mapping[str, Callable[[], Any]]) -> None:
+        """Keep the loaders.
+
+        Args:
+            loaders: What returns each command: a function, or a Typer application for a group.
+        """
+        self._loaders, self._loaded = dict(loaders), dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = as_command(name, self._loaders[name]())
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaders
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaders)
+
+    def __len__(self) -> int:
+        return len(self._loaders)
+
+
+def as_command(name: str, command: Any) -> Any:
+    """Return a subcommand as the group of all holds it.
+
+    Args:
+        name: Its name.
+        command: A function, whose attribute `command_class` is the class of its command if it has one; or a Typer
+            application.
+    """
+    application = typer.Typer()
+    if isinstance(command, typer.Typer):
+        application.add_typer(command, name=name)
+    else:
+        application.command(name, cls=getattr(command, "command_class", None))(command)
+    return typer.main.get_group(application).commands[name]
+
+
+def load(name: str) -> Any:
+    """Return the function of a subcommand of the core, or the application of a group."""
+    command: Any
+    match name:
+        case "serve":
+            from freshet_serving.serving.commands.serve_command import serve as command
+        case "inspect":
+            from freshet_serving.serving.commands.inspection import inspect as command
+        case "train":
+            from freshet_serving.serving.commands.train_command import train as command
+        case "join":
+            from freshet_serving.serving.commands.join_command import join as command
+        case "evaluate":
+            from freshet_serving.serving.commands.evaluate_command import evaluate as command
+        case "convert":
+            from freshet_serving.serving.commands.convert_command import convert as command
+        case "rollback":
+            from freshet_serving.serving.commands.version_commands import rollback as command
+        case "vectors":
+            from freshet_serving.serving.commands.vectors_command import vectors as command
+        case "demo":
+            from freshet_serving.serving.commands.demo import demo as command
+        case "import":
+            from freshet_serving.serving.commands.import_command import import_command as command
+        case "compile":
+            from freshet_serving.serving.commands.compile_command import compile_command as command
+        case "version":
+            from freshet_serving.serving.commands.version_commands import version_app as command
+        case "delta":
+            from freshet_serving.serving.commands.delta_commands import delta_app as command
+        case "bench":
+            from freshet_serving.serving.commands.train_command import bench_app as command
+        case "repository":
+            from freshet_serving.serving.commands.repository_commands import repository_app as command
+        case "keys":
+            from freshet_serving.serving.commands.key_commands import keys_app as command
+        case "key":
+            from freshet_serving.serving.commands.api_key_commands import key_app as command
+        case _:
+            raise KeyError(name)
+    return command
