@@ -147,7 +147,8 @@ class LiveSamples:
             self.take()
         except Exception:
             log.exception("taking a sample failed")
-        return bool(self._subscribers)
+        # The first one follows the opening of the models within a second.
+        return bool(self._subscribers) or not self._samples
 
     def _tell(self) -> None:
         with self._lock:
