@@ -121,6 +121,8 @@ class Extension:
             a host.
         answerers: What makes an answerer (processor.sessions.answerer) of requests, by the attribute of a request that
             asks for it: from a process's session groups and the clock.
+        stages: What runs the batches that sessions have filled (processor.sessions.stages), by the option that asks for
+            it: from their number, reader slots, the clock and the cores of their threads.
         descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
         reports: Reports about one model for the admin API, by name: JSON-able, from the host and the model's name.
     """
@@ -138,6 +140,7 @@ class Extension:
     counters: Mapping[str, str] = field(default_factory=dict)
     ejectors: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     answerers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    stages: Mapping[str, Callable[[int, Sequence[int], Any, frozenset[int]], Any]] = field(default_factory=dict)
     descriptions: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     reports: Mapping[str, Callable[[Any, str], dict[str, Any]]] = field(default_factory=dict)
 

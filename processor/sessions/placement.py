@@ -22,6 +22,7 @@ from freshet_serving.processor.sessions.group import SessionGroup
 from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
+from freshet_serving.processor.sessions.stages import check_stages
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.watching import GroupStats, Sketch, total
 
@@ -80,6 +81,7 @@ def plan(
         cores = min(len(frozenset().union(*cpus)) if cpus else len(allowed), busy or len(allowed))
         own_options = _own_options(config, group)
         check(own_options, "" if name == DEFAULT else f"groups.{name[:64]}.")
+        check_stages(own_options.device_stages, "" if name == DEFAULT else f"groups.{name[:64]}.")
         if own_options.device_stages and config.compute == "inline":
             raise BadInput("compute: expected threads with device_stages, got inline")
         # Inline, the event loop's thread is a session; helpers are added only on request.
