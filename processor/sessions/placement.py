@@ -81,9 +81,9 @@ def plan(
         cores = min(len(frozenset().union(*cpus)) if cpus else len(allowed), busy or len(allowed))
         own_options = _own_options(config, group)
         check(own_options, "" if name == DEFAULT else f"groups.{name[:64]}.")
-        check_stages(own_options.device_stages, "" if name == DEFAULT else f"groups.{name[:64]}.")
         if own_options.device_stages and config.compute == "inline":
             raise BadInput("compute: expected threads with device_stages, got inline")
+        check_stages(own_options.device_stages, "" if name == DEFAULT else f"groups.{name[:64]}.")
         # Inline, the event loop's thread is a session; helpers are added only on request.
         sessions = own_options.sessions or (1 if config.compute == "inline" else min(cores, MAX_SESSIONS))
         options = GroupOptions(**{**asdict(own_options), "sessions": sessions}, compute=config.compute, cpus=cpus)

@@ -6,7 +6,8 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.sessions.placement import GroupConfig, SessionConfig, plan
+from freshet_serving.processor.sessions.placement import plan
+from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 from freshet_serving.processor.sessions.stages import open_stages, staging_count
 
 CORES = frozenset({0, 1})

@@ -16,7 +16,9 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package import SCORE
 from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.sessions.placement import plan
 from freshet_serving.processor.sessions.request import PredictReply
+from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 from freshet_serving.processor.sessions.stages import staging_count
 from tests.processor.backends.artefacts import make_weights
 from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group
@@ -276,6 +278,12 @@ def test_resizing_sessions_works_with_device_stages():
         counts = running.counts(replica)
     assert all(isinstance(answer, PredictReply) for answer in got.values())
     assert counts.tolist() == [[30, counts[0, 1]]]
+
+
+def test_group_has_stages_of_its_own():
+    own = {"a": GroupConfig(["a"], device_stages=3), "b": GroupConfig(["b"])}
+    plans = plan(SessionConfig(groups=own), frozenset(range(4)), ())
+    assert [plans[name][1].device_stages for name in ("a", "b", "default")] == [3, 0, 0]
 
 
 def test_inline_sessions_have_no_stages(tmp_path):
