@@ -35,7 +35,8 @@ def page() -> str:
         f"- `[{groups}.NAME]` is a separate group of sessions ([tuning.md](../how-to/tuning.md)). Unset keys\n"
         f"  have the values of the process: {keys}.\n"
         f"- `[{model}.NAME]` is the version policy of a model ([models.md](../how-to/models.md)).\n"
-        f"- `[{stores}.NAME]` is an online store, with a password or TLS ([feast.md](../how-to/feast.md)).\n"
+        f"- `[{stores}.NAME]` is an online store, with a password or TLS "
+        "([online_features.md](../extensions/online_features.md)).\n"
     )
     return "\n".join(parts)
 

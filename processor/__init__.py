@@ -12,7 +12,6 @@ tables      embedding tables: rows in memory and on disk
 kernels     Numba kernels
 repository  versions, change logs and signatures
 package     the on-disk format; numpy alone
-redis_client     what every reader of a Redis server shares
 capi        the command that builds DeepRec Processor's C interface
 generation  the state that answers, and the position of a loaded version in its change log
 columns     the column types that carry feature values
@@ -46,7 +45,6 @@ __all__ = [
     "options",
     "package",
     "ports",
-    "redis_client",
     "repository",
     "running",
     "sessions",

@@ -12,7 +12,8 @@ Invariants
 - What needs an extension that is not there is refused by a line that names it (`missing`), never ignored.
 - A name is offered once: two extensions that offer the same are refused when they are found.
 - Extensions are found once in a process, at the first question, and are not changed after that. FRESHET_EXTENSIONS
-  names the only ones to use, separated by commas; "none" leaves out all.
+  names the only ones to use, separated by commas; "none" leaves out all. A name that no extension of the installation
+  has is refused by whoever asks first, the engine alone too: a misspelt one would be left out silently.
 
 Costs: finding imports the `__init__.py` of every extension, so an extension imports the rest of itself when it is used.
 
@@ -36,6 +37,9 @@ from freshet_serving.processor.errors import BadInput, nearest
 
 ONLY = "FRESHET_EXTENSIONS"
 NONE = "none"
+
+FLOORS = Path(__file__).parents[1]
+"""Folder of the packages that are installed; each may have a folder of extensions."""
 
 E = TypeVar("E")
 
@@ -117,6 +121,8 @@ class Extension:
             a host.
         answerers: What makes an answerer (processor.sessions.answerer) of requests, by the attribute of a request that
             asks for it: from a process's session groups and the clock.
+        stages: What runs the batches that sessions have filled (processor.sessions.stages), by the option that asks for
+            it: from their number, reader slots, the clock and the cores of their threads.
         descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
         reports: Reports about one model for the admin API, by name: JSON-able, from the host and the model's name.
     """
@@ -134,6 +140,7 @@ class Extension:
     counters: Mapping[str, str] = field(default_factory=dict)
     ejectors: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     answerers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    stages: Mapping[str, Callable[[int, Sequence[int], Any, frozenset[int]], Any]] = field(default_factory=dict)
     descriptions: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     reports: Mapping[str, Callable[[Any, str], dict[str, Any]]] = field(default_factory=dict)
 
@@ -161,12 +168,12 @@ class Extensions(Generic[E]):
         """Return what each extension offers, by its name.
 
         Raises:
-            BadInput: An extension lacks another one, two offer the same, or FRESHET_EXTENSIONS names one that neither
-                this package nor the one below has.
+            BadInput: An extension lacks another one, two offer the same, or FRESHET_EXTENSIONS names one that does not
+                exist.
         """
         with self._lock:
             if self._known is None:
-                self._known = _found(self._package, self._below.all() if self._below else None)
+                self._known = _found(self._package, self._below.all() if self._below else ())
         return self._known
 
     def offers(self, part: str) -> Mapping[str, Any]:
@@ -207,28 +214,22 @@ def missing(subject: str, extension: str) -> BadInput:
     return BadInput(f"{subject} needs the extension {extension[:64]!r}: {why}")
 
 
-def _found(package: str, below: Collection[str] | None) -> dict[str, Any]:
+def _found(package: str, below: Collection[str]) -> dict[str, Any]:
     """Import the extensions of a package.
 
     Args:
         package: Name of the package.
-        below: Names of further extensions that they may require, those of the same names among them; None if these are
-            the lowest, who cannot tell a name of others from one that is misspelt.
+        below: Names of further extensions that they may require, those of the same names among them.
     """
     if importlib.util.find_spec(package) is None:
         return {}
-    folders = [m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__) if m.ispkg]
-    only = os.environ.get(ONLY, "")
-    chosen = only.replace(" ", "").split(",") if only else folders
-    if below is not None:
-        for name in sorted(set(chosen) - {*folders, *below, NONE}):
-            known = sorted({*folders, *below})
-            raise BadInput(f"{ONLY}: expected names of extensions, got {name[:64]!r}{nearest(name, known)}")
-    modules = {name: importlib.import_module(f"{package}.{name}") for name in sorted(folders) if name in chosen}
+    folders = _folders(importlib.import_module(package).__path__)
+    chosen = _chosen(folders | _folders(str(path) for path in FLOORS.glob("*/extensions")))
+    modules = {name: importlib.import_module(f"{package}.{name}") for name in sorted(folders & chosen)}
     taken: dict[tuple[str, str], str] = {}
     for name, module in modules.items():
         for other in module.REQUIRES:
-            if other not in (below or ()) and (other not in modules or other == name):
+            if other not in below and (other not in modules or other == name):
                 raise missing(f"extension {name!r}", other)
         for part in fields(module.EXTENSION):
             offered = getattr(module.EXTENSION, part.name)
@@ -239,6 +240,31 @@ def _found(package: str, below: Collection[str] | None) -> dict[str, Any]:
                     same = f"{key!r} of {part.name}" if key else part.name
                     raise BadInput(f"extensions {first!r} and {name!r} both offer {same}: remove one")
     return {name: module.EXTENSION for name, module in modules.items()}
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    """Return the names of the extensions in folders of extensions; imports none."""
+    return {module.name for module in pkgutil.iter_modules(paths) if module.ispkg}
+
+
+def _chosen(known: set[str]) -> set[str]:
+    """Return the names in FRESHET_EXTENSIONS, NONE among them; all that are known if it is not set.
+
+    Args:
+        known: Names of all extensions, the server's too if it is installed.
+
+    Raises:
+        BadInput: It names one that does not exist, or none at all.
+    """
+    only = os.environ.get(ONLY, "")
+    if not only:
+        return known
+    chosen = {name for name in only.replace(" ", "").split(",") if name}
+    if not chosen:
+        raise BadInput(f"{ONLY}: expected names of extensions, or {NONE}, got {only[:64]!r}")
+    for name in sorted(chosen - known - {NONE}):
+        raise BadInput(f"{ONLY}: expected names of extensions, got {name[:64]!r}{nearest(name, sorted(known))}")
+    return chosen
 
 
 ENGINE: Extensions[Extension] = Extensions("freshet_serving.processor.extensions")

@@ -15,8 +15,9 @@ EXTENSIONS = {
     "import_timeout_s": "auto_import",
     "import_cpu_s": "auto_import",
     "import_memory_bytes": "auto_import",
+    "record": "recorder",
 }
-"""Extensions by the options that they alone read."""
+"""Extensions by the options that they alone read. The engine refuses those that it has too: mirror, online_stores."""
 
 
 def check_extensions(config: ServeConfig) -> None:

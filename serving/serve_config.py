@@ -22,14 +22,12 @@ from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import GUARD_MODES, ON, UNDO_DEPTH
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
-from freshet_serving.processor.ports import missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring, default_memory
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
 from freshet_serving.serving.http.origin_checks import is_loopback
-from freshet_serving.serving.ports import SERVER
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.policy import ModelPolicy
@@ -310,8 +308,6 @@ class ServeConfig(FrontendOptions, SessionOptions):
             f"max_staleness_s: expected 0 or more than poll_interval_s ({self.poll_interval_s:g}), got "
             f"{self.max_staleness_s:g}",
         )
-        if self.record and SERVER.get("observers", "record") is None:
-            raise missing("record", "recorder")
         self.budgets()
         self.policies()
         self.stores()

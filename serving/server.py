@@ -56,7 +56,6 @@ from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.server_parts import ServerParts
 from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog
-from freshet_serving.serving.telemetry.live_samples import LiveSamples
 from freshet_serving.serving.telemetry.metrics import Metrics
 from freshet_serving.serving.telemetry.observers import Observers
 
@@ -193,7 +192,6 @@ class Server:
             self._serve_alone(data, open_processor, version)
         else:
             self._supervise(data, version, fork_server)
-        self._live = LiveSamples(self._lifecycle, self._metrics)
         self._metrics.own.source(self._credentials.counters)
         self._admin: AdminPort | None = None
         if make_admin is not None and admin is not None:
@@ -202,7 +200,6 @@ class Server:
                 self._layout.workers,
                 self._lifecycle,
                 self._metrics,
-                self._live,
                 self._access,
                 self.http_address,
                 self._bulk,
@@ -378,7 +375,6 @@ class Server:
             opened()
             self._front.opened()
             self._importer = importer
-            self._live.start()
             self._watcher = Watcher(
                 lambda: importer.poll() + processor.poll(PATIENCE_S),
                 self._config.poll_interval_s,
@@ -412,7 +408,6 @@ class Server:
             self._watcher.stop(timeout_s)
         if self._importer is not None:
             self._importer.close()
-        self._live.close()
         self._credentials.close()
         if self._admin is not None:
             self._admin.end()

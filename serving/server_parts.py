@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from freshet_serving.serving.access.credentials import AccessControl
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.serve_config import ServeConfig
-from freshet_serving.serving.telemetry.live_samples import LiveSamples
 from freshet_serving.serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ class ServerParts:
         workers: Number of processes that answer.
         lifecycle: Says whether the models are available.
         metrics: The data port's metrics.
-        live: Samples of what happens.
         access: Who may do what.
         data_address: Host and port of the HTTP data port.
         bulk: Runs long operations at low priority; None if one process answers.
@@ -35,7 +33,6 @@ class ServerParts:
     workers: int
     lifecycle: Availability[ModelHost]
     metrics: Metrics
-    live: LiveSamples
     access: AccessControl
     data_address: tuple[str, int]
     bulk: Executor | None

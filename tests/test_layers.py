@@ -69,7 +69,7 @@ HEAVY_HOMES = (
     "loadtest/bench/bench_sequences.py",
     "loadtest/bench/costly_requests.py",
     "loadtest/bench/sequence_peer.py",
-    "processor/redis_client.py",
+    "processor/extensions/redis/",
     "processor/extensions/remote_rows/redis.py",
     "loadtest/peers/fastapi_tf/",
     "loadtest/bench/foreign_models/builders/",

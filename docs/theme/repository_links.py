@@ -22,6 +22,7 @@ PLACED = ("SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
 BOOSTS = {
     "how-to/": 2.0,
     "tutorials/": 2.0,
+    "extensions/": 2.0,
     "decisions/": 0.05,
     f"{PROJECT}/SECURITY.md": 1.0,
     f"{PROJECT}/CONTRIBUTING.md": 1.0,

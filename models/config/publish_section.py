@@ -39,7 +39,7 @@ class PublishConfig:
         default="repository",
         metadata=option(
             "the folder of models, or an address such as `s3://bucket/prefix` "
-            "([object-stores.md](../how-to/object-stores.md))"
+            "([object_stores.md](../extensions/object_stores.md))"
         ),
     )
     full_rows: int = field(

@@ -86,7 +86,8 @@ class TrainConfig:
         default_factory=dict,
         metadata=about(
             "Inputs that a request may leave out, because a server looks them up by a key, in Feast's Redis or in "
-            "plain hashes. The keys of a section: [feast.md](../how-to/feast.md#what-to-read-part-of-the-model).",
+            "plain hashes. The keys of a section: "
+            "[online_features.md](../extensions/online_features.md#what-to-read-part-of-the-model).",
             named="NAME",
         ),
     )

@@ -34,7 +34,7 @@ def open_repository(
 
     Args:
         address: A folder, or a URL such as s3://bucket/prefix.
-        mirror: Folder for mirrors; "" for FRESHET_MIRROR, or else the user's cache.
+        mirror: Folder for mirrors, which a folder has no use for; "" for FRESHET_MIRROR, or else the user's cache.
         mirror_bytes: Maximum size of the mirror; 0 for half of the disk.
         serving: Serve what the mirror has while the store cannot be reached.
         create: Create a folder that does not exist.
@@ -50,9 +50,6 @@ def open_repository(
         storage = storage_of(text, "repository")
         opened: Repository = storage.repository(text, mirror, mirror_bytes, serving, models)
         return opened
-    for option, value in (("mirror", mirror), ("mirror_bytes", mirror_bytes)):
-        if value and not ENGINE.offers("storages"):
-            raise missing(option, OBJECT_STORES)
     if create:
         Path(text).mkdir(parents=True, exist_ok=True)
     return Repository(text)

@@ -10,8 +10,7 @@ session_queue    the work that waits for the sessions of one queue
 session          one executor with its own buffers
 batcher          auto-batching: batch formation, ordering, expiry and load shedding
 split_request    a large request divided over sessions and answered as one
-device           device stages: threads that run the batches that sessions have filled
-staging_pool     staging buffers between the sessions that fill them and the stage that runs them
+stages           what runs the batches that sessions have filled, if an extension does
 background_worker  bounded queue and thread for work on already answered requests
 observers        what sees the requests of a process: shadows, trials, recorders
 answerer         what answers requests in place of the batcher
@@ -30,4 +29,6 @@ __all__ = [
     "request",
     "session",
     "session_options",
+    "split_request",
+    "stages",
 ]

@@ -54,7 +54,6 @@ from freshet_serving.processor.errors import BadInput, Expired, FreshetError, No
 from freshet_serving.processor.features.stage import LARGE
 from freshet_serving.processor.running.cost import FREE, WORTH
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
-from freshet_serving.processor.sessions.device import DeviceStages, StagedSession, staging_count
 from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
@@ -62,6 +61,7 @@ from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS
 from freshet_serving.processor.sessions.session_queue import Queue
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
+from freshet_serving.processor.sessions.stages import open_stages, staging_count
 from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.watching import SessionStats, Sketch, total
@@ -114,10 +114,9 @@ class SessionGroup:
         self._count = 0
         self._turns = count()
         self._free_readers = list(range(SESSION_READERS, RANKING_READER))
-        self._device: DeviceStages | None = None
-        if options.device_stages:
-            words = [self._free_readers.pop() for _ in range(staging_count(options.device_stages))]
-            self._device = DeviceStages(options.device_stages, words, clock, options.all_cpus)
+        stages = options.device_stages
+        words = [self._free_readers.pop() for _ in range(staging_count(stages))] if stages else []
+        self._stages = open_stages(stages, words, clock, options.all_cpus)
         # Counts of ended sessions, and of requests that never reached a session.
         self._past = SessionStats()
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
@@ -340,7 +339,7 @@ class SessionGroup:
 
     def statistics(self) -> list[SessionStats]:
         """Return the counts of every session and device stage, and the group's own for requests that reached none."""
-        staged = self._device.stats if self._device else []
+        staged = self._stages.stats if self._stages else []
         return [self._past, *(s.stats for s in self._sessions()), *staged]
 
     def counts(self, replica: Replica) -> NDArray[np.int64]:
@@ -362,8 +361,8 @@ class SessionGroup:
             found = [s.buffers.get(replica) for s in self._sessions()]
             past = self._past_sketches.get(replica)
         blocks = [buffers.block for buffers in found if buffers is not None]
-        if self._device is not None:
-            blocks += self._device.blocks(replica)
+        if self._stages is not None:
+            blocks += self._stages.blocks(replica)
         whole = Sketch.total(len(replica.outputs), blocks)
         return whole if past is None else whole + past
 
@@ -389,8 +388,8 @@ class SessionGroup:
             self.run_once(hurry=True)
         for thread in threads:
             thread.join()
-        if self._device is not None:
-            self._device.close()
+        if self._stages is not None:
+            self._stages.close()
 
     def _sessions(self) -> list[Session]:
         return [*([self._inline] if self._inline else []), *(thread.session for thread in self._threads)]
@@ -399,11 +398,8 @@ class SessionGroup:
         taken = {session.number for session in self._sessions()}
         number = first_of(n for n in count() if n not in taken)
         cpus = self.options.cpus
-        staged, clock = self._device, self._clock
-        if staged is None:
-            session = Session(number, clock, self._occupancy)
-        else:
-            session = StagedSession(number, clock, staged)
+        stages = self._stages
+        session = Session(number, self._clock, self._occupancy) if stages is None else stages.session(number)
         thread = SessionThread(session, self, queue, cpus[number % len(cpus)] if cpus else frozenset())
         # Helpers do not count: predicted waits assume none.
         queue.sessions += self._inline is None
@@ -460,7 +456,7 @@ class SessionGroup:
         sessions = 1 if self._runs_apart(work) else self._count
         if sessions == 1 or work.rows == 1 or not self._free_readers:
             return 1
-        if self._device is not None:
+        if self._stages is not None:
             return min(sessions, -(-work.rows // work.replica.costs.max_rows))
         if self._inline is not None:
             queue = self._queues[0]
@@ -472,7 +468,7 @@ class SessionGroup:
 
     def _most_rows(self, work: Work) -> int:
         """Return the maximum rows of a request in one run. With device stages they must fit into a staging buffer."""
-        return self.options.max_batch_rows if self._device is None else work.replica.graphs.undivided.costs.max_rows
+        return self.options.max_batch_rows if self._stages is None else work.replica.graphs.undivided.costs.max_rows
 
     def _is_large(self, work: Work) -> bool:
         """Return True if a request would delay others for long in one run or does not fit into a staging buffer.

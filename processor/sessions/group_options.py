@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from freshet_serving.processor.sessions.device import staging_count
 from freshet_serving.processor.sessions.session_options import Compute, SessionOptions
+from freshet_serving.processor.sessions.stages import staging_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

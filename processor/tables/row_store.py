@@ -7,6 +7,7 @@ come from any thread.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +15,8 @@ from typing import Protocol
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.ports import ENGINE, missing
+
+SCHEME = re.compile(r"[a-z][a-z0-9+]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,11 @@ def row_store_scheme(url: str) -> str:
     schemes = ENGINE.offers("row_stores")
     if not schemes:
         raise missing("remote.url", "remote_rows")
-    scheme = url.partition("://")[0]
+    scheme, address, _ = url.partition("://")
     if scheme not in schemes:
-        raise BadInput(f"remote.url: expected one of {', '.join(s + '://' for s in schemes)}")
+        # What is no scheme may be a password.
+        got = f", got {scheme}://: no extension has it" if address and SCHEME.fullmatch(scheme) else ""
+        raise BadInput(f"remote.url: expected one of {', '.join(s + '://' for s in schemes)}{got}")
     return scheme
 
 

@@ -3,7 +3,6 @@
 observers          the access log, the tracer and the extensions' observers of one process
 logs               the log and the access log
 metrics            Prometheus metrics
-live_samples       current rates, latencies and errors, with five minutes of history
 trainer_metrics    metric families of trainers
 gate_metrics       metric families of the gate of new versions
 version_metrics    metric families of loaded versions
@@ -13,7 +12,6 @@ otel               span export to an OpenTelemetry collector
 """
 
 __all__ = [
-    "live_samples",
     "logs",
     "metrics",
     "observers",

@@ -1,5 +1,7 @@
 """Extensions are found by their folders; what is missing, or offered twice, is refused by name."""
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -62,7 +64,10 @@ def test_name_that_two_offer_is_refused(install):
         toys.all()
 
 
-@pytest.mark.parametrize(("only", "used"), [("none", set()), ("sand", {"sand"}), ("sand, stone", {"sand", "stone"})])
+@pytest.mark.parametrize(
+    ("only", "used"),
+    [("none", set()), ("sand", {"sand"}), ("sand,", {"sand"}), ("sand, stone,admin", {"sand", "stone"})],
+)
 def test_environment_names_the_only_extensions(install, monkeypatch, only, used):
     install("sand")
     toys = install("stone")
@@ -71,3 +76,27 @@ def test_environment_names_the_only_extensions(install, monkeypatch, only, used)
     assert (
         str(missing("a thing", "mud")) == f"a thing needs the extension 'mud': FRESHET_EXTENSIONS={only} leaves it out"
     )
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        ("sandd", r"expected names of extensions, got 'sandd' \(did you mean 'sand'\?\)"),
+        ("sand,recorderr", r"expected names of extensions, got 'recorderr' \(did you mean 'recorder'\?\)"),
+        (" , ", "expected names of extensions, or none, got ' , '"),
+    ],
+)
+def test_misspelt_name_is_refused_with_the_nearest(install, monkeypatch, only, message):
+    toys = install("sand")
+    monkeypatch.setenv(ONLY, only)
+    with pytest.raises(BadInput, match=f"^{ONLY}: {message}"):
+        toys.all()
+
+
+def test_names_are_known_without_importing_the_server():
+    code = "import sys; from freshet_serving.processor.ports import ENGINE; print(*ENGINE.all(), *sys.modules)"
+    environ = {**os.environ, ONLY: "admin,top_items"}
+    result = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    words = result.stdout.split()
+    assert words[0] == "top_items"
+    assert not [name for name in words if name.startswith("freshet_serving.serving")]

@@ -1,4 +1,4 @@
-"""`make -C loadtest console-shots`: the console's views, light and dark, wide and narrow, into docs/how-to/console/.
+"""`make -C loadtest console-shots`: the console's views, light and dark, wide and narrow, into docs/extensions/admin/.
 
 Takes the folder to write to. Colours are counted down to a palette, so that all pictures are a megabyte.
 """

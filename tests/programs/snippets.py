@@ -32,7 +32,7 @@ PAGES = (
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     ROOT / "docs" / "how-to" / "replicas.md",
-    ROOT / "docs" / "how-to" / "object-stores.md",
+    ROOT / "docs" / "extensions" / "object_stores.md",
     ROOT / "docs" / "how-to" / "sizing.md",
 )
 RUN, SHOWN = ("bash", "python"), "text"

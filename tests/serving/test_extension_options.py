@@ -15,6 +15,7 @@ SET = {
     "import_timeout_s": 5.0,
     "import_cpu_s": 5,
     "import_memory_bytes": 1 << 33,
+    "record": "recordings",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import freshet_serving.serving
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.ports import ENGINE, ONLY, Extensions
+from freshet_serving.processor.ports import ENGINE, Extensions
 from freshet_serving.serving.ports import SERVER, ServerExtension
 
 
@@ -55,10 +55,3 @@ def test_part_that_two_offer_is_refused(tmp_path, monkeypatch):
         Extensions("importing_toys").all()
     for name in ("", ".sand", ".stone"):
         del sys.modules[f"importing_toys{name}"]
-
-
-def test_misspelt_name_is_refused_with_the_nearest(monkeypatch):
-    monkeypatch.setattr(SERVER, "_known", None)
-    monkeypatch.setenv(ONLY, "admin,recorderr")
-    with pytest.raises(BadInput, match=r"expected names of extensions, got 'recorderr' \(did you mean 'recorder'\?\)"):
-        SERVER.all()

@@ -178,7 +178,7 @@ class Explainer:
         limits: RequestLimits | None = None,
         vectors: bool = False,
     ) -> dict[str, Any]:
-        """Return the explanation of a row, JSON-able except for numpy's numbers; docs/how-to/explain-predictions.md.
+        """Return the explanation of a row, JSON-able except for numpy's numbers; docs/extensions/explaining.md.
 
         Args:
             inputs: Inputs of a request that is valid for `asked`, and for `against`.

@@ -21,7 +21,7 @@ Invariants
 
 Costs of a beat: one request for the hint, one for each followed version; at every CHECK_BEATS-th four more for each
 version. A month of one version is 33 million requests where deltas arrive, 4.5 million where none do
-(docs/how-to/object-stores.md). Walking the folder takes at most a hundredth of the time.
+(docs/extensions/object_stores.md). Walking the folder takes at most a hundredth of the time.
 
 Rejected: notifications of the store (each store has its own kind, none has all, and missed changes have to be found
 anyway); one poller for all servers of a machine (managing its lifetime and its requests costs more than the requests).

@@ -48,7 +48,7 @@ def _group(name: str, subsection: Mapping[str, Any], folder: Path) -> Any:
     return parse_group(name, subsection, folder)
 
 
-REQUIRES = ()
+REQUIRES = ("redis",)
 EXTENSION = Extension(
     sections={"online_features": _section},
     input_stores={"online_stores": _stores},

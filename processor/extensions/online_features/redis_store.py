@@ -31,10 +31,8 @@ from ssl import SSLWantReadError
 from typing import Any
 
 from redis import exceptions
-from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.crc import key_slot
-from redis.retry import Retry
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError
@@ -50,19 +48,16 @@ from freshet_serving.processor.extensions.online_features.store_settings import 
     SOCKET,
     OnlineStoreSettings,
 )
-from freshet_serving.processor.redis_client import (
-    SLOTS,
-    SLOTS_NBYTES,
-    CircuitBreaker,
+from freshet_serving.processor.extensions.redis.circuit_breaker import CircuitBreaker
+from freshet_serving.processor.extensions.redis.connections import connection_options, describe
+from freshet_serving.processor.extensions.redis.replies import (
     MalformedReply,
     MovedRedirect,
-    ReplyReader,
     ReplyTooLarge,
     encode_command,
-    nodes_by_slot,
-    parse_slots,
     reader_of,
 )
+from freshet_serving.processor.extensions.redis.slots import SLOTS, SLOTS_NBYTES, nodes_by_slot, parse_slots
 
 log = logging.getLogger("freshet.online")
 
@@ -312,7 +307,7 @@ class RedisOnlineStore:
             try:
                 again = self._open_once()
             except Exception as error:
-                self._log(type(error).__name__)
+                self._log(error)
                 again = True
             self._ask_opener.wait(RETRY_S if again else None)
             if again and not self._closed:
@@ -329,7 +324,7 @@ class RedisOnlineStore:
                 try:
                     node.add(self._connect(node.address))
                 except Exception as error:
-                    self._log(_reason(error))
+                    self._log(error)
                     node.could_not_open()
                     again = True
                     break
@@ -358,15 +353,7 @@ class RedisOnlineStore:
         return connection
 
     def _describe_connection(self, address: Address, login: dict[str, Any]) -> AnyConnection:
-        options: dict[str, Any] = {
-            "parser_class": ReplyReader,
-            "socket_timeout": CONNECT_S,
-            "socket_connect_timeout": CONNECT_S,
-            "retry": Retry(NoBackoff(), 0),
-            "protocol": 2,
-            "decode_responses": False,
-            **login,
-        }
+        options = connection_options(CONNECT_S) | login
         if self._where.mode == SOCKET:
             over_socket: Any = UnixDomainSocketConnection
             return over_socket(path=self._where.master, **options)
@@ -426,7 +413,7 @@ class RedisOnlineStore:
                 ranges = parse_slots(self._ask(connection, b"CLUSTER SLOTS", SLOTS_NBYTES), address[0])
                 connection.disconnect()
             except Exception as error:
-                self._log(_reason(error))
+                self._log(error)
                 continue
             if ranges:
                 slots = nodes_by_slot(ranges, lambda host, port: self._node((host, port)))
@@ -447,10 +434,11 @@ class RedisOnlineStore:
         for node in gone:
             node.close()
 
-    def _log(self, reason: str) -> None:
+    def _log(self, error: Exception) -> None:
         now_s = time.monotonic()
         if now_s >= self._logged_at_s + LOG_EVERY_S:
             self._logged_at_s = now_s
+            reason = str(error) if isinstance(error, FreshetError) else f"it {describe(error)}"
             log.warning("online store %s: cannot connect: %s", self._settings.name, reason)
 
 
@@ -497,19 +485,3 @@ def _loss_of(error: Exception) -> Loss:
     if isinstance(error, MalformedReply):
         return Loss.TOO_LARGE if isinstance(error, ReplyTooLarge) else Loss.MALFORMED
     return Loss.UNREACHABLE
-
-
-def _reason(error: Exception) -> str:
-    """Describe an error in a few words; redis-py's own messages contain addresses."""
-    if isinstance(error, FreshetError):
-        return str(error)
-    for kind, text in (
-        (exceptions.AuthenticationError, "the credentials were refused"),
-        (exceptions.TimeoutError, "no answer in time"),
-        (exceptions.BusyLoadingError, "the server is still loading its data"),
-        (exceptions.NoPermissionError, "the user may not do that"),
-        (exceptions.ConnectionError, "no connection"),
-    ):
-        if isinstance(error, kind):
-            return text
-    return type(error).__name__

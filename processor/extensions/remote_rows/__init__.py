@@ -41,5 +41,5 @@ def _open_tables(config: RemoteConfig, clock: Clock) -> StoredTables:
     return StoredTables.of(config, clock)
 
 
-REQUIRES = ()
+REQUIRES = ("redis",)
 EXTENSION = Extension(row_stores=dict.fromkeys(SCHEMES, _open_redis), row_sources={"remote": _open_tables})

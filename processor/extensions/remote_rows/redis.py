@@ -5,7 +5,7 @@ reply and returns it; a connection that failed in between is closed first, so a 
 
 A batch is one round trip: commands are grouped by node (in a cluster, by slot within a node), sent to every node, and
 only then are replies read. All replies must arrive within `timeout_s`, and within as many bytes as the requested values
-can take (processor.redis_client), or they are lost; a new connection has the same time again for its
+can take (processor.extensions.redis), or they are lost; a new connection has the same time again for its
 handshake. Nothing is retried. Every node has its circuit breaker, so a node that hangs, drips or sends nonsense delays
 few batches, and a cluster that lost a node still serves the others' rows. Any exception of redis-py counts as the
 node's failure.
@@ -28,25 +28,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis import exceptions
-from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool
 from redis.crc import key_slot
-from redis.retry import Retry
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.redis_client import (
-    SLOTS,
-    SLOTS_NBYTES,
-    CircuitBreaker,
+from freshet_serving.processor.extensions.redis.circuit_breaker import CircuitBreaker
+from freshet_serving.processor.extensions.redis.connections import CircuitOpen, connection_options, describe
+from freshet_serving.processor.extensions.redis.replies import (
     MalformedReply,
     MovedRedirect,
-    ReplyReader,
     encode_command,
-    nodes_by_slot,
-    parse_slots,
     reader_of,
 )
+from freshet_serving.processor.extensions.redis.slots import SLOTS, SLOTS_NBYTES, nodes_by_slot, parse_slots
 from freshet_serving.processor.tables.row_store import StoreReply
 
 KEYS_PER_COMMAND = 1024
@@ -63,10 +58,6 @@ class ReplyLimits(NamedTuple):
 
     end_s: float
     max_nbytes: int
-
-
-class CircuitOpen(exceptions.RedisError):
-    """Raised for a node whose circuit breaker is open."""
 
 
 class RedisNode:
@@ -165,14 +156,7 @@ class RedisStore:
         scheme, _, rest = url.partition("://")
         self._cluster = scheme.endswith("+cluster")
         self._clock, self._timeout_s = clock, timeout_s
-        options = {
-            "parser_class": ReplyReader,
-            "socket_timeout": timeout_s,
-            "socket_connect_timeout": timeout_s,
-            "retry": Retry(NoBackoff(), 0),
-            "protocol": 2,
-            "decode_responses": False,
-        }
+        options = connection_options(timeout_s)
         try:
             pool = ConnectionPool.from_url(f"{scheme.removesuffix('+cluster')}://{rest}", **options)
             # Override the URL's own options.
@@ -352,19 +336,3 @@ class RedisStore:
             pool = ConnectionPool(connection_class=seed.connection_class, **options)
             node = self._nodes[host, port] = RedisNode(pool, self._clock)
         return node
-
-
-def describe(error: Exception) -> str:
-    """Describe an error in a few words; redis-py's own messages contain addresses."""
-    for kind, text in (
-        (CircuitOpen, "is not contacted after repeated failures (circuit breaker)"),
-        (exceptions.TimeoutError, "did not answer in time"),
-        (exceptions.AuthenticationError, "refused the credentials"),
-        (exceptions.BusyLoadingError, "is still loading its data"),
-        (exceptions.ConnectionError, "cannot be reached"),
-        (exceptions.OutOfMemoryError, "is out of memory"),
-        (MalformedReply, "sent a malformed reply"),
-    ):
-        if isinstance(error, kind):
-            return text
-    return "answered with an error"

@@ -6,6 +6,7 @@ admin_bodies      reading of bodies within bounds, and JSON replies
 audit_trail       the latest changes made through the port
 authorization     access control of the port
 console_files     the console's files (console/), by fixed names
+live_samples      current rates, latencies and errors, with five minutes of history
 live_stream       live statistics as server-sent events
 model_views       read-only views of one model
 example_requests  an example request, recorded or generated

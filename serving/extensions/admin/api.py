@@ -39,6 +39,7 @@ from freshet_serving.serving.extensions.admin.audit_trail import AuditTrail
 from freshet_serving.serving.extensions.admin.authorization import Authorization
 from freshet_serving.serving.extensions.admin.console_files import ConsoleFiles
 from freshet_serving.serving.extensions.admin.example_requests import ExampleRequests
+from freshet_serving.serving.extensions.admin.live_samples import LiveSamples
 from freshet_serving.serving.extensions.admin.live_stream import LiveStreams
 from freshet_serving.serving.extensions.admin.model_views import ModelViews
 from freshet_serving.serving.extensions.admin.try_call import TryCalls
@@ -49,7 +50,6 @@ from freshet_serving.serving.http.pages import PAGE_HEADERS, reference
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.loading.priority import BULK_NBYTES
 from freshet_serving.serving.ports import Routes
-from freshet_serving.serving.telemetry.live_samples import LiveSamples
 from freshet_serving.serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Serve GET /admin/live: the samples of serving.telemetry.live_samples as server-sent events.
+"""Serve GET /admin/live: the samples of serving.extensions.admin.live_samples as server-sent events.
 
 Invariants
 - At most MOST_STREAMS at once; further clients get 429 with a time to retry. A stream is one request and no thread.
@@ -17,8 +17,8 @@ from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from freshet_serving.processor.errors import Overloaded
+from freshet_serving.serving.extensions.admin.live_samples import LiveSample, LiveSamples
 from freshet_serving.serving.http.asgi import error_reply, reply
-from freshet_serving.serving.telemetry.live_samples import LiveSample, LiveSamples
 
 MOST_STREAMS = 16
 SEND_S = 10.0

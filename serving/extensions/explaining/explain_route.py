@@ -1,6 +1,6 @@
 """Explain scores over the admin port: what the score of a request, sent or recorded, was made of.
 
-How to use it: docs/how-to/explain-predictions.md.
+How to use it: docs/extensions/explaining.md.
 
 Threads: the admin port's event loop reads the body and waits; a thread, at low priority if there are several workers,
 does the rest (processor.extensions.explaining.explanation). One explanation is made at a time and WAITING more may

@@ -28,7 +28,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.running.cost import TURN_S, CostTable
 from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
 from freshet_serving.processor.sessions import group as group_module
-from freshet_serving.processor.sessions.device import STAGING_PER_STAGE
+from freshet_serving.processor.sessions.stages import STAGING_PER_STAGE
 
 pytestmark = pytest.mark.tensorflow
 

@@ -1,7 +1,5 @@
 """The core plan, as a pure function of what the user wrote and what the machine has."""
 
-from dataclasses import replace
-
 import pytest
 
 from freshet_serving.processor.errors import BadInput
@@ -42,14 +40,12 @@ def test_group_without_models_serves_the_model_of_its_name():
 
 def test_groups_override_the_options_of_the_process():
     own = GroupConfig(["a"], sessions=2, threads_per_session=3, policy="mod", batch_window_us=500.0, max_queue_rows=7)
-    own = replace(own, device_stages=3)
     plans = planned(
         policy="least-loaded", batch_window_us=100.0, max_queue_rows=9, threads_per_session=2, sessions=1,
         groups={"a": own, "b": GroupConfig(["b"])},
     )  # fmt: skip
     a, b = plans["a"][1], plans["b"][1]
     assert (a.sessions, a.threads_per_session, a.policy, a.batch_window_us, a.max_queue_rows) == (2, 3, "mod", 500.0, 7)
-    assert (a.device_stages, b.device_stages) == (3, 0)
     assert (b.sessions, b.threads_per_session, b.policy, b.batch_window_us, b.max_queue_rows) == (
         1,
         2,

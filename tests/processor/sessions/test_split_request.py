@@ -14,6 +14,7 @@ from freshet_serving.processor.clock import FakeClock, SystemClock
 from freshet_serving.processor.errors import Expired, FreshetError, Overloaded
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.pooling import RowInvariants
+from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.split_request import SplitRequest
@@ -128,7 +129,17 @@ class Looking:
         out += self.number
 
 
-@pytest.mark.parametrize("options", [{"sessions": 1}, {"sessions": 3}, {"sessions": 2, "device_stages": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sessions": 1},
+        {"sessions": 3},
+        pytest.param(
+            {"sessions": 2, "device_stages": 1},
+            marks=pytest.mark.skipif(not ENGINE.offers("stages"), reason="no extension has device stages"),
+        ),
+    ],
+)
 def test_row_invariant_features_are_looked_up_once_in_parts_first(options, monkeypatch):
     replica, answers, order, filled = Partly(), Answers(), [], []
     monkeypatch.setattr(CostTable, "record_fill", lambda self, runs, rows, ids, seconds: filled.append((runs, rows)))

@@ -11,8 +11,8 @@ from freshet_serving.processor.versions.version_rollback import RollbackTarget, 
 from tests.processor.extensions.object_stores.bucket import Bucket
 from tests.processor.extensions.object_stores.sides import opened
 from tests.processor.extensions.object_stores.sides import publish as publish_version
+from tests.processor.extensions.object_stores.test_mirrored_repository import Replica
 from tests.processor.versions.models import USERS, assert_serves, open_model, publish
-from tests.processor.versions.test_model_mirrored import Replica
 from tests.support.packages import write_package
 from tests.support.signing import reads, writes
 

@@ -257,7 +257,7 @@ def test_a_user_logs_in_with_a_password_that_may_change(open_store, tmp_path, ca
         put(server.port)
         with caplog.at_level(logging.WARNING):
             store = open_store(at(server.port), username="freshet", password_file=str(file))
-            refused = "online store main: cannot connect: the credentials were refused"
+            refused = "online store main: cannot connect: it refused the credentials"
             until(lambda: any(record.message == refused for record in caplog.records))
         assert fetch(store, b"k")[0] in (Loss.UNREACHABLE, Loss.NOT_ASKED)
         assert not any("secret" in r.message or str(server.port) in r.message for r in caplog.records)

@@ -12,9 +12,9 @@ from redis.exceptions import RedisError
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.extensions.redis.circuit_breaker import OPEN_AFTER, PAUSE_S
 from freshet_serving.processor.extensions.remote_rows.push import drop, push
 from freshet_serving.processor.extensions.remote_rows.redis import ReplyLimits
-from freshet_serving.processor.redis_client import OPEN_AFTER, PAUSE_S
 from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from tests.processor.extensions.remote_rows.fakes import Impostor, RedisServer, cluster_nodes, needs_redis
 from tests.processor.extensions.remote_rows.processors import (

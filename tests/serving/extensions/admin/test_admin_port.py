@@ -11,7 +11,6 @@ from freshet_serving.serving.http.port import listen
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.server_parts import ServerParts
-from freshet_serving.serving.telemetry.live_samples import LiveSamples
 from freshet_serving.serving.telemetry.metrics import Metrics
 
 
@@ -19,11 +18,10 @@ def test_port_answers_while_models_load_and_ends(tmp_path):
     lifecycle = Lifecycle()
     metrics = Metrics(lifecycle)
     access = AccessControl("", rate_limiter_memory(ADMIN_PLACE + 1))
-    live = LiveSamples(lifecycle, metrics)
     config = ServeConfig(repository=str(tmp_path))
     listening = listen("127.0.0.1", 0)
     address = listening.getsockname()
-    port = AdminPort(ServerParts(config, 1, lifecycle, metrics, live, access, ("127.0.0.1", 1), None), listening)
+    port = AdminPort(ServerParts(config, 1, lifecycle, metrics, access, ("127.0.0.1", 1), None), listening)
     port.start()
     try:
         client = http.client.HTTPConnection(*address, timeout=30)

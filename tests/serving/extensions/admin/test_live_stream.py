@@ -8,7 +8,7 @@ import pytest
 from freshet_serving.processor.errors import Overloaded
 from freshet_serving.serving.extensions.admin import live_stream
 from freshet_serving.serving.extensions.admin.live_stream import MOST_STREAMS, LiveStreams
-from tests.serving.telemetry.test_live_samples import Watched
+from tests.serving.extensions.admin.test_live_samples import Watched
 from tests.support.waiting import PAUSE_S
 
 

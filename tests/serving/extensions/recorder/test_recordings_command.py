@@ -1,22 +1,12 @@
 """What records, or reads recordings, is refused by name without the recorder."""
 
-import pytest
 from typer.testing import CliRunner
 
-from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.commands.cli import app
 from freshet_serving.serving.extensions.admin.example_requests import ExampleRequests
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.ports import SERVER
-from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.telemetry.metrics import counter_texts
-
-
-def test_option_is_refused_without_the_recorder(tmp_path, without_extensions):
-    without_extensions("recorder")
-    with pytest.raises(BadInput, match="record needs the extension 'recorder': FRESHET_EXTENSIONS="):
-        ServeConfig(repository=str(tmp_path), record=str(tmp_path / "recordings"))
-    assert not ServeConfig(repository=str(tmp_path)).record
 
 
 def test_command_is_refused_without_the_recorder(without_extensions):

@@ -15,8 +15,10 @@ from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, O
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import SCORE
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.sessions.device import staging_count
+from freshet_serving.processor.sessions.placement import plan
 from freshet_serving.processor.sessions.request import PredictReply
+from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
+from freshet_serving.processor.sessions.stages import staging_count
 from freshet_serving.processor.versions.overview import model_stats
 from tests.processor.backends.artefacts import make_weights
 from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group
@@ -104,9 +106,9 @@ def test_rows_filled_while_the_device_runs_become_one_batch():
         assert replica.log.started.acquire(timeout=TIMEOUT_S)
         for number in range(1, 8):
             running.enqueue(answers.work(replica, number, [number]))
-        until(lambda: running._device._staging_pool.busy and running.queue_rows == 0)
-        until(lambda: sum(len(b.spans) for b in running._device._batches.values() if b.spans) >= 1)
-        until(lambda: sum(sum(s.rows for s, _ in b.spans) for b in running._device._batches.values()) == 8)
+        until(lambda: running._stages._staging_pool.busy and running.queue_rows == 0)
+        until(lambda: sum(len(b.spans) for b in running._stages._batches.values() if b.spans) >= 1)
+        until(lambda: sum(sum(s.rows for s, _ in b.spans) for b in running._stages._batches.values()) == 8)
         replica.log.hold.set()
         got = answers.wait(8)
     assert replica.log.runs == [1, 8]
@@ -138,7 +140,7 @@ def test_refused_request_fails_alone_in_its_staging_buffer():
         for number, values in enumerate(([1, 2], [13], [3]), 1):
             running.enqueue(answers.work(replica, number, values))
             until(lambda: running.queue_rows == 0)
-        until(lambda: sum(sum(s.rows for s, _ in b.spans) for b in running._device._batches.values()) == 5)
+        until(lambda: sum(sum(s.rows for s, _ in b.spans) for b in running._stages._batches.values()) == 5)
         replica.log.hold.set()
         got = answers.wait(4)
         stats = running.statistics()
@@ -203,7 +205,7 @@ def test_sessions_wait_for_a_staging_buffer_and_requests_stay_queued():
         for number in range(8):
             running.enqueue(answers.work(replica, number, [number] * 4))
         # One tray runs, two are filled, and the session has the fourth batch in hand.
-        until(lambda: len(running._device._batches) == staging_count(1) and running.queue_rows == 16)
+        until(lambda: len(running._stages._batches) == staging_count(1) and running.queue_rows == 16)
         replica.log.hold.set()
         got = answers.wait(8)
     for number in range(8):
@@ -220,7 +222,7 @@ def test_closing_answers_queued_and_filled_requests():
     got = answers.wait(40)
     for number in range(40):
         assert_answers(got[number], [number])
-    assert not any(thread.is_alive() for thread in running._device._threads)
+    assert not any(thread.is_alive() for thread in running._stages._threads)
     assert idle(replica)
 
 
@@ -276,6 +278,12 @@ def test_resizing_sessions_works_with_device_stages():
         counts = running.counts(replica)
     assert all(isinstance(answer, PredictReply) for answer in got.values())
     assert counts.tolist() == [[30, counts[0, 1]]]
+
+
+def test_group_has_stages_of_its_own():
+    own = {"a": GroupConfig(["a"], device_stages=3), "b": GroupConfig(["b"])}
+    plans = plan(SessionConfig(groups=own), frozenset(range(4)), ())
+    assert [plans[name][1].device_stages for name in ("a", "b", "default")] == [3, 0, 0]
 
 
 def test_inline_sessions_have_no_stages(tmp_path):

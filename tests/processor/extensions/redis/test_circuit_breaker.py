@@ -1,5 +1,5 @@
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.redis_client import OPEN_AFTER, PAUSE_S, CircuitBreaker
+from freshet_serving.processor.extensions.redis.circuit_breaker import OPEN_AFTER, PAUSE_S, CircuitBreaker
 
 
 def failing(breaker, times):

@@ -2,8 +2,8 @@
 
 import orjson
 
+from freshet_serving.serving.extensions.admin.live_samples import KEPT_S, MOST_MODELS, LiveSamples, _latencies_ms
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.telemetry.live_samples import KEPT_S, MOST_MODELS, LiveSamples, _latencies_ms
 from freshet_serving.serving.telemetry.metrics import BOUNDS_S, Metrics
 from tests.serving.fakes import PACKED, FakeProcessor
 

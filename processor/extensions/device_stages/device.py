@@ -46,6 +46,7 @@ import numpy as np
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.extensions.device_stages.staging_pool import Span, StagingPool
 from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.graph_run import DividedRun, GraphRun, SubgraphRun
@@ -54,16 +55,8 @@ from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from freshet_serving.processor.sessions.session import Session, client_error, record_batch, retry_groups
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
-from freshet_serving.processor.sessions.staging_pool import Span, StagingPool
 from freshet_serving.processor.versions.replica import Replica, State
 from freshet_serving.processor.watching import SessionStats, StatsBlock
-
-STAGING_PER_STAGE = 2
-
-
-def staging_count(stages: int) -> int:
-    """Return the number of staging buffers: for each stage one running and one waiting, plus one being filled."""
-    return STAGING_PER_STAGE * stages + 1
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +108,7 @@ class DeviceBatch:
 class DeviceStages:
     """M stages and the staging buffers in front of them."""
 
-    def __init__(self, stages: int, words: Sequence[int], clock: Clock, cpus: frozenset[int] = frozenset()) -> None:
+    def __init__(self, stages: int, words: Sequence[int], clock: Clock, cpus: frozenset[int]) -> None:
         """Start the stages' threads.
 
         Args:
@@ -192,6 +185,10 @@ class DeviceStages:
         buffers = replica.borrow_buffers()
         self._borrowed.setdefault(replica, []).append(buffers)
         return buffers
+
+    def session(self, number: int) -> StagedSession:
+        """Return a new session, by its number, that fills for these stages."""
+        return StagedSession(number, self._clock, self)
 
     def blocks(self, replica: Replica) -> list[StatsBlock]:
         """Return the statistics blocks of a replica's batches, one per staging buffer."""

@@ -1,6 +1,6 @@
 import pytest
 
-from freshet_serving.processor.redis_client import SLOTS, nodes_by_slot, parse_slots
+from freshet_serving.processor.extensions.redis.slots import SLOTS, nodes_by_slot, parse_slots
 
 
 def test_ranges_name_the_master_of_their_slots():

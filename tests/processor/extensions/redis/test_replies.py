@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
-from freshet_serving.processor import redis_client
-from freshet_serving.processor.redis_client import MalformedReply, MovedRedirect, ReplyReader
+from freshet_serving.processor.extensions.redis import replies
+from freshet_serving.processor.extensions.redis.replies import (
+    MalformedReply,
+    MovedRedirect,
+    ReplyReader,
+    encode_command,
+)
 
 
 class Wire:
@@ -93,7 +98,7 @@ def test_reply_is_limited_to_exactly_the_allowed_bytes():
 
 def test_slow_server_is_abandoned_at_the_deadline(monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(redis_client, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(replies, "time", SimpleNamespace(monotonic=lambda: clock.now))
     wire = Wire(encoded(b"x" * 1000), piece=1, piece_s=0.03, clock=clock)
     reader = reading(wire, end_s=100.05)
     with pytest.raises(TimeoutError):
@@ -132,3 +137,7 @@ def test_late_thread_looks_once_without_waiting():
     with pytest.raises(TimeoutError):
         reading(wire, end_s=time.monotonic() - 1).read_response()
     assert wire.data == b"2\r\nab\r\n"
+
+
+def test_words_keep_their_bytes_and_lengths():
+    assert encode_command([b"GET", b"", b"a\r\n"]) == b"*3\r\n$3\r\nGET\r\n$0\r\n\r\n$3\r\na\r\n\r\n"

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from freshet_serving.processor.sessions.staging_pool import Span, StagingPool
+from freshet_serving.processor.extensions.device_stages.staging_pool import Span, StagingPool
 
 CAPACITY = 8
 

@@ -1,8 +1,8 @@
-"""Encode Redis commands, parse replies and cluster slots, and spare a failing server by a circuit breaker.
+"""Encode Redis commands, and parse replies within a deadline and a size limit.
 
-Replies (RESP2) are parsed within a deadline and a size limit; ReplyReader plugs into redis-py's connections as parser.
-A server, or whatever poses as one, is not trusted: it may drip one byte at a time, announce terabytes, or send
-nonsense. redis-py waits for the whole timeout on every read and reads whatever is announced.
+ReplyReader plugs into redis-py's connections as parser. A server, or whatever poses as one, is not trusted: it may drip
+one byte at a time, announce terabytes, or send nonsense. redis-py waits for the whole timeout on every read and reads
+whatever is announced.
 
 Invariants
 - A batch of replies takes at most the time and the bytes that begin() allowed, whatever is sent. What has arrived by
@@ -14,13 +14,6 @@ Invariants
 Cost: no system call other than one recv() for up to READ_NBYTES, and a timeout that is set before each. One of a batch
 of 1,000 values takes about a microsecond to parse.
 
-The circuit breaker gives a store no requests for a while after failures in a row, then one at a time:
-closed    every caller may send requests; open_after failures in a row open the breaker
-open      no requests for pause_s
-half open one caller may send a request each pause_s; success closes the breaker, failure leaves it half open
-So a store that hangs costs its timeout to open_after batches, and then to one batch every pause_s.
-Source: M. Nygard, Release It!, 2007.
-
 Rejected: redis-py's parsers with a smaller socket_timeout (it limits one read, not a reply); hiredis (it limits the
 nesting, but neither bytes nor time); redis-py's packer of commands (it takes any type, and several times as long).
 """
@@ -28,15 +21,12 @@ nesting, but neither bytes nor time); redis-py's packer of commands (it takes an
 from __future__ import annotations
 
 import select
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from ssl import SSLWantReadError
-from typing import Any, TypeVar
+from typing import Any
 
 from redis import exceptions
-
-from freshet_serving.processor.clock import Clock
 
 HANDSHAKE_NBYTES = 1 << 16
 LINE_NBYTES = 1 << 16
@@ -51,17 +41,6 @@ ERRORS = {
     "OOM": exceptions.OutOfMemoryError,
 }
 """Exceptions by the first word of an error reply."""
-
-SLOTS = 16384
-SLOTS_NBYTES = 4 << 20
-"""Size limit of a reply to CLUSTER SLOTS."""
-
-Node = TypeVar("Node")
-SlotRange = tuple[int, int, str, int]
-"""First slot, last slot, host and port of the node that serves them."""
-
-OPEN_AFTER = 3
-PAUSE_S = 1.0
 
 
 def encode_command(words: Sequence[bytes]) -> bytes:
@@ -237,81 +216,3 @@ def _error(text: bytes) -> exceptions.ResponseError:
     if not isinstance(error, exceptions.ResponseError):
         raise error
     return error
-
-
-def parse_slots(reply: Any, own_host: str) -> list[SlotRange] | None:
-    """Parse a reply to CLUSTER SLOTS.
-
-    Args:
-        reply: The reply, of a node that is not trusted.
-        own_host: Host of the node that sent it, which may leave its own out.
-
-    Returns:
-        The ranges; None if it is not such a reply.
-    """
-    ranges = []
-    try:
-        for first, last, (host, port, *_), *_ in reply:
-            if not 0 <= first <= last < SLOTS:
-                return None
-            ranges.append((first, last, host.decode() if host else own_host, int(port)))
-    except (TypeError, ValueError, AttributeError):
-        # Not such a list; an error reply, for example.
-        return None
-    return ranges
-
-
-def nodes_by_slot(ranges: Iterable[SlotRange], node_of: Callable[[str, int], Node]) -> list[Node | None]:
-    """Return the node that serves each slot, None where there is none.
-
-    Args:
-        ranges: What parse_slots() returned.
-        node_of: Returns the node of a host and port.
-    """
-    slots: list[Node | None] = [None] * SLOTS
-    for first, last, host, port in ranges:
-        slots[first : last + 1] = [node_of(host, port)] * (last + 1 - first)
-    return slots
-
-
-class CircuitBreaker:
-    """A circuit breaker that counts a store's failures in a row; thread-safe."""
-
-    def __init__(self, clock: Clock, open_after: int = OPEN_AFTER, pause_s: float = PAUSE_S) -> None:
-        """Create a closed breaker.
-
-        Args:
-            clock: The clock.
-            open_after: Failures in a row that open it.
-            pause_s: Seconds until a request is let through again.
-        """
-        self._clock, self._open_after, self._pause_s = clock, open_after, pause_s
-        self._lock = threading.Lock()
-        self._failures = 0
-        self._ask_at_s = 0.0
-
-    @property
-    def is_open(self) -> bool:
-        """True while it lets no request through, or one at a time."""
-        return self._failures >= self._open_after
-
-    def allow(self) -> bool:
-        """Return True if the caller may send a request; it must then call succeeded() or failed()."""
-        if self._failures < self._open_after:
-            return True
-        with self._lock:
-            now_s = self._clock.now_s()
-            if self._failures >= self._open_after and now_s < self._ask_at_s:
-                return False
-            self._ask_at_s = now_s + self._pause_s
-            return True
-
-    def succeeded(self) -> None:
-        if self._failures:
-            with self._lock:
-                self._failures = 0
-
-    def failed(self) -> None:
-        with self._lock:
-            self._failures += 1
-            self._ask_at_s = self._clock.now_s() + self._pause_s

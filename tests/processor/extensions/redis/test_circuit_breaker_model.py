@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.redis_client import CircuitBreaker
+from freshet_serving.processor.extensions.redis.circuit_breaker import CircuitBreaker
 
 
 class BreakerAgainstModel(RuleBasedStateMachine):

@@ -8,7 +8,7 @@ Invariants
   hundred bytes of JSON per model, encoded once for all subscribers.
 - A sample covers the time since the previous one. If counters started again (a restarted process), it covers nothing.
 
-Cost: with a page open, 3 to 6 ms of processor time a second over all processes (docs/how-to/console.md).
+Cost: with a page open, 3 to 6 ms of processor time a second over all processes (docs/extensions/admin.md).
 
 Rejected: sampling in the page (two pages would be two samplers, and closing a page would lose its history); no sampling
 at all without subscribers (an incident is over before the page is open); a histogram for each model (another label to
@@ -147,7 +147,8 @@ class LiveSamples:
             self.take()
         except Exception:
             log.exception("taking a sample failed")
-        return bool(self._subscribers)
+        # The first one follows the opening of the models within a second.
+        return bool(self._subscribers) or not self._samples
 
     def _tell(self) -> None:
         with self._lock:

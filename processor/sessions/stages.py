@@ -1,0 +1,73 @@
+"""Run what sessions have filled: the seam of an extension behind the sessions of a group (processor.ports).
+
+A group without stages has None in their place, and its sessions run their batches themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.ports import ENGINE, missing
+from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.watching import SessionStats, StatsBlock
+
+OPTION = "device_stages"
+STAGING_PER_STAGE = 2
+
+
+class Stages(Protocol):
+    """The stages of one group, on threads of their own.
+
+    Attributes:
+        stats: What each stage has done.
+    """
+
+    stats: list[SessionStats]
+
+    def session(self, number: int) -> Session:
+        """Return a new session, by its number, that fills batches and hands them to the stages."""
+        ...
+
+    def blocks(self, replica: Replica) -> list[StatsBlock]:
+        """Return the statistics blocks of a replica's batches."""
+        ...
+
+    def close(self) -> None:
+        """Run and answer what has been filled, then end. The sessions that fill must have ended before."""
+        ...
+
+
+def staging_count(stages: int) -> int:
+    """Return the number of staging buffers: for each stage one running and one waiting, plus one being filled."""
+    return STAGING_PER_STAGE * stages + 1
+
+
+def check_stages(stages: int, field: str = "") -> None:
+    """Raise BadInput if stages are asked for that no extension has.
+
+    Args:
+        stages: The number of stages.
+        field: Beginning of the option's name in messages.
+    """
+    if stages and ENGINE.get("stages", OPTION) is None:
+        raise missing(field + OPTION, OPTION)
+
+
+def open_stages(stages: int, readers: Sequence[int], clock: Clock, cpus: frozenset[int]) -> Stages | None:
+    """Start the stages of a group; None for none.
+
+    Args:
+        stages: Number of stages.
+        readers: Unused reader slots, staging_count(stages) of them.
+        clock: The clock.
+        cpus: Cores of the stages' threads; empty for any.
+
+    Raises:
+        BadInput: The extension is not there.
+    """
+    check_stages(stages)
+    opened: Stages | None = ENGINE.get("stages", OPTION)(stages, readers, clock, cpus) if stages else None
+    return opened
