@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
 
-import numpy as np
-
 from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph
-from freshet_serving.compiler.imports.export_check import RetrainedExport, check_same, other_model
+from freshet_serving.compiler.imports.export_check import RetrainedExport, checked_export, other_model
 from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 from freshet_serving.processor.repository import GRAPH, VersionReader
 
@@ -22,13 +21,12 @@ def read_native_export(source: Path, version: VersionReader) -> RetrainedExport:
     Raises:
         BadInput: The file does not fit the version, or cannot be imported.
     """
-    served = version.root_manifest
-    draft = NativeImporter(source, "as the served version").draft(served.model, served.version)
-    check_same(served, draft.manifest)
-    if served.stage is not None and version.file(served.stage.file) != draft.stage:
-        raise other_model("the stage before the tables differs (encoders, or weights in it)")
-    graph = OnnxDenseGraph.load(version.folder / GRAPH, version.dense(), served.outputs)
-    if graph.model != draft.graph.model:
+    draft = NativeImporter(source, "as the served version").draft()
+    return checked_export(draft, version, operator.eq, "encoders", _check_graph)
+
+
+def _check_graph(version: VersionReader, graph: OnnxDenseGraph) -> None:
+    """Raise BadInput unless a version's dense graph is this one."""
+    served = OnnxDenseGraph.load(version.folder / GRAPH, version.dense(), graph.outputs)
+    if served.model != graph.model:
         raise other_model("the network itself differs, or a constant in it (trees, coefficients)")
-    tables = {name: (arrays["keys"], np.asarray(arrays["rows"])) for name, arrays in draft.tables.items()}
-    return RetrainedExport(tables, draft.graph.weights, [])

@@ -26,9 +26,10 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import (
 )
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.compiler.imports.onnx_native.whole_outputs import exact_outputs, put_together, taken_apart
+from freshet_serving.compiler.imports.package_draft import label_of
 from freshet_serving.processor.backends import MATRIX, Matrix
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.package import NAME, PIECES
+from freshet_serving.processor.package import PIECES
 
 WEIGHT_PREFIX = "weights/"
 INNER, MADE = "graph/", "freshet/"
@@ -181,8 +182,7 @@ def output_labels(columns: Mapping[str, int]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name in columns:
-        label = plain(name)
-        label = f"{label}_" if label == MATRIX or NAME.fullmatch(label) is None else label
+        label = label_of(name)
         if label in found.values():
             raise BadInput(f"output {name[:64]!r}: expected outputs whose names differ in letters and digits")
         found[name] = label

@@ -30,6 +30,7 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import (
     needed_nodes,
     open_session,
 )
+from freshet_serving.compiler.imports.package_draft import MAX_DIM
 from freshet_serving.processor.errors import BadInput, FreshetError
 
 ADDING = frozenset({"Add", "Sub"})
@@ -38,7 +39,6 @@ MOVING = frozenset({"Cast", "Concat", "Constant", "Gather", "Identity", "Slice",
 SHAPES = ("Shape", "Size")
 SIZING = MOVING | ADDING | {"ConstantOfShape", "Div", "Max", "Min", "Mod", "Mul", "Range", "ReduceProd", "Size"}
 """Operators of sizes, as view(-1, n) computes them; what they compute from values of inputs is no id."""
-MAX_DIM = 4096
 MAX_COLUMNS = 4096
 PROBED = (3, 5)
 BAG_COMBINERS = ("sum", "mean")

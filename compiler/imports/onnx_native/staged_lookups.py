@@ -18,17 +18,12 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from freshet_serving.compiler.imports.fed_stage import ROWS
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import taken
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, needed_nodes
-from freshet_serving.compiler.imports.onnx_native.onnx_stage import ROWS
 from freshet_serving.compiler.imports.onnx_native.served_graph import package_name, renamed_node
-from freshet_serving.compiler.imports.onnx_native.served_lookups import (
-    MAX_DIM,
-    MOVING,
-    SHAPES,
-    SIZING,
-    plain_gather,
-)
+from freshet_serving.compiler.imports.onnx_native.served_lookups import MOVING, SHAPES, SIZING, plain_gather
+from freshet_serving.compiler.imports.package_draft import MAX_DIM
 
 OPSET = 11
 """The first with Range."""
