@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from freshet_serving.compiler.imports.package_draft import MAX_DIM, unused_name
 from freshet_serving.compiler.imports.pooling import PooledLookup
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.shapes import Shapes
-from freshet_serving.compiler.imports.stage_graph import StageRowsTensor, StageWriter
+from freshet_serving.compiler.imports.stage_graph import StageWriter
 from freshet_serving.compiler.imports.stage_lookups import find_rows
 from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.errors import BadInput
@@ -155,11 +155,11 @@ class DraftBuilder:
             return
         specs: dict[tuple[str, str, tuple[int, ...]], StageLookup] = {}
         for found in find_rows(self._shapes, self._deriver, self._stage.refs):
-            table = self._table(found.lookup, found.input)
-            label = unused_name(plain(f"{table}.{found.input}"), {spec.name for spec in specs.values()})
-            made = StageLookup(label, found.input, table, found.columns)
-            spec = specs.setdefault((table, found.input, tuple(found.columns)), made)
-            self._stage.rows.append(StageRowsTensor(spec, found.lookup, found.dims))
+            source, columns = found.spec.input, found.spec.columns
+            table = self._table(found.lookup, source)
+            label = unused_name(plain(f"{table}.{source}"), {spec.name for spec in specs.values()})
+            spec = specs.setdefault((table, source, tuple(columns)), StageLookup(label, source, table, columns))
+            self._stage.rows.append(replace(found, spec=spec))
         self._add_weights({spec.name for spec in specs.values()})
 
     def _add_weights(self, labels: set[str]) -> None:

@@ -7,7 +7,7 @@ names, signatures, outputs in the model's own types, the manifest. Needs no Tens
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +22,7 @@ from freshet_serving.processor.package import (
     MAX_RANK,
     NAME,
     OUTPUT_DTYPES,
+    PIECE_BITS,
     STRING,
     Feature,
     Manifest,
@@ -123,6 +124,20 @@ def unused_name(name: str, taken: Container[str]) -> str:
         number += 1
         unused = f"{name[:120]}-{number}"
     return unused
+
+
+def pieces_of(source: str, add: Callable[..., str]) -> list[str]:
+    """Return the names of transforms that take whole numbers apart, the lowest piece first.
+
+    Args:
+        source: The input or transform that has the numbers.
+        add: Takes an operation, its input and maybe `integers`; returns the name of that transform.
+    """
+    size = 1 << PIECE_BITS
+    above = add("floor_divide", source, integers=[size])
+    parts = [add("floor_modulo", one, integers=[size]) for one in (source, above)]
+    parts.append(add("floor_divide", source, integers=[size**2]))
+    return [add("float32", one) for one in parts]
 
 
 def served_signatures(labels: Mapping[str, str], known: Sequence[ServingSignature] = ()) -> list[ServingSignature]:

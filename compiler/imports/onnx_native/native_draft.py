@@ -32,6 +32,7 @@ from freshet_serving.compiler.imports.package_draft import (
     Arrays,
     PackageDraft,
     declared_output,
+    pieces_of,
     served_signatures,
     unused_name,
 )
@@ -40,7 +41,6 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
     DEFAULT_SIGNATURE,
     FLOATS,
-    PIECE_BITS,
     PIECES,
     Feature,
     Input,
@@ -229,7 +229,7 @@ class NativeDraftBuilder:
                 yield Feature(fed.name, FLOATS, source, column, offset=slot.offset, width=slot.width), fed.name
                 return
             width = slot.width // PIECES
-            for number, piece in enumerate(self._pieces(fed.name)):
+            for number, piece in enumerate(pieces_of(fed.name, self._key_transform)):
                 yield Feature(piece, FLOATS, piece, column, offset=slot.offset + number * width, width=width), fed.name
             return
         one = slot.lookups[0]
@@ -264,23 +264,15 @@ class NativeDraftBuilder:
             keys[name] = self._key_transform("add", key, added) if any(added) else key
         return keys
 
-    def _pieces(self, source: str) -> list[str]:
-        """Return the names of transforms that take an input's whole numbers apart, the lowest piece first."""
-        size = 1 << PIECE_BITS
-        above = self._key_transform("floor_divide", source, [size])
-        parts = [self._key_transform("floor_modulo", one, [size]) for one in (source, above)]
-        parts.append(self._key_transform("floor_divide", source, [size**2]))
-        return [self._key_transform("float32", one, []) for one in parts]
-
-    def _key_transform(self, op: str, source: str, integers: list[int]) -> str:
+    def _key_transform(self, op: str, source: str, integers: Sequence[int] = ()) -> str:
         """Return the name of a transform of keys; it is made if there is none."""
         for known in self._key_transforms:
-            if (known.op, known.inputs, known.integers) == (op, [source], integers):
+            if (known.op, known.inputs, known.integers) == (op, [source], [*integers]):
                 return known.name
         taken = {fed.name for fed in self._inputs} | set(self._converted.values())
         taken |= {known.name for known in self._key_transforms}
         label = unused_name(f"{source[:112]}.{op}", taken)
-        self._key_transforms.append(Transform(label, op, [source], integers))
+        self._key_transforms.append(Transform(label, op, [source], [*integers]))
         return label
 
     def _sided(self, feature: Feature, source: str, before: Sequence[Feature]) -> Feature:

@@ -41,6 +41,7 @@ RUNTIME, STAGE_FILE = "onnxruntime", "stage/graph.onnx"
 FATAL = 4
 SEPARATOR = " "
 ARENA_NBYTES = 192 << 20
+GROW_AS_REQUESTED = 1
 RECURRENT_KEY = "freshet.recurrent"
 """Metadata of a graph with recurrent layers: ONNX Runtime ends the process if one of them has no steps."""
 SINGLE_KEY = "freshet.single"
@@ -63,7 +64,7 @@ class OnnxStage(FedStage):
     ) -> None:
         if external_weights(data):
             raise Corrupt("stage: expected all values inside the ONNX model, got external data")
-        self._session = _session(data, _options())
+        self._session = _session(data, bounded_options())
         given = {node.name: node for node in self._session.get_inputs()}
         marks = self._session.get_modelmeta().custom_metadata_map
         self._recurrent = RECURRENT_KEY in marks
@@ -129,7 +130,7 @@ class TracedOnnxStage:
             OSError: There is no temporary folder.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="freshet-trace-")
-        options = _options()
+        options = bounded_options()
         options.enable_profiling, options.profile_file_prefix = True, str(Path(self._folder.name) / "runs")
         self._stage = copy(stage)
         self._stage._session = self._session = _session(data, options)
@@ -201,20 +202,23 @@ class _StageRun(EndableRun):
 
 
 @cache
-def _bound_memory() -> None:
+def _bound_memory(nbytes: int) -> None:
     """Bound the memory of all sessions of this process that use the process's arena."""
-    # Bytes and strategy; -1 is ONNX Runtime's own default.
-    arena = onnxruntime.OrtArenaCfg(ARENA_NBYTES, 1, -1, -1)
-    memory = onnxruntime.OrtMemoryInfo(
-        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-    )
-    onnxruntime.create_and_register_allocator(memory, arena)
+    kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    arena = onnxruntime.OrtArenaCfg({"max_mem": nbytes, "arena_extend_strategy": GROW_AS_REQUESTED})
+    onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), arena)
 
 
-def _options() -> Any:
-    _bound_memory()
+def bounded_options(nbytes: int = ARENA_NBYTES, threads: int = 1) -> Any:
+    """Return options of a session that uses the arena of this process.
+
+    Args:
+        nbytes: Largest size of the arena.
+        threads: Threads of an operator.
+    """
+    _bound_memory(nbytes)
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = FATAL
     options.add_session_config_entry("session.use_env_allocators", "1")
     return options

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, every_node, taken
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, bodies_of, every_node, taken
 from freshet_serving.compiler.imports.onnx_native.native_reader import (
     MAX_NBYTES,
     NativeModel,
@@ -235,16 +235,15 @@ def renamed_node(node: Any, rename: Callable[[str], str]) -> Any:
     copy.ClearField("doc_string")
     if copy.domain in OURS:
         copy.domain = ""
-    for attribute in copy.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            for info in (*graph.input, *graph.output):
-                info.name = rename(info.name)
-            for tensor in graph.initializer:
-                tensor.name = rename(tensor.name)
-            del graph.value_info[:]
-            inner = [renamed_node(one, rename) for one in graph.node]
-            del graph.node[:]
-            graph.node.extend(inner)
+    for graph in bodies_of(copy):
+        for info in (*graph.input, *graph.output):
+            info.name = rename(info.name)
+        for tensor in graph.initializer:
+            tensor.name = rename(tensor.name)
+        del graph.value_info[:]
+        inner = [renamed_node(one, rename) for one in graph.node]
+        del graph.node[:]
+        graph.node.extend(inner)
     return copy
 
 

@@ -29,6 +29,7 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import (
     held,
     needed_nodes,
     open_session,
+    weight_readers,
 )
 from freshet_serving.compiler.imports.package_draft import MAX_DIM
 from freshet_serving.processor.errors import BadInput, FreshetError
@@ -87,16 +88,13 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
         BadInput: A bag cannot be pooled by the engine.
     """
     graph = model.proto.graph
-    readers: dict[str, list[Any]] = {}
-    for node in graph.node:
-        for name in set(taken(node)):
-            readers.setdefault(name, []).append(node)
+    readers = weight_readers(model)
     outputs = {info.name for info in graph.output}
     probe = _Probe(model)
     found: list[ServedLookup] = []
     for name, array in model.weights.items():
         fits = array.dtype == np.float32 and array.ndim == 2 and 0 < array.shape[1] <= MAX_DIM and len(array)
-        nodes = readers.get(name, [])
+        nodes = readers[name]
         if not fits or not nodes or name in outputs:
             continue
         bags = [_pooled(model, node, name, array.shape[1]) for node in nodes]
