@@ -232,15 +232,13 @@ class Importer:
         for output in outputs:
             ref, labelled = self.outputs[output.name], self.labels.get(output.name)
             exact = self.shapes.size(ref) if ref in pieced else 0
+            each, dims = self.shapes.rows(ref) or (0, ())
             if labelled is not None:
-                dims: tuple[int, ...] | None = self._label_dims(output.name, labelled)
-            else:
-                each, shape = self.shapes.rows(ref) or (0, ())
-                dims = shape if each == 1 else None
+                each, dims = 1, self._label_dims(output.name, labelled)
             flat = (exact > 0 or labelled is None) and dims == (1,) and self._flat(ref)
             dtype = np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
             labels, unknown = (labelled.labels, labelled.unknown) if labelled else (None, "")
-            declared.append(declared_output(output, dims, dtype, exact, labels, unknown, flat))
+            declared.append(declared_output(output, dims if each == 1 else None, dtype, exact, labels, unknown, flat))
         return declared
 
     def _label_dims(self, name: str, labelled: LabelledOutput) -> tuple[int, ...]:
