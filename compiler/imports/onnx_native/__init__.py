@@ -21,4 +21,4 @@ native_samples  generates inputs to try it on
 trial           runs it for the first time
 """
 
-__all__ = ["native_import", "onnx_stage"]
+__all__ = ["native_import", "onnx_stage", "single_rows"]
