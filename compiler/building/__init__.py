@@ -6,6 +6,7 @@ bucket_list  chooses the batch sizes to compile for
 calibrate  chooses the fastest correct backend for each bucket
 subgraph_compiler  compiles every part for several variants, measures and chooses
 finite_check  refuses rows that are not numbers, and notes that nothing else was judged
+package_files  writes a version's tables, weights, stage and dense graph
 packaging  publishes a model as a committed version: the last step of training and import
 auc        area under the ROC curve
 recompile  recompiles a version that is already in a repository: backends, buckets, calibration, a new manifest
@@ -20,6 +21,7 @@ __all__ = [
     "compile",
     "compile_report",
     "finite_check",
+    "package_files",
     "packaging",
     "parts",
     "recompile",

@@ -8,25 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from freshet_serving.compiler.building.calibrate import LabelledRows, Tolerance
 from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, variants
-from freshet_serving.compiler.building.finite_check import check_rows
+from freshet_serving.compiler.building.package_files import Arrays, write_files
 from freshet_serving.compiler.building.parts import GraphParts, parts
 from freshet_serving.compiler.building.subgraph_compiler import SubgraphCompiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import WHOLE, ExecutableEntry, Manifest, Output
-from freshet_serving.processor.repository import (
-    DENSE,
-    GRAPH,
-    Repository,
-    VersionReader,
-    VersionWriter,
-    carry_warmup,
-    table_file,
-)
+from freshet_serving.processor.repository import Repository, VersionReader, VersionWriter
 
 Progress = Callable[[int, int], None]
 
@@ -42,9 +33,6 @@ class Review:
 
     notes: Mapping[str, Any]
     refused: bool
-
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +90,9 @@ def publish(
         executables, notes = _in_float32(writer.folder, compiled, progress), dict[str, Any]()
     else:
         executables, notes = _measured(writer.folder, compiled, draft, lower)
-    rows: dict[str, int] = {}
-    for name, arrays in tables:
-        check_rows(name, arrays["rows"])
-        writer.tensors(table_file(name), arrays)
-        rows[name] = len(arrays["keys"])
     if lost := [name for name, weight in graph.weights.items() if np.isnan(weight).any()]:
         raise BadInput(f"dense weight {lost[0][:64]!r}: expected numbers, got NaN")
-    if graph.weights:
-        writer.tensors(DENSE, graph.weights)
-    if draft.stage is not None:
-        writer.file(draft.stage.file, stage)
-    graph.save(writer.folder / GRAPH)
-    carry_warmup(repository, writer.model, draft.inputs, writer)
+    rows = write_files(repository, writer, draft, tables, graph, stage)
     manifest = replace(
         draft,
         model=writer.model,

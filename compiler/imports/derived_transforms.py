@@ -21,13 +21,14 @@ from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, SPARSE, FeedSpec, feeds_of, plain
 from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
 from freshet_serving.compiler.imports.ops import words
+from freshet_serving.compiler.imports.package_draft import pieces_of, unused_name
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.samples import probes
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.evaluation import Transforms
-from freshet_serving.processor.package import FORMAT, PIECE_BITS, Manifest, Transform, shape_of
+from freshet_serving.processor.package import FORMAT, Manifest, Transform, shape_of
 
 # These move values and leave them unchanged.
 MOVES = words("StridedSlice Slice Split SplitV Unpack GatherV2 Reshape Squeeze ExpandDims Transpose")
@@ -150,13 +151,8 @@ class TransformDeriver:
 
         There are none if they cannot be derived.
         """
-        name, size = self.column(ref), 1 << PIECE_BITS
-        if not name:
-            return []
-        above = self._add("floor_divide", [name], integers=[size])
-        found = [self._add("floor_modulo", [one], integers=[size]) for one in (name, above)]
-        found.append(self._add("floor_divide", [name], integers=[size**2]))
-        return [self._add("float32", [one]) for one in found]
+        name = self.column(ref)
+        return pieces_of(name, lambda op, source, **numbers: self._add(op, [source], **numbers)) if name else []
 
     def is_matrix(self, name: str) -> bool:
         """Return whether a column has a second dimension."""
@@ -209,11 +205,7 @@ class TransformDeriver:
         key = (op, *inputs, repr(sorted(numbers.items())))
         if key not in self._names:
             label = plain(f"{op}.{inputs[0].rpartition('.')[2]}")[:100]
-            taken = {*self._fed, *(t.name for t in self.transforms)}
-            name, count = label, 1
-            while name in taken:
-                count += 1
-                name = f"{label}-{count}"
+            name = unused_name(label, {*self._fed, *(t.name for t in self.transforms)})
             self._names[key] = name
             self.transforms.append(Transform(name, op, inputs, **numbers))
             shape_of(self.transforms[-1], [self._draft(-1).shapes[name] for name in inputs])

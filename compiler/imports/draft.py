@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,14 @@ from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.cut import CutTensor, GraphCut
 from freshet_serving.compiler.imports.dense_side import weight_names
 from freshet_serving.compiler.imports.derived_transforms import TransformDeriver
-from freshet_serving.compiler.imports.embedding_lookups import MAX_DIM, Lookup
+from freshet_serving.compiler.imports.embedding_lookups import Lookup
 from freshet_serving.compiler.imports.feeds import FeedSpec, plain
 from freshet_serving.compiler.imports.foreign_graph import Ref
+from freshet_serving.compiler.imports.package_draft import MAX_DIM, unused_name
 from freshet_serving.compiler.imports.pooling import PooledLookup
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.shapes import Shapes
-from freshet_serving.compiler.imports.stage_graph import StageRowsTensor, StageWriter
+from freshet_serving.compiler.imports.stage_graph import StageWriter
 from freshet_serving.compiler.imports.stage_lookups import find_rows
 from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.errors import BadInput
@@ -154,11 +155,11 @@ class DraftBuilder:
             return
         specs: dict[tuple[str, str, tuple[int, ...]], StageLookup] = {}
         for found in find_rows(self._shapes, self._deriver, self._stage.refs):
-            table = self._table(found.lookup, found.input)
-            label = _unused(plain(f"{table}.{found.input}"), {spec.name for spec in specs.values()})
-            made = StageLookup(label, found.input, table, found.columns)
-            spec = specs.setdefault((table, found.input, tuple(found.columns)), made)
-            self._stage.rows.append(StageRowsTensor(spec, found.lookup, found.dims))
+            source, columns = found.spec.input, found.spec.columns
+            table = self._table(found.lookup, source)
+            label = unused_name(plain(f"{table}.{source}"), {spec.name for spec in specs.values()})
+            spec = specs.setdefault((table, source, tuple(columns)), StageLookup(label, source, table, columns))
+            self._stage.rows.append(replace(found, spec=spec))
         self._add_weights({spec.name for spec in specs.values()})
 
     def _add_weights(self, labels: set[str]) -> None:
@@ -169,13 +170,13 @@ class DraftBuilder:
             shape = weight_rows(value.shape)
             if name in known or value.dtype != np.float32 or not 0 < shape[1] <= MAX_DIM:
                 continue
-            table = _unused(plain(self._variables[name].replace("/", ".")), self._draft.tables)
+            table = unused_name(plain(self._variables[name].replace("/", ".")), self._draft.tables)
             rows = np.ascontiguousarray(value).reshape(shape)
             self._draft.tables[table] = (
                 TableEntry(table, rows.shape[1], len(rows)),
                 (np.arange(len(rows), dtype=np.int64), rows),
             )
-            label = _unused(table, labels)
+            label = unused_name(table, labels)
             labels.add(label)
             self._stage.weights[name] = StageLookup(label, "", table)
 
@@ -189,7 +190,7 @@ class DraftBuilder:
     ) -> None:
         names = {f.name for f in self._draft.features}
         self._draft.features.append(
-            Feature(_unused(label, names), kind, source, column=column, offset=offset, width=width, **more)
+            Feature(unused_name(label, names), kind, source, column=column, offset=offset, width=width, **more)
         )
 
     def _new(self, ref: Ref) -> str:
@@ -200,7 +201,7 @@ class DraftBuilder:
             | {o.spec.name for o in self._stage.outputs}
         )
         parts = [p for p in ref[0].split("/") if p and not p.startswith("StatefulPartitionedCall")]
-        return _unused(plain(".".join(["stage", *parts[-2:]])), taken)
+        return unused_name(plain(".".join(["stage", *parts[-2:]])), taken)
 
     def _table(self, lookup: Lookup, source: str) -> str:
         """Return the table of a lookup.
@@ -216,7 +217,7 @@ class DraftBuilder:
         if same in self._same:
             return self._same[same]
         label = self._variables[lookup.variable].replace("/", ".") if lookup.variable else f"{source}.keys"
-        name = _unused(plain(label), self._draft.tables)
+        name = unused_name(plain(label), self._draft.tables)
         ids, seed = _hashed(lookup.keys) if isinstance(lookup.keys, list) else (lookup.keys, 0)
         # A trained row of unknown keys is one that deltas can bring.
         unknown = _unused_key(ids) if lookup.variable and lookup.default is not None else None
@@ -242,12 +243,3 @@ def _unused_key(ids: NDArray[np.int64]) -> int:
     while (ids == key).any():
         key += 1
     return key
-
-
-def _unused(name: str, taken: Container[str]) -> str:
-    """Return `name`, with a number appended if it is taken."""
-    number, found = 1, name
-    while found in taken:
-        number += 1
-        found = f"{name[:120]}-{number}"
-    return found

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.foreign_graph import INPUT, TABLE, VARIABLE, ForeignNode, Ref
 from freshet_serving.compiler.imports.ops import words
+from freshet_serving.compiler.imports.package_draft import MAX_DIM
 from freshet_serving.compiler.imports.shapes import Shapes
 from freshet_serving.processor.errors import BadInput
 
@@ -37,7 +38,6 @@ STITCHES = ("DynamicStitch", "ParallelDynamicStitch")
 PASSING = frozenset({"Cast", "Reshape", "ExpandDims", "Squeeze"})
 SHAPING = frozenset({"Shape", "Size", "OnesLike", "ZerosLike"})
 MAX_ROWS = 2**31 - 1
-MAX_DIM = 4096
 # Limit on the numbers in rows that are computed (one-hot, masks) instead of read from a variable.
 MAX_COMPUTED = 1 << 20
 CHUNK = 65536

@@ -1,8 +1,10 @@
-"""Say in one line why another library refused something, without names of its exceptions, its code or files."""
+"""Say in one line why a model is refused: by another library, without names of its exceptions, its code or files."""
 
 from __future__ import annotations
 
 import re
+
+from freshet_serving.processor.errors import BadInput
 
 MAX_CHARACTERS = 200
 # TensorFlow's messages about values name a node after them, and a stack.
@@ -32,3 +34,18 @@ def reason_of(error: BaseException) -> str:
     for noise in NOISE:
         text = re.sub(noise, "", text)
     return text[:MAX_CHARACTERS].strip(" :") or UNSAID
+
+
+def size_by_value(op: str, name: str, refused: str = "a size", advice: str = "") -> BadInput:
+    """Return the error of an operation whose sizes follow from numbers of a request.
+
+    Args:
+        op: The operation.
+        name: Name of its node.
+        refused: The size that does.
+        advice: What to do, for the end of the message.
+    """
+    return BadInput(
+        f"graph: {op[:64]} {name[:64]!r}: expected {refused} that follows from shapes, got one that follows from "
+        f"numbers of the request, which could ask for any{advice}"
+    )

@@ -5,15 +5,18 @@ An export fits if everything but rows and weights is the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.compiler.imports.package_draft import Arrays, Graph, PackageDraft
 from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package import Manifest, TableEntry
+from freshet_serving.processor.repository import VersionReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +92,46 @@ def check_same(served: Manifest, new: Manifest) -> None:
         raise other_model("the stage before the tables differs")
     if served.stage_lookups != new.stage_lookups:
         raise other_model("the rows that its stage reads differ")
+
+
+def checked_export(
+    draft: PackageDraft[Graph],
+    version: VersionReader,
+    same_stage: Callable[[bytes, bytes], bool],
+    encoders: str,
+    check_graph: Callable[[VersionReader, Graph], None],
+) -> RetrainedExport:
+    """Return tables and weights of an export for a committed version.
+
+    Args:
+        draft: The export as a package.
+        version: The version.
+        same_stage: Tells whether a served stage computes what one of an export does.
+        encoders: What a stage holds besides weights, for the message.
+        check_graph: Raises BadInput unless the version's dense graph is that of an export.
+
+    Raises:
+        BadInput: The export does not fit the version.
+    """
+    served = version.root_manifest
+    manifest = draft.manifest(served.model, served.version)
+    check_same(served, manifest)
+    if served.stage is not None and not same_stage(version.file(served.stage.file), draft.stage_data):
+        raise other_model(f"the stage before the tables differs ({encoders}, or weights in it)")
+    check_graph(version, draft.graph)
+    tables = {name: _with_unknown(served.table(name), *table) for name, table in draft.tables.items()}
+    notes = [
+        f"table {new.name!r}: the row of unknown keys differs; it stays as it was imported"
+        for old, new in table_pairs(served, manifest)
+        if old.unknown_key is None and [*old.default] != [*new.default]
+    ]
+    return RetrainedExport(tables, draft.graph.weights, notes)
+
+
+def _with_unknown(served: TableEntry, new: TableEntry, arrays: Arrays) -> tuple[NDArray[np.int64], Matrix]:
+    """Return a table's keys and rows, with the row of unknown keys if deltas of the served table can bring it."""
+    keys, rows = arrays["keys"], np.asarray(arrays["rows"])
+    if served.unknown_key is None:
+        return keys, rows
+    default = np.array(new.default or [0.0] * new.dim, np.float32)
+    return np.append(keys, served.unknown_key), np.concatenate([rows, default[None]])

@@ -158,6 +158,24 @@ def by_input(given: Mapping[str, Any] | None, fed: Iterable[FeedSpec]) -> dict[s
     return None if given is None else {names.get(name, name): value for name, value in given.items()}
 
 
+def user_inputs(names: Iterable[str], fed: Iterable[FeedSpec]) -> frozenset[str]:
+    """Return the user's inputs by the package's names.
+
+    Args:
+        names: Either name of each.
+        fed: All inputs.
+
+    Raises:
+        BadInput: A name is no input.
+    """
+    known = {one.name: one for one in fed}
+    own = own_names_of(known.values())
+    users = frozenset(own.get(name, name) for name in names)
+    for name in sorted(users - known.keys()):
+        raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
+    return users
+
+
 def feeds_of(
     fed: Mapping[str, FeedSpec], columns: Mapping[str, Column], rows: int, single: Collection[str] = ()
 ) -> Feeds:

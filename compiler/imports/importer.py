@@ -11,67 +11,53 @@ is refused.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from freshet_serving.compiler.building.finite_check import NOT_JUDGED
+from freshet_serving.compiler.building.compile import AnyDenseGraph
 from freshet_serving.compiler.building.packaging import publish
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.cut import Cutter, GraphCut
+from freshet_serving.compiler.imports.cut_report import describe
 from freshet_serving.compiler.imports.dense_side import build_dense
 from freshet_serving.compiler.imports.draft import Draft, DraftBuilder
 from freshet_serving.compiler.imports.duplicated_tables import duplicated_tables, notes_of
 from freshet_serving.compiler.imports.error_reason import reason_of
-from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec, by_input, feeds_of, own_names_of, plain
+from freshet_serving.compiler.imports.feeds import Feeds, by_input, feeds_of, user_inputs
 from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import Ref
-from freshet_serving.compiler.imports.import_report import describe
 from freshet_serving.compiler.imports.output_labels import LabelledOutput, labelled_output
+from freshet_serving.compiler.imports.package_draft import (
+    COMPUTED,
+    SINGLE,
+    PackageDraft,
+    declared_output,
+    label_of,
+    served_signatures,
+)
+from freshet_serving.compiler.imports.package_proof import TriedSample, check_rows_alone, prove
 from freshet_serving.compiler.imports.precision import Precision
 from freshet_serving.compiler.imports.runner import Runner
+from freshet_serving.compiler.imports.sample_rows import TAIL, rows_of
 from freshet_serving.compiler.imports.samples import make_samples
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
 from freshet_serving.compiler.imports.stage_sizes import check_stage_sizes
-from freshet_serving.compiler.imports.tensorflow_stage import TensorFlowStage
 from freshet_serving.compiler.imports.unsupported_ops import unsupported_ops
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.growth_meter import with_growth
-from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.package import (
-    DEFAULT_SIGNATURE,
-    INTEGERS,
-    MAX_RANK,
-    NAME,
-    OUTPUT_DTYPES,
-    STRING,
-    Manifest,
-    Output,
-    ServingSignature,
-    joined,
-)
-from freshet_serving.processor.repository import (
-    Repository,
-    VersionReader,
-    VersionWriter,
-)
-from freshet_serving.processor.running.graph_run import GraphRun
-from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
+from freshet_serving.processor.package import INTEGERS, Output, ServingSignature
+from freshet_serving.processor.repository import Repository, VersionReader, VersionWriter
+from freshet_serving.processor.tables.table import packed
 
 RUNTIME, STAGE_FILE = "tensorflow", "stage/graph.pb"
-CLOSE = 1e-5
 ONNX = "ONNX"
-TAIL = 3
 NUMBERS = "replies hold numbers, and strings that are gathered from constant ones"
 UNDEFINED = "rows with empty lists are not compared: the model gives NaN for them, and replies have other numbers"
-SINGLE = "one number for the whole batch: left out, because replies hold numbers for every row"
-COMPUTED = "computed as float32, which is exact for integers up to 2**24"
 EXACT = 1 << 24
 MOVING = (
     "BroadcastTo",
@@ -88,16 +74,15 @@ MOVING = (
 
 
 class Importer:
-    """The importer of one opened and analysed model."""
+    """The importer of one opened and analysed model, as a TriedModel."""
+
+    whose = "TensorFlow's"
 
     def __init__(
         self, source: ForeignModel, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()
     ) -> None:
-        own_names, samples = own_names_of(source.inputs), by_input(samples, source.inputs)
-        self.source, self._user, self._rows = source, frozenset(own_names.get(name, name) for name in user), True
-        known = {fed.input.name for fed in source.inputs}
-        for name in sorted(self._user - known):
-            raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
+        samples = by_input(samples, source.inputs)
+        self.source, self._user, self._rows = source, user_inputs(user, source.inputs), True
         if source.kind == ONNX:
             check_stage_sizes(source.graph, source.outputs.values())
         self.runner = Runner(source)
@@ -111,7 +96,7 @@ class Importer:
         self.samples = samples
         self.shapes = Shapes(self.runner, source.inputs, refs, samples)
         dtypes = {self.shapes.dtype(ref).base_dtype.name for ref in self.shapes.values[0]}
-        self._precision = Precision.of("float16" if name == "half" else name for name in dtypes)
+        self.precision = Precision.of("float16" if name == "half" else name for name in dtypes)
         self._check_rows()
         if source.reference_check is not None:
             self._notes += source.reference_check(self._samples_as_run())
@@ -205,41 +190,28 @@ class Importer:
     def report(self, cut: GraphCut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
         return describe(self.source, self.shapes, cut, draft, graph, notes)
 
-    def manifest(
-        self, model: str, version: int, cut: GraphCut, draft: Draft, graph: DenseGraph, notes: list[str]
-    ) -> Manifest:
-        """Return the manifest before anything is compiled.
+    def package(self, cut: GraphCut, notes: Sequence[str]) -> PackageDraft[DenseGraph]:
+        """Return the package before anything is compiled.
 
         Args:
-            model: Name of the model.
-            version: Number of the version.
             cut: The cut.
-            draft: The package drafted from the cut.
-            graph: The dense graph.
             notes: Lines for the report.
         """
+        draft, graph = self.draft(cut), build_dense(cut, self.shapes, self.outputs)
         copies = self.copies(cut, draft, graph)
-        return Manifest(
-            model=model,
-            version=version,
-            arch="imported",
-            created_at=time.time(),
-            inputs=draft.inputs,
+        return PackageDraft(
+            inputs=self.source.inputs,
             features=draft.features,
-            tables=[spec for spec, _ in draft.tables.values()],
+            tables={name: (entry, packed(*rows)) for name, (entry, rows) in draft.tables.items()},
             outputs=self._declared(graph.outputs, cut),
+            graph=graph,
             width=cut.width,
-            dense={name: list(array.shape) for name, array in graph.weights.items()},
-            files={},
+            report=self.report(cut, draft, graph, [*notes, *self._rounded(cut), *notes_of(copies)]),
             transforms=draft.transforms,
             stage=draft.stage.entry(RUNTIME, STAGE_FILE) if draft.stage else None,
+            stage_data=draft.stage.write() if draft.stage else b"",
+            signatures=self.signatures(),
             copies=copies,
-            signatures=self._signatures(),
-            own_names=own_names_of(self.source.inputs),
-            notes={
-                "import": self.report(cut, draft, graph, [*notes, *self._rounded(cut), *notes_of(copies)]),
-                **NOT_JUDGED,
-            },
         )
 
     def _rounded(self, cut: GraphCut) -> list[str]:
@@ -248,43 +220,26 @@ class Importer:
         types = {n: self.shapes.dtype(r) for n, r in self.outputs.items() if r not in exact and n not in self.labels}
         return [f"output {n[:64]!r} is {t.name}: {COMPUTED}" for n, t in types.items() if t != tf.float32]
 
-    def _signatures(self) -> list[ServingSignature]:
-        """Return the signatures with the outputs that the package has; none if the only one has them all by name."""
-        found = []
-        alone = [ServingSignature(DEFAULT_SIGNATURE, outputs={name: name for name in self.source.outputs})]
-        for one in self.source.signatures or alone:
-            outputs = {given: label_of(name) for given, name in one.outputs.items()}
-            outputs = {given: label for given, label in outputs.items() if label in self.outputs}
-            if outputs:
-                found.append(replace(one, outputs=outputs))
-        renamed = any(given != label for one in found for given, label in one.outputs.items())
-        return found if len(found) > 1 or renamed else []
+    def signatures(self) -> list[ServingSignature]:
+        """Return the signatures of the package."""
+        labels = {name: label for name in self.source.outputs if (label := label_of(name)) in self.outputs}
+        return served_signatures(labels, self.source.signatures)
 
     def _declared(self, outputs: Sequence[Output], cut: GraphCut) -> list[Output]:
         """Return the outputs in the shape and type that the model itself gives them."""
-        exact = {port.ref for port in cut.ports if port.exact}
-        found = []
+        pieced = {port.ref for port in cut.ports if port.exact}
+        declared = []
         for output in outputs:
-            ref = self.outputs[output.name]
+            ref, labelled = self.outputs[output.name], self.labels.get(output.name)
+            exact = self.shapes.size(ref) if ref in pieced else 0
             each, dims = self.shapes.rows(ref) or (0, ())
-            kept = each == 1 and dims != (output.columns,) and len(dims) < MAX_RANK
-            if (labelled := self.labels.get(output.name)) is not None:
-                output = replace(output, labels=labelled.labels, unknown=labelled.unknown)
+            if labelled is not None:
                 each, dims = 1, self._label_dims(output.name, labelled)
-                kept = dims != (output.columns,) and len(dims) < MAX_RANK
-            dtype = STRING if labelled else np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
-            if ref in exact:
-                shape = list(dims) if each == 1 and len(dims) < MAX_RANK else [self.shapes.size(ref)]
-                flat = dims == (1,) and self._flat(ref)
-                found.append(replace(output, dims=shape, dtype=dtype, flat=flat, exact=True))
-                continue
-            if labelled:
-                found.append(replace(output, dims=list(dims) if kept else None, dtype=STRING))
-                continue
-            dtype = dtype if dtype in OUTPUT_DTYPES else output.dtype
-            flat = dims == (1,) and self._flat(ref)
-            found.append(replace(output, dims=list(dims) if kept else None, dtype=dtype, flat=flat))
-        return found
+            flat = (exact > 0 or labelled is None) and dims == (1,) and self._flat(ref)
+            dtype = np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
+            labels, unknown = (labelled.labels, labelled.unknown) if labelled else (None, "")
+            declared.append(declared_output(output, dims if each == 1 else None, dtype, exact, labels, unknown, flat))
+        return declared
 
     def _label_dims(self, name: str, labelled: LabelledOutput) -> tuple[int, ...]:
         """Return the shape of a row of strings; raises BadInput if they are not in the order of their positions."""
@@ -316,49 +271,24 @@ class Importer:
         self, cut: GraphCut, repository: Repository, writer: VersionWriter, buckets: Sequence[int], notes: list[str]
     ) -> VersionReader:
         self._check_constants(cut)
-        draft = self.draft(cut)
-        graph = build_dense(cut, self.shapes, self.outputs)
-        tables = {name: packed(*rows) for name, (_, rows) in draft.tables.items()}
-        stage = draft.stage.write() if draft.stage else b""
-        manifest = self.manifest(writer.model, writer.version, cut, draft, graph, notes)
-        graph = replace(graph, examples=self._prove(manifest, tables, stage, graph))
-        manifest = with_growth(manifest, stage)
-        return publish(repository, writer, manifest, tables.items(), graph, buckets, stage=stage)
+        draft = self.package(cut, notes)
+        manifest = draft.manifest(writer.model, writer.version)
+        graph = replace(draft.graph, examples=prove(self, draft, manifest))
+        tables = ((name, arrays) for name, (_, arrays) in draft.tables.items())
+        manifest = with_growth(manifest, draft.stage_data)
+        return publish(repository, writer, manifest, tables, graph, buckets, stage=draft.stage_data)
 
-    def _prove(self, manifest: Manifest, tables: Mapping[str, Any], stage: bytes, graph: DenseGraph) -> Tensors:
-        """Verify the package; return the samples as the dense graph gets them.
-
-        Raises:
-            BadInput: The package gives something else than the model, or nothing.
-        """
-        spec = manifest.stage
-        loaded = TensorFlowStage(stage, manifest.inputs, spec.outputs, spec.lookups) if spec else None
-        plan = SparsePlan(manifest, loaded)
-        served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
-        matrix = descriptors([table.descriptor() for table in served])
-        run = GraphRun(manifest, plan).undivided
-        exact = {o.name for o in manifest.outputs if o.exact}
-        examples = []
+    def tried(self) -> Iterator[TriedSample]:
+        """As TriedModel.tried()."""
         for sample, rows, values in zip(self.samples, SIZES, self.shapes.values):
-            inputs = run.spec.allocate_inputs(rows)
-            run.fill(BatchView.of(matrix, 0, plan.bind_inputs(sample)), inputs)
-            examples.append(inputs)
-            try:
-                got = graph.run(inputs)
-            except (tf.errors.OpError, ValueError, TypeError) as error:
-                raise BadInput(f"graph: TensorFlow does not compute its dense part: {reason_of(error)}") from None
-            for name, ref in self.outputs.items():
-                if name in exact:
-                    if not np.array_equal(
-                        joined(got[name]), np.asarray(values[ref]).astype(np.int64).reshape(rows, -1)
-                    ):
-                        raise BadInput(f"output {name!r} differs from TensorFlow's")
-                    continue
-                wanted = np.asarray(values[ref], np.float32).reshape(rows, -1)
-                if not self._precision.agree(got[name], wanted, CLOSE, CLOSE):
-                    worst = float(np.nanmax(np.abs(got[name] - wanted)))
-                    raise BadInput(f"output {name!r} differs by {worst:.3g} from TensorFlow's{self._precision.advice}")
-        return {name: np.concatenate([inputs[name] for inputs in examples]) for name in graph.inputs}
+            yield TriedSample(sample, rows, {name: values[ref] for name, ref in self.outputs.items()})
+
+    def computed(self, graph: AnyDenseGraph, inputs: Tensors) -> Tensors:
+        """As TriedModel.computed()."""
+        try:
+            return graph.run(inputs)
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            raise BadInput(f"graph: TensorFlow does not compute its dense part: {reason_of(error)}") from None
 
     def _check_constants(self, cut: GraphCut) -> None:
         """Raise BadInput if the dense graph selects among constant whole numbers that float32 does not hold."""
@@ -388,16 +318,19 @@ class Importer:
 
     def _check_rows(self) -> None:
         """Raise BadInput if outputs depend on other rows of a batch."""
-        fed = {f.name: f for f in self.source.inputs}
-        last = {name: _tail(column, fed[name], SIZES[-1]) for name, column in self.samples[-1].items()}
-        refs = list(self.outputs.values())
-        for (name, ref), got in zip(self.outputs.items(), self.runner.run(refs, feeds_of(fed, last, TAIL))):
-            if self.shapes.rows(ref) is None:
-                continue
-            wanted = np.asarray(self.shapes.values[-1][ref], np.float32)
-            alone = np.asarray(got, np.float32).reshape(TAIL, -1)
-            if not self._precision.agree(alone, wanted.reshape(SIZES[-1], -1)[-TAIL:], 1e-4, CLOSE):
-                raise BadInput(f"output {name!r} of a row depends on the other rows: such a model cannot be batched")
+        rows = SIZES[-1]
+        last = {name: rows_of(column, np.arange(rows)[-TAIL:], rows) for name, column in self.samples[-1].items()}
+        refs = {name: ref for name, ref in self.outputs.items() if self.shapes.rows(ref) is not None}
+        feeds = feeds_of({fed.name: fed for fed in self.source.inputs}, last, TAIL)
+        alone = dict(zip(self.outputs, self.runner.run(list(self.outputs.values()), feeds)))
+        check_rows_alone(
+            self.precision,
+            {name: np.asarray(alone[name], np.float32).reshape(TAIL, -1) for name in refs},
+            {
+                name: np.asarray(self.shapes.values[-1][ref], np.float32).reshape(rows, -1)[-TAIL:]
+                for name, ref in refs.items()
+            },
+        )
 
 
 def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], dict[str, LabelledOutput], list[str]]:
@@ -419,23 +352,3 @@ def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], dict
     if not found:
         raise BadInput(f"signature: expected at least one output of numbers or labels: {NUMBERS}")
     return found, labels, notes
-
-
-def label_of(name: str) -> str:
-    """Return the name that an output has in the package."""
-    label = plain(name)
-    return f"{label}_" if label == "x" or NAME.fullmatch(label) is None else label
-
-
-def _tail(column: Column, fed: FeedSpec, rows: int) -> Column:
-    """Return the last TAIL of `rows` rows."""
-    if isinstance(column, Ragged):
-        splits = column.row_splits[rows - TAIL :]
-        first, last = int(splits[0]), int(splits[-1])
-        values = column.values
-        part: Any = Strings.of(values.tolist()[first:last]) if isinstance(values, Strings) else values[first:last]
-        return Ragged(part, splits - first)
-    if isinstance(column, Strings):
-        each = len(column) // rows
-        return Strings.of(column.tolist()[(rows - TAIL) * each :])
-    return column[rows - TAIL :]

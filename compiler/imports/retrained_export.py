@@ -11,17 +11,14 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import quiet, tf
-from freshet_serving.compiler.imports.dense_side import build_dense
-from freshet_serving.compiler.imports.export_check import RetrainedExport, check_same, other_model, table_pairs
+from freshet_serving.compiler.imports.export_check import RetrainedExport, checked_export, other_model
 from freshet_serving.compiler.imports.foreign import open_source
-from freshet_serving.compiler.imports.importer import CLOSE, Importer
+from freshet_serving.compiler.imports.importer import Importer
 from freshet_serving.compiler.imports.importing import ImportOptions
-from freshet_serving.processor.backends import Matrix
-from freshet_serving.processor.package import TableEntry
+from freshet_serving.compiler.imports.package_proof import CLOSE
 from freshet_serving.processor.repository import GRAPH, VersionReader
 
 ROWS = 64
@@ -40,34 +37,15 @@ def read_export(source: Path, version: VersionReader, options: ImportOptions | N
     Raises:
         BadInput: The export does not fit the version, or cannot be imported.
     """
-    served, options = version.root_manifest, options or ImportOptions()
+    options = options or ImportOptions()
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
         importer = Importer(opened, options.samples, options.user)
-        cut = importer.cutter.cut()
-        draft, graph = importer.draft(cut), build_dense(cut, importer.shapes, importer.outputs)
-        manifest = importer.manifest(served.model, served.version, cut, draft, graph, [])
-        check_same(served, manifest)
-        stage = draft.stage.write() if draft.stage else b""
-        if served.stage is not None and stage_digest(version.file(served.stage.file)) != stage_digest(stage):
-            raise other_model("the stage before the tables differs (vocabularies, or weights in it)")
-        _check_graph(version, graph)
-        tables = {name: _with_unknown(served.table(name), *found) for name, found in draft.tables.items()}
-    notes = [
-        f"table {new.name!r}: the row of unknown keys differs; it stays as it was imported"
-        for old, new in table_pairs(served, manifest)
-        if old.unknown_key is None and [*old.default] != [*new.default]
-    ]
-    return RetrainedExport(tables, graph.weights, notes)
+        draft = importer.package(importer.cutter.cut(), [])
+        return checked_export(draft, version, _same_stage, "vocabularies", _check_graph)
 
 
-def _with_unknown(
-    served: TableEntry, new: TableEntry, rows: tuple[NDArray[np.int64], Matrix]
-) -> tuple[NDArray[np.int64], Matrix]:
-    """Return a table's keys and rows, with the row of unknown keys if deltas of the served table can bring it."""
-    if served.unknown_key is None:
-        return rows
-    default = np.array(new.default or [0.0] * new.dim, np.float32)
-    return np.append(rows[0], served.unknown_key), np.concatenate([rows[1], default[None]])
+def _same_stage(served: bytes, new: bytes) -> bool:
+    return stage_digest(served) == stage_digest(new)
 
 
 def stage_digest(data: bytes) -> str:

@@ -8,6 +8,7 @@ accept none, users can provide inputs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,17 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of, repeated_rows
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of
 from freshet_serving.compiler.imports.foreign_graph import TABLE, Ref
 from freshet_serving.compiler.imports.runner import Runner
+from freshet_serving.compiler.imports.sample_rows import MAX_LENGTH, SCALES, given_samples
 from freshet_serving.compiler.imports.samples_required import SamplesRequired
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 
-# Unbounded integers are drawn below these limits, tried in order until the model accepts them.
-SCALES = (1000, 50, 10, 2, 1)
 MAX_VOCABULARY = 100_000
-MAX_LENGTH = 6
 PROBES, PROBE_ROWS = 6, 24
 WHOLE_EDGES = (-1, 0, 1, -7, 2**31 - 1, -(2**31), 2**62 + 1, 2**63 - 1, -(2**63))
 TEXT_EDGES = (
@@ -105,20 +104,20 @@ def make_samples(
     Raises:
         BadInput: No inputs were found that the model accepts.
     """
-    if given is not None:
-        samples = [{f.name: repeated_rows(f, given.get(f.name), rows) for f in inputs} for rows in sizes]
+    by_name = {f.name: f for f in inputs}
+
+    def tried(samples: list[dict[str, Column]]) -> list[dict[str, Column]]:
         for sample, rows in zip(samples, sizes):
-            runner.run(list(outputs), feeds_of({f.name: f for f in inputs}, sample, rows))
+            runner.run(list(outputs), feeds_of(by_name, sample, rows))
         return samples
+
+    if given is not None:
+        return tried(given_samples(inputs, given, sizes))
     for scale in SCALES:
         maker = SampleGenerator(runner, scale, empty_lists=empty_lists)
         samples = [maker.columns(inputs, rows) for rows in sizes]
-        try:
-            for sample, rows in zip(samples, sizes):
-                runner.run(list(outputs), feeds_of({f.name: f for f in inputs}, sample, rows))
-        except BadInput:
-            continue
-        return samples
+        with suppress(BadInput):
+            return tried(samples)
     raise SamplesRequired("source: the model accepts no generated inputs: give some with --samples")
 
 

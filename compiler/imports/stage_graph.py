@@ -10,10 +10,10 @@ import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.embedding_lookups import Lookup
+from freshet_serving.compiler.imports.fed_stage import ROWS
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import HANDLE, INPUT, TABLE, VARIABLE, ForeignNode, Ref, text
 from freshet_serving.compiler.imports.runner import Runner
-from freshet_serving.compiler.imports.tensorflow_stage import ROWS
 from freshet_serving.processor.errors import TooLarge
 from freshet_serving.processor.package import INTEGERS, PIECE_BITS, PIECES, Input, StageEntry, StageLookup, weight_rows
 

@@ -11,39 +11,23 @@ table of its rows takes no deltas (compiler.imports.duplicated_tables).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.cut import GATHERS
 from freshet_serving.compiler.imports.derived_transforms import TransformDeriver
-from freshet_serving.compiler.imports.embedding_lookups import Lookup, LookupFinder
+from freshet_serving.compiler.imports.embedding_lookups import LookupFinder
 from freshet_serving.compiler.imports.foreign_graph import VARIABLE, ForeignGraph, ForeignNode, Ref
 from freshet_serving.compiler.imports.shapes import Shapes
+from freshet_serving.compiler.imports.stage_graph import StageRowsTensor
+from freshet_serving.processor.package import StageLookup
 
 SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "VariableShape"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GatheredRows:
-    """A tensor of a stage that the engine fills with rows.
-
-    Attributes:
-        lookup: The table.
-        dims: Sizes of the tensor after those of its keys.
-        input: Name of the input or transform with the keys.
-        columns: Columns of it; [] for all of its values.
-    """
-
-    lookup: Lookup
-    dims: tuple[int, ...]
-    input: str
-    columns: list[int]
-
-
-def find_rows(shapes: Shapes, derived: TransformDeriver, refs: Sequence[Ref]) -> list[GatheredRows]:
-    """Return the tensors of a stage that the engine can fill with rows.
+def find_rows(shapes: Shapes, derived: TransformDeriver, refs: Sequence[Ref]) -> list[StageRowsTensor]:
+    """Return the tensors of a stage that the engine can fill with rows; their lookups name no table yet.
 
     Args:
         shapes: Shapes of the model's graph.
@@ -57,10 +41,8 @@ def find_rows(shapes: Shapes, derived: TransformDeriver, refs: Sequence[Ref]) ->
             rows = next(_filled((node.name, 0), shapes, finder, derived), None)
             found += [rows] if rows is not None else []
     while True:
-        left = variables_of(graph, refs, stop=[one.lookup.target for one in found])
-        kept = [
-            one for one in found if left.isdisjoint(variables_of(graph, [one.lookup.target], stop=[one.lookup.source]))
-        ]
+        left = variables_of(graph, refs, stop=[one.target for one in found])
+        kept = [one for one in found if left.isdisjoint(variables_of(graph, [one.target], stop=[one.lookup.source]))]
         if len(kept) == len(found):
             return found
         found = kept
@@ -72,7 +54,7 @@ def _of_rows(node: ForeignNode, shapes: Shapes) -> bool:
     return rows in shapes.constant and indices not in known and shapes.dtype((node.name, 0)) == tf.float32
 
 
-def _filled(target: Ref, shapes: Shapes, finder: LookupFinder, derived: TransformDeriver) -> Iterator[GatheredRows]:
+def _filled(target: Ref, shapes: Shapes, finder: LookupFinder, derived: TransformDeriver) -> Iterator[StageRowsTensor]:
     """Yield the ways to fill a tensor, by the earliest keys first."""
     for source in finder.sources(target):
         dims = _dims(target, source, shapes)
@@ -83,7 +65,7 @@ def _filled(target: Ref, shapes: Shapes, finder: LookupFinder, derived: Transfor
             continue
         name, columns = derived.places(source) if shapes.rows(source) is not None else (derived.values(source), [])
         if name:
-            yield GatheredRows(lookup, dims, name, columns)
+            yield StageRowsTensor(StageLookup("", name, "", columns), lookup, dims)
 
 
 def _dims(target: Ref, source: Ref, shapes: Shapes) -> tuple[int, ...] | None:

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.error_reason import size_by_value
 from freshet_serving.compiler.imports.feeds import FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignGraph, Ref
 from freshet_serving.compiler.imports.ops import words
-from freshet_serving.processor.errors import BadInput
 
 # By operation, the inputs that say how large its output is.
 SIZING = {
@@ -122,11 +122,7 @@ def check_stage_sizes(graph: ForeignGraph, outputs: Iterable[Ref]) -> None:
         given = [name for name, _ in node.inputs]
         for i in SIZING.get(node.op, ()):
             if i < len(given) and given[i] in values:
-                label = f"{node.op} {node.name.rsplit('/')[-1][:64]!r}"
-                raise BadInput(
-                    f"graph: {label}: expected a size that follows from shapes, got one that follows from numbers of "
-                    "the request, which could ask for any"
-                )
+                raise size_by_value(node.op, node.name.rsplit("/")[-1])
         fed = node.op == INPUT and not node.name.endswith(PARTS)
         if fed or (node.op not in BY_SHAPE and not values.isdisjoint(given)):
             values.add(node.name)

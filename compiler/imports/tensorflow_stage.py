@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.compiler.frameworks import quiet, tf
 from freshet_serving.compiler.imports.error_reason import reason_of
+from freshet_serving.compiler.imports.fed_stage import ROWS, FedStage
 from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, FeedSpec, feeds_of
 from freshet_serving.compiler.imports.ops import STAGE, check_ops
 from freshet_serving.compiler.imports.stage_sizes import sizing_inputs
@@ -31,24 +32,9 @@ from freshet_serving.processor.features.stage import NONE, Limit
 from freshet_serving.processor.package import Input, StageLookup
 
 THREADS = 2
-ROWS = "rows/"
 
 
-def load(
-    data: bytes, inputs: Sequence[Input], outputs: Sequence[Input], lookups: Sequence[StageLookup] = ()
-) -> TensorFlowStage:
-    """Load a stage, as a processor.features.stage.StageRuntime.
-
-    Args:
-        data: The GraphDef.
-        inputs: The package's inputs.
-        outputs: The stage's outputs.
-        lookups: Rows that it reads.
-    """
-    return TensorFlowStage(data, inputs, outputs, lookups)
-
-
-class TensorFlowStage:
+class TensorFlowStage(FedStage):
     """A processor.features.stage.EndableStage in a TensorFlow session.
 
     Attributes:
@@ -69,8 +55,8 @@ class TensorFlowStage:
         inner = [node for function in definition.library.function for node in function.node_def]
         called = {function.signature.name for function in definition.library.function}
         check_ops({node.op for node in (*nodes.values(), *inner)} - called, STAGE, "stage")
-        self._fed = {i.name: fed for i in inputs if (fed := _fed(i, nodes)) is not None}
-        self._outputs, self._rows = list(outputs), [lookup.name for lookup in lookups]
+        fed_inputs = {i.name: fed for i in inputs if (fed := _fed(i, nodes)) is not None}
+        super().__init__(fed_inputs, outputs, lookups)
         if any(ROWS + name not in nodes for name in self._rows):
             raise Corrupt("stage: rows that the manifest names are missing")
         fetched = []
@@ -89,7 +75,7 @@ class TensorFlowStage:
             with holder.as_default(), quiet():
                 tf.graph_util.import_graph_def(definition, name="")
             self._session.run([name for name in nodes if name.startswith("init/")])
-            self._nodes = [node for fed in self._fed.values() for node in fed.nodes if node in nodes]
+            self._nodes = [node for fed in self.fed.values() for node in fed.nodes if node in nodes]
             self._run = self._session.make_callable(
                 [f"{name}:0" for name in fetched],
                 feed_list=[f"{node}:0" for node in (*self._nodes, *(ROWS + name for name in self._rows))],
@@ -97,14 +83,6 @@ class TensorFlowStage:
             )
         except Exception as error:
             raise Corrupt(f"stage: refused by TensorFlow: {reason_of(error)}") from None
-
-    @property
-    def reads(self) -> Collection[str]:
-        return self._fed.keys()
-
-    def check(self, inputs: Mapping[str, Column]) -> None:
-        for name, fed in self._fed.items():
-            fed.check(inputs[name])
 
     def run(
         self,
@@ -121,7 +99,7 @@ class TensorFlowStage:
 
     def traced(self, data: bytes) -> TracedTensorFlowStage:
         """Return a twin that counts; see EndableStage."""
-        return TracedTensorFlowStage(self, sizing_inputs(data, self._fed.values()))
+        return TracedTensorFlowStage(self, sizing_inputs(data, self.fed.values()))
 
     def _compute(
         self,
@@ -131,7 +109,7 @@ class TensorFlowStage:
         options: Any = None,
         metadata: Any = None,
     ) -> dict[str, Column]:
-        feeds = feeds_of(self._fed, inputs, rows)
+        feeds = feeds_of(self.fed, inputs, rows)
         arguments = [*(feeds[node] for node in self._nodes), *(found[name] for name in self._rows)]
         try:
             values = iter(self._run(*arguments, options=options, run_metadata=metadata))
@@ -158,6 +136,10 @@ class TensorFlowStage:
             segments = segments[order]
             column = Strings.of(values[order].tolist()) if isinstance(column, Strings) else column[order]
         return Ragged(column, np.searchsorted(segments, np.arange(rows + 1)).astype(np.int64))
+
+
+load = TensorFlowStage
+"""What the entry point freshet.stages names, a processor.features.stage.StageRuntime."""
 
 
 class TracedTensorFlowStage:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.building.compile import BUCKETS
-from freshet_serving.compiler.building.packaging import Arrays, LowPrecisionOptions, Progress, Review, publish
+from freshet_serving.compiler.building.package_files import Arrays
+from freshet_serving.compiler.building.packaging import LowPrecisionOptions, Progress, Review, publish
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest

@@ -154,6 +154,11 @@ def every_node(graph: Any) -> Iterator[Any]:
     yield from _every(graph.node, 0)
 
 
+def bodies_of(node: Any) -> list[Any]:
+    """Return the graphs inside a message's node: branches, or the body of a loop."""
+    return [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
+
+
 def types_held(graph: Any) -> set[str]:
     """Return the types of a message's inputs, outputs, weights, constants and casts, as NumPy names them."""
     codes = {info.type.tensor_type.elem_type for info in (*graph.input, *graph.output, *graph.value_info)}

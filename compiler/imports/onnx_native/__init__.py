@@ -1,7 +1,7 @@
 """Serve an ONNX file that the compiler does not translate: ONNX Runtime computes it as it is, without TensorFlow.
 
 native_import   the whole import, verified against ONNX Runtime
-native_export   reads a retrained file for a version that is already served
+native_draft    drafts the package: a dense graph behind lookups, or a stage
 native_feeds    the package's inputs by the file's names
 native_reader   reads and checks a file, and opens a session of it
 native_bags     writes nn.EmbeddingBag without the loops of exporters
@@ -21,4 +21,4 @@ native_samples  generates inputs to try it on
 trial           runs it for the first time
 """
 
-__all__ = ["native_export", "native_import", "onnx_stage"]
+__all__ = ["native_import", "onnx_stage", "single_rows"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import bodies_of
 from freshet_serving.processor.errors import BadInput
 
 REPEATING = frozenset({"Resize", "Tile", "Upsample"})
@@ -28,7 +29,7 @@ def check_loops(model: Any) -> None:
     graphs = [model.graph]
     while graphs:
         for node in graphs.pop().node:
-            bodies = [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
+            bodies = bodies_of(node)
             graphs += bodies
             if node.op_type == "Loop":
                 _check(node, bodies[0])

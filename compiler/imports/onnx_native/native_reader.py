@@ -37,8 +37,9 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
 )
 from freshet_serving.compiler.imports.onnx_native.loop_growth import check_loops
 from freshet_serving.compiler.imports.onnx_native.native_bags import without_loops
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import bounded_options
 from freshet_serving.compiler.imports.onnx_native.string_outputs import number_strings
-from freshet_serving.compiler.imports.onnx_native.trial import trial_options
+from freshet_serving.compiler.imports.onnx_native.trial import MAX_NBYTES as TRIAL_NBYTES
 from freshet_serving.compiler.imports.onnx_native.value_sizes import check_sizes
 from freshet_serving.processor.errors import BadInput, TooLarge, first_of
 
@@ -142,7 +143,7 @@ def open_session(proto: Any, weights: Mapping[str, Array], optimised: bool = Tru
     """
     if proto.ByteSize() > MAX_NBYTES:
         raise TooLarge(f"source: expected at most {MAX_NBYTES} bytes without external data, got {proto.ByteSize()}")
-    options = trial_options()
+    options = bounded_options(TRIAL_NBYTES, threads=2)
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     outside = [t.name for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
@@ -184,6 +185,19 @@ def needed_nodes(proto: Any, outputs: set[str]) -> list[Any]:
             kept.append(node)
             wanted.update(taken(node))
     return kept[::-1]
+
+
+def weight_readers(model: NativeModel) -> dict[str, list[Any]]:
+    """Return the nodes of the graph itself that read each initialiser, with the bodies inside them.
+
+    Args:
+        model: The model.
+    """
+    readers: dict[str, list[Any]] = {name: [] for name in model.weights}
+    for node in model.proto.graph.node:
+        for name in readers.keys() & set(taken(node)):
+            readers[name].append(node)
+    return readers
 
 
 def _check_operators(proto: Any) -> None:

@@ -13,23 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.imports.error_reason import reason_of
-from freshet_serving.compiler.imports.feeds import DENSE, RAGGED, FeedSpec, feeds_of, repeated_rows
+from freshet_serving.compiler.imports.feeds import DENSE, RAGGED, FeedSpec, feeds_of
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import text_of
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup
 from freshet_serving.compiler.imports.onnx_native.trial import run_bounded
+from freshet_serving.compiler.imports.sample_rows import MAX_LENGTH, SCALES, given_samples
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 
 SIZES = (200, 7)
 """Rows of the samples: enough for parity, and another number to see what follows the rows."""
-SCALES = (1000, 50, 10, 2, 1)
 MAX_LISTED = 10_000
 NUMBER_LISTS = ("cats_int64s", "keys_int64s", "int64_vocabulary")
 STRING_LISTS = ("cats_strings", "keys_strings", "string_vocabulary")
-MAX_LENGTH = 6
 
 Outputs = dict[str, NDArray[Any]]
 
@@ -69,9 +68,7 @@ class NativeSamples:
             if given is None:
                 self.columns = [self._made(lookups, scale, rows) for rows in SIZES]
             else:
-                self.columns = [
-                    {n: repeated_rows(f, given.get(n), rows) for n, f in self._inputs.items()} for rows in SIZES
-                ]
+                self.columns = given_samples(inputs.values(), given, SIZES)
             try:
                 self.outputs = [self.run(columns, rows) for columns, rows in zip(self.columns, SIZES)]
                 return
@@ -139,28 +136,6 @@ class NativeSamples:
                     drawn = np.array(fitting, np.int64)[random.integers(0, len(fitting), count)]
                 made[name] = Ragged(drawn, splits) if fed.kind != DENSE else drawn.reshape(shape)
         return made
-
-
-def rows_of(column: Column, rows: NDArray[np.int64], count: int) -> Column:
-    """Return some rows of a column.
-
-    Args:
-        column: The column.
-        rows: Their numbers.
-        count: How many rows the column has.
-    """
-    if isinstance(column, Ragged):
-        first, lengths = column.row_splits[rows], np.diff(column.row_splits)[rows]
-        splits = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        places = np.arange(splits[-1]) + np.repeat(first - splits[:-1], lengths)
-        values = rows_of(column.values, places, len(column.values))
-        assert not isinstance(values, Ragged), "values are not ragged themselves"
-        return Ragged(values, splits)
-    if isinstance(column, Strings):
-        texts, each = column.tolist(), len(column) // count
-        return Strings.of([text for row in rows for text in texts[row * each : (row + 1) * each]])
-    per_row = column.reshape(count, -1)[rows]
-    return per_row.reshape(-1, *column.shape[1:]) if len(column) == count else per_row.ravel()
 
 
 def _listed(model: NativeModel) -> tuple[list[int], list[bytes]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.imports.error_reason import reason_of
+from freshet_serving.compiler.imports.fed_stage import ROWS, FedStage
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of
 from freshet_serving.processor.backends import EndableRun, EndedRun
 from freshet_serving.processor.backends.onnxfile import external_weights
@@ -40,7 +41,7 @@ RUNTIME, STAGE_FILE = "onnxruntime", "stage/graph.onnx"
 FATAL = 4
 SEPARATOR = " "
 ARENA_NBYTES = 192 << 20
-ROWS = "rows/"
+GROW_AS_REQUESTED = 1
 RECURRENT_KEY = "freshet.recurrent"
 """Metadata of a graph with recurrent layers: ONNX Runtime ends the process if one of them has no steps."""
 SINGLE_KEY = "freshet.single"
@@ -48,21 +49,7 @@ SINGLE_KEY = "freshet.single"
 TYPES = {"tensor(string)": np.dtype(object), "tensor(float)": np.dtype(np.float32), "tensor(double)": np.dtype(float)}
 
 
-def load(
-    data: bytes, inputs: Sequence[Input], outputs: Sequence[Input], lookups: Sequence[StageLookup] = ()
-) -> OnnxStage:
-    """Load a stage, as a processor.features.stage.StageRuntime.
-
-    Args:
-        data: The ONNX model.
-        inputs: The package's inputs.
-        outputs: The stage's outputs.
-        lookups: Rows that it reads.
-    """
-    return OnnxStage(data, inputs, outputs, lookups)
-
-
-class OnnxStage:
+class OnnxStage(FedStage):
     """A processor.features.stage.EndableStage in a session of ONNX Runtime.
 
     Attributes:
@@ -77,25 +64,17 @@ class OnnxStage:
     ) -> None:
         if external_weights(data):
             raise Corrupt("stage: expected all values inside the ONNX model, got external data")
-        self._session = _session(data, _options())
+        self._session = _session(data, bounded_options())
         given = {node.name: node for node in self._session.get_inputs()}
         marks = self._session.get_modelmeta().custom_metadata_map
         self._recurrent = RECURRENT_KEY in marks
         self.single = frozenset(filter(None, marks.get(SINGLE_KEY, "").split(SEPARATOR)))
-        self._fed = {i.name: _fed(i, given[f"input/{i.name}"]) for i in inputs if f"input/{i.name}" in given}
-        self._outputs, self._rows = list(outputs), [lookup.name for lookup in lookups]
-        named = {f"input/{name}" for name in self._fed} | {ROWS + name for name in self._rows}
+        fed_inputs = {i.name: _fed(i, given[f"input/{i.name}"]) for i in inputs if f"input/{i.name}" in given}
+        super().__init__(fed_inputs, outputs, lookups)
+        named = {f"input/{name}" for name in self.fed} | {ROWS + name for name in self._rows}
         made = {node.name for node in self._session.get_outputs()}
         if named != given.keys() or not made.issuperset(f"output/{o.name}" for o in outputs):
             raise Corrupt("stage: an input or output that the manifest names is missing")
-
-    @property
-    def reads(self) -> Collection[str]:
-        return self._fed.keys()
-
-    def check(self, inputs: Mapping[str, Column]) -> None:
-        for name, fed in self._fed.items():
-            fed.check(inputs[name])
 
     def run(
         self,
@@ -107,8 +86,8 @@ class OnnxStage:
     ) -> dict[str, Column]:
         """As EndableStage.run(); `single` replaces the stage's own for a trial."""
         once = self.single if single is None else single
-        feeds = {node: text_of(array) for node, array in feeds_of(self._fed, inputs, rows, once).items()}
-        empty = [name for name, fed in self._fed.items() if fed.kind == PADDED and not feeds[f"input/{name}"].size]
+        feeds = {node: text_of(array) for node, array in feeds_of(self.fed, inputs, rows, once).items()}
+        empty = [name for name, fed in self.fed.items() if fed.kind == PADDED and not feeds[f"input/{name}"].size]
         if self._recurrent and empty:
             raise BadInput(f"input {empty[0]!r}: expected at least one value a row: the model has recurrent layers")
         feeds |= {ROWS + name: found[name] for name in self._rows}
@@ -133,6 +112,10 @@ class OnnxStage:
         return column.reshape((rows, output.columns) if output.columns else rows)
 
 
+load = OnnxStage
+"""What the entry point freshet.stages names, a processor.features.stage.StageRuntime."""
+
+
 class TracedOnnxStage:
     """A stage whose runs are written down by ONNX Runtime's profiler."""
 
@@ -147,13 +130,13 @@ class TracedOnnxStage:
             OSError: There is no temporary folder.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="freshet-trace-")
-        options = _options()
+        options = bounded_options()
         options.enable_profiling, options.profile_file_prefix = True, str(Path(self._folder.name) / "runs")
         self._stage = copy(stage)
         self._stage._session = self._session = _session(data, options)
         self._written: Path | None = None
         # Only StringSplit makes lists of strings, and a session does not list its operators.
-        strings = [name for name, fed in stage._fed.items() if fed.dtype.hasobject]
+        strings = [name for name, fed in stage.fed.items() if fed.dtype.hasobject]
         self.sized_by = frozenset(strings if b"StringSplit" in data else ())
 
     def run(
@@ -219,20 +202,23 @@ class _StageRun(EndableRun):
 
 
 @cache
-def _bound_memory() -> None:
+def _bound_memory(nbytes: int) -> None:
     """Bound the memory of all sessions of this process that use the process's arena."""
-    # Bytes and strategy; -1 is ONNX Runtime's own default.
-    arena = onnxruntime.OrtArenaCfg(ARENA_NBYTES, 1, -1, -1)
-    memory = onnxruntime.OrtMemoryInfo(
-        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-    )
-    onnxruntime.create_and_register_allocator(memory, arena)
+    kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    arena = onnxruntime.OrtArenaCfg({"max_mem": nbytes, "arena_extend_strategy": GROW_AS_REQUESTED})
+    onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), arena)
 
 
-def _options() -> Any:
-    _bound_memory()
+def bounded_options(nbytes: int = ARENA_NBYTES, threads: int = 1) -> Any:
+    """Return options of a session that uses the arena of this process.
+
+    Args:
+        nbytes: Largest size of the arena.
+        threads: Threads of an operator.
+    """
+    _bound_memory(nbytes)
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = FATAL
     options.add_session_config_entry("session.use_env_allocators", "1")
     return options

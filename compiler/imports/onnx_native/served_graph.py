@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, every_node, taken
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, bodies_of, every_node, taken
 from freshet_serving.compiler.imports.onnx_native.native_reader import (
     MAX_NBYTES,
     NativeModel,
@@ -26,9 +26,10 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import (
 )
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.compiler.imports.onnx_native.whole_outputs import exact_outputs, put_together, taken_apart
+from freshet_serving.compiler.imports.package_draft import label_of
 from freshet_serving.processor.backends import MATRIX, Matrix
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.package import NAME, PIECES
+from freshet_serving.processor.package import PIECES
 
 WEIGHT_PREFIX = "weights/"
 INNER, MADE = "graph/", "freshet/"
@@ -181,8 +182,7 @@ def output_labels(columns: Mapping[str, int]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name in columns:
-        label = plain(name)
-        label = f"{label}_" if label == MATRIX or NAME.fullmatch(label) is None else label
+        label = label_of(name)
         if label in found.values():
             raise BadInput(f"output {name[:64]!r}: expected outputs whose names differ in letters and digits")
         found[name] = label
@@ -235,16 +235,15 @@ def renamed_node(node: Any, rename: Callable[[str], str]) -> Any:
     copy.ClearField("doc_string")
     if copy.domain in OURS:
         copy.domain = ""
-    for attribute in copy.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            for info in (*graph.input, *graph.output):
-                info.name = rename(info.name)
-            for tensor in graph.initializer:
-                tensor.name = rename(tensor.name)
-            del graph.value_info[:]
-            inner = [renamed_node(one, rename) for one in graph.node]
-            del graph.node[:]
-            graph.node.extend(inner)
+    for graph in bodies_of(copy):
+        for info in (*graph.input, *graph.output):
+            info.name = rename(info.name)
+        for tensor in graph.initializer:
+            tensor.name = rename(tensor.name)
+        del graph.value_info[:]
+        inner = [renamed_node(one, rename) for one in graph.node]
+        del graph.node[:]
+        graph.node.extend(inner)
     return copy
 
 

@@ -29,7 +29,9 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import (
     held,
     needed_nodes,
     open_session,
+    weight_readers,
 )
+from freshet_serving.compiler.imports.package_draft import MAX_DIM
 from freshet_serving.processor.errors import BadInput, FreshetError
 
 ADDING = frozenset({"Add", "Sub"})
@@ -38,7 +40,6 @@ MOVING = frozenset({"Cast", "Concat", "Constant", "Gather", "Identity", "Slice",
 SHAPES = ("Shape", "Size")
 SIZING = MOVING | ADDING | {"ConstantOfShape", "Div", "Max", "Min", "Mod", "Mul", "Range", "ReduceProd", "Size"}
 """Operators of sizes, as view(-1, n) computes them; what they compute from values of inputs is no id."""
-MAX_DIM = 4096
 MAX_COLUMNS = 4096
 PROBED = (3, 5)
 BAG_COMBINERS = ("sum", "mean")
@@ -87,16 +88,13 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
         BadInput: A bag cannot be pooled by the engine.
     """
     graph = model.proto.graph
-    readers: dict[str, list[Any]] = {}
-    for node in graph.node:
-        for name in set(taken(node)):
-            readers.setdefault(name, []).append(node)
+    readers = weight_readers(model)
     outputs = {info.name for info in graph.output}
     probe = _Probe(model)
     found: list[ServedLookup] = []
     for name, array in model.weights.items():
         fits = array.dtype == np.float32 and array.ndim == 2 and 0 < array.shape[1] <= MAX_DIM and len(array)
-        nodes = readers.get(name, [])
+        nodes = readers[name]
         if not fits or not nodes or name in outputs:
             continue
         bags = [_pooled(model, node, name, array.shape[1]) for node in nodes]

@@ -45,6 +45,20 @@ def with_single_rows(manifest: Manifest, data: bytes) -> bytes:
     return marked
 
 
+def without_marks(data: bytes) -> bytes:
+    """Return a stage's bytes without the names of the inputs that may have one row.
+
+    Args:
+        data: The stage's bytes, marked or not.
+    """
+    model = onnx.load_from_string(data)
+    others = [entry for entry in model.metadata_props if entry.key != SINGLE_KEY]
+    del model.metadata_props[:]
+    model.metadata_props.extend(others)
+    plain: bytes = model.SerializeToString(deterministic=True)
+    return plain
+
+
 def _last(stage: OnnxStage, names: Collection[str]) -> str:
     """Return an input that keeps its rows, so that there are rows to broadcast to; "" if one is left already."""
     return next(iter(names)) if set(names) == set(stage.reads) else ""

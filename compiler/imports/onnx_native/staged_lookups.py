@@ -18,17 +18,11 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import taken
-from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, needed_nodes
-from freshet_serving.compiler.imports.onnx_native.onnx_stage import ROWS
+from freshet_serving.compiler.imports.fed_stage import ROWS
+from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, needed_nodes, weight_readers
 from freshet_serving.compiler.imports.onnx_native.served_graph import package_name, renamed_node
-from freshet_serving.compiler.imports.onnx_native.served_lookups import (
-    MAX_DIM,
-    MOVING,
-    SHAPES,
-    SIZING,
-    plain_gather,
-)
+from freshet_serving.compiler.imports.onnx_native.served_lookups import MOVING, SHAPES, SIZING, plain_gather
+from freshet_serving.compiler.imports.package_draft import MAX_DIM
 
 OPSET = 11
 """The first with Range."""
@@ -70,15 +64,12 @@ def find_staged_lookups(model: NativeModel) -> tuple[list[StagedLookup], list[st
         model: The model.
     """
     graph = model.proto.graph
-    readers: dict[str, list[Any]] = {}
-    for node in graph.node:
-        for name in set(taken(node)):
-            readers.setdefault(name, []).append(node)
+    readers = weight_readers(model)
     outputs = {info.name for info in graph.output}
     found: list[StagedLookup] = []
     notes: list[str] = []
     for name, array in model.weights.items():
-        nodes = readers.get(name, [])
+        nodes = readers[name]
         gathers = [node for node in nodes if plain_gather(node, name)]
         if array.ndim != 2 or not gathers:
             continue

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from freshet_serving.compiler.imports.fed_stage import ROWS
 from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node, taken
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel
-from freshet_serving.compiler.imports.onnx_native.onnx_stage import ROWS
 from freshet_serving.compiler.imports.onnx_native.served_graph import SHAPED_BY_VALUE, package_name
-from freshet_serving.compiler.imports.onnx_native.served_lookups import MAX_DIM
+from freshet_serving.compiler.imports.package_draft import MAX_DIM
 from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.package import weight_rows
 

@@ -8,34 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import onnxruntime
 
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import FATAL
 from freshet_serving.processor.errors import BadInput
 
-FATAL = 4
 MAX_S = 5.0
 MAX_NBYTES = 2 << 30
-GROW_AS_REQUESTED = 1
 BEYOND = "smaller than requested bytes"
-
-
-def trial_options() -> Any:
-    """Return options of a session whose memory is bounded."""
-    _bound_memory()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 2, FATAL
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    return options
-
-
-@cache
-def _bound_memory() -> None:
-    kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
-    limit = onnxruntime.OrtArenaCfg({"max_mem": MAX_NBYTES, "arena_extend_strategy": GROW_AS_REQUESTED})
-    onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), limit)
 
 
 def run_bounded(session: Any, names: Sequence[str], fed: Mapping[str, Any], max_s: float = MAX_S) -> list[Any]:

@@ -26,7 +26,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS
+from freshet_serving.compiler.imports.error_reason import size_by_value
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, bodies_of
 from freshet_serving.compiler.imports.onnx_native.bounded_values import bound_of
 from freshet_serving.processor.errors import BadInput, TooLarge
 
@@ -112,7 +113,7 @@ def _integers(model: Any) -> set[str]:
                 found.add(info.name)
         found.update(t.name for t in graph.initializer if t.data_type in INTEGERS)
         for node in graph.node:
-            graphs += _bodies(node)
+            graphs += bodies_of(node)
             for attribute in node.attribute:
                 # A type that ONNX does not infer where it knows too little of the input.
                 if attribute.name == "to" and node.op_type == "Cast" and attribute.i in INTEGERS:
@@ -137,7 +138,7 @@ def _check_joined(graph: Any, joined: dict[str, int], repeated: bool) -> None:
                 f"graph: StringConcat {node.name[:64]!r}: expected at most {MAX_JOINED} strings joined into one, and "
                 "none in a loop"
             )
-        for body in _bodies(node):
+        for body in bodies_of(node):
             _check_joined(body, joined, repeated or node.op_type in ("Loop", "Scan", "SequenceMap"))
         joined |= dict.fromkeys(node.output, count)
 
@@ -176,11 +177,11 @@ class _Walk:
             self._check_division(node, values)
             for i in SIZING.get(node.op_type, ()):
                 if i < len(node.input) and node.input[i] in values and node.input[i] not in bounds:
-                    raise _by_value(node, "a size")
+                    raise size_by_value(node.op_type, node.name, "a size")
             if node.op_type == "RoiAlign" and node.input[1] in values and not _attribute(node, "sampling_ratio"):
-                raise _by_value(node, "a number of samples (sampling_ratio)")
+                raise size_by_value(node.op_type, node.name, "a number of samples (sampling_ratio)")
             touched = not values.isdisjoint(node.input)
-            for body in _bodies(node):
+            for body in bodies_of(node):
                 touched |= self._body(node, body, values, bounds, known, touched, trips)
             if touched and node.op_type not in BY_SHAPE:
                 bound = bound_of(node, values, bounds)
@@ -213,10 +214,10 @@ class _Walk:
             after = self.walk(body, values | set(carried), bounds, known, trips * max(own, 1))
         if loop:
             if node.input[0] in values and node.input[0] not in bounds:
-                raise _by_value(node, "a trip count")
+                raise size_by_value(node.op_type, node.name, "a trip count")
             ends = results[0] in after or (len(node.input) > 1 and node.input[1] in values)
             if ends and (not node.input[0] or trips * own > MAX_TRIPS):
-                raise _by_value(node, "a number of trips", LOOPED)
+                raise size_by_value(node.op_type, node.name, "a number of trips", LOOPED)
         return touched or not after.isdisjoint(results)
 
     def _note(self, known: Constants, name: str, tensor: Any) -> None:
@@ -251,10 +252,6 @@ def _attribute(node: Any, name: str) -> int:
     return next((int(a.i) for a in node.attribute if a.name == name), 0)
 
 
-def _bodies(node: Any) -> list[Any]:
-    return [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
-
-
 def _check_constant(node: Any, known: Constants) -> None:
     """Raise TooLarge if an operator makes too many values of constants."""
     given = [known.get(name) for name in node.input]
@@ -274,10 +271,3 @@ def _check_constant(node: Any, known: Constants) -> None:
             f"graph: {node.op_type[:64]} {node.name[:64]!r}: expected at most {MAX_MADE} numbers from constants, "
             f"got {made}"
         )
-
-
-def _by_value(node: Any, what: str, advice: str = "") -> BadInput:
-    return BadInput(
-        f"graph: {node.op_type[:64]} {node.name[:64]!r}: expected {what} that follows from shapes, got one that "
-        f"follows from numbers of the request, which could ask for any{advice}"
-    )

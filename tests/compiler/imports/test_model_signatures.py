@@ -124,7 +124,7 @@ def test_names_of_a_signature_are_kept_beside_plain_ones(tmp_path):
     path.write_bytes(message.SerializeToString())
     with open_source(folder) as source:
         importer = Importer(source, user=["user:age in years"])
-        (signature,) = importer._signatures()
+        (signature,) = importer.signatures()
     assert (signature.outputs, own_names_of(source.inputs)) == (
         {"p:click": "p_click"}, {"user:age in years": "user_age_in_years"},
     )  # fmt: skip

@@ -4,8 +4,9 @@ import pytest
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.importer import Importer
+from freshet_serving.compiler.imports import importer
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
+from freshet_serving.compiler.imports.package_proof import prove
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
@@ -71,15 +72,15 @@ def test_model_that_gives_nan_for_empty_lists_is_imported(tmp_path, monkeypatch)
             rows = tf.RaggedTensor.from_row_splits(tf.gather(self.items, values), splits, validate=False)
             return {"score": tf.reduce_sum(tf.reduce_mean(rows, 1), 1)}
 
-    prove, seen = Importer._prove, []
+    seen = []
 
-    def with_another_nan(self, *arguments):
-        seen.append([bool(np.diff(sample["history"].row_splits).all()) for sample in self.samples])
+    def with_another_nan(model, *arguments):
+        seen.append([bool(np.diff(sample["history"].row_splits).all()) for sample in model.samples])
         if not all(seen[-1]):
             raise BadInput("output 'score' differs by 0 from TensorFlow's")
-        return prove(self, *arguments)
+        return prove(model, *arguments)
 
-    monkeypatch.setattr(Importer, "_prove", with_another_nan)
+    monkeypatch.setattr(importer, "prove", with_another_nan)
     module = Mean()
     source, repository = saved(module, tmp_path / "model", module.score), tmp_path / "repository"
     together, empty = {"history": ("values", "splits")}, {"history": [[1, 2], []]}

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import SINGLE_KEY
 from freshet_serving.compiler.imports.retrained import read_retrained
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.compiler.imports.onnx_native.native_models import (
+    FREE_ATTENTION,
+    FREE_ATTENTION_WEIGHTS,
     FREE_GRU,
     GRU_WEIGHTS,
     LSTM,
@@ -61,6 +64,16 @@ def test_rows_and_weights_that_a_stage_reads_are_published(tmp_path):
     import_model(other, tmp_path / "models", "moved")
     got, wanted = (scores(tmp_path / "models", name, inputs)["score"] for name in ("free", "moved"))
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+def test_stage_whose_inputs_may_have_one_row_takes_deltas(tmp_path):
+    first = spelled(tmp_path / "first.onnx", FREE_ATTENTION, **FREE_ATTENTION_WEIGHTS)
+    import_model(first, tmp_path / "models", "free", options=ImportOptions(buckets=(1,)))
+    version = Repository(tmp_path / "models").version("free")
+    assert SINGLE_KEY.encode() in version.file("stage/graph.onnx")
+
+    export = read_retrained(first, version, ImportOptions())
+    assert export.tables.keys() == {table.name for table in version.root_manifest.tables}
 
 
 def test_other_network_is_refused(repository, tmp_path):

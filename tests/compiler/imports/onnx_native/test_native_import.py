@@ -9,6 +9,7 @@ import pytest
 
 from freshet_serving.compiler.imports.importing import ImportOptions, analyse, import_model
 from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
+from freshet_serving.compiler.imports.package_proof import prove
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
@@ -316,7 +317,7 @@ def test_single_number_beside_scores_is_left_out_with_a_note(tmp_path):
     text = "g (float[n,2] x) => (float[n,2] y, float total) { y = Shrink (x) total = ReduceMean <keepdims = 0> (w) }"
     importer = NativeImporter(spelled(tmp_path / "m.onnx", text, w=np.ones(2, np.float32)), "")
 
-    assert [output.name for output in importer.draft("m", 1).manifest.outputs] == ["y"]
+    assert [output.name for output in importer.draft().manifest("m", 1).outputs] == ["y"]
     assert any("output 'total' is one number for the whole batch: left out" in note for note in importer.notes)
 
 
@@ -338,7 +339,7 @@ def test_file_in_float16_gives_its_own_scores_within_its_precision(tmp_path):
     random = np.random.default_rng(0)
     emb, w = (random.standard_normal(shape).astype(np.float16) for shape in ((99, 4), (5, 1)))
     importer = NativeImporter(spelled(tmp_path / "m.onnx", HALF, emb=emb, w=w), "")
-    importer._prove(importer.draft("m", 1))
+    prove(importer, importer.draft(), importer.draft().manifest("m", 1))
 
 
 def named(path, *names, output="y"):
@@ -353,7 +354,7 @@ def named(path, *names, output="y"):
 def test_names_that_a_package_cannot_have_are_kept_beside_plain_ones(tmp_path):
     path = named(tmp_path / "m.onnx", "user:age", "item", output="p:click")
     importer = NativeImporter(path, "", samples={"user:age": [[1, 2]], "item": [[3, 4]]})
-    manifest = importer.draft("m", 1).manifest
+    manifest = importer.draft().manifest("m", 1)
     assert ([i.name for i in manifest.inputs], [o.name for o in manifest.outputs]) == (
         ["user_age", "item"],
         ["p_click"],
@@ -363,7 +364,7 @@ def test_names_that_a_package_cannot_have_are_kept_beside_plain_ones(tmp_path):
 
 
 def test_plain_names_add_nothing_to_the_manifest(tmp_path):
-    manifest = NativeImporter(named(tmp_path / "m.onnx", "age", "item"), "").draft("m", 1).manifest
+    manifest = NativeImporter(named(tmp_path / "m.onnx", "age", "item"), "").draft().manifest("m", 1)
     assert b"own_names" not in manifest.to_json()
     assert b"signatures" not in manifest.to_json()
 

@@ -6,6 +6,7 @@ import pytest
 from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
 from freshet_serving.compiler.imports.onnx_native.served_lookups import find_lookups
+from freshet_serving.compiler.imports.package_proof import prove
 from tests.compiler.imports.onnx_native.native_models import ITEMS, normal, spelled
 
 WEIGHTS = {"t": normal(ITEMS, 2), "zero": np.array(0), "two": np.array(2), "all": np.array([-1]), "one": np.array([1])}
@@ -118,7 +119,7 @@ def test_ids_behind_a_view_of_computed_sizes_are_looked_up(sizes, length, tmp_pa
     text = VIEWED.replace("SIZES", sizes).replace("n,6", f"n,{length}")
     path = spelled(tmp_path / "m.onnx", text, **{name: w.astype(np.float32) for name, w in weights.items()})
     importer = NativeImporter(path, "")
-    draft = importer.draft("m", 1)
-    importer._prove(draft)
+    manifest = importer.draft().manifest("m", 1)
+    prove(importer, importer.draft(), manifest)
     # Behind a view of a free length `w` is a weight of the stage, which takes deltas as a table does.
-    assert [table.name for table in draft.manifest.tables] == (["emb", "w"] if length == "m" else ["emb"])
+    assert [table.name for table in manifest.tables] == (["emb", "w"] if length == "m" else ["emb"])

@@ -155,11 +155,11 @@ def test_named_nodes_above_the_ids_may_have_other_readers(tmp_path):
         node.name = f"node_{node.op_type}"
     onnx.save(proto, path)
     importer = NativeImporter(path, "")
-    draft = importer.draft("named", 1)
-    entry = draft.manifest.stage
+    draft = importer.draft()
+    entry = draft.stage
 
     assert [one.table for one in entry.lookups if not one.whole] == ["t"]
-    OnnxStage(draft.stage, draft.manifest.inputs, entry.outputs, entry.lookups)
+    OnnxStage(draft.stage_data, draft.manifest("named", 1).inputs, entry.outputs, entry.lookups)
 
 
 def found(folder, text, **weights):

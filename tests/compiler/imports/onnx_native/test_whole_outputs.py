@@ -7,6 +7,7 @@ from freshet_serving.compiler.imports.importing import import_model
 from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
 from freshet_serving.compiler.imports.onnx_native.whole_outputs import exact_outputs
+from freshet_serving.compiler.imports.package_proof import prove
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.serving.codecs.tensor_types import as_declared
 from tests.compiler.imports.onnx_native.native_models import spelled
@@ -56,10 +57,10 @@ def test_whole_types_are_exact_over_their_range(dtype, tmp_path):
 
 def test_whole_numbers_of_a_stage_are_exact(tmp_path):
     importer = NativeImporter(spelled(tmp_path / "m.onnx", STAGED), "")
-    assert {o.name: (o.exact, o.columns) for o in importer.draft("m", 1).manifest.outputs} == {
+    assert {o.name: (o.exact, o.columns) for o in importer.draft().manifest("m", 1).outputs} == {
         "most": (True, 3), "score": (False, 1),
     }  # fmt: skip
-    importer._prove(importer.draft("m", 1))
+    prove(importer, importer.draft(), importer.draft().manifest("m", 1))
 
 
 def test_places_and_counts_stay_single_numbers(tmp_path):
