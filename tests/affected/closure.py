@@ -176,6 +176,9 @@ class Tree:
         needed: set[str] = set()
         for use in part.uses:
             needed |= self._use(path, facts, part, use)
+        if path.startswith("tests/"):
+            for name in part.asked:
+                needed |= self._use(path, facts, part, name) or self._fixture(path, name)
         if part is not facts.parts[ALWAYS]:
             # An import inside a function runs a module.
             needed |= {f"{module}::{ALWAYS}" for dotted in part.imports if (module := self.module(own_name(dotted)))}
@@ -186,8 +189,6 @@ class Tree:
             needed |= {other for other in self.paths if other.rpartition("/")[0] == folder}
         for module, argument in part.started:
             needed |= self._start(module, {argument} if argument else self._words_beside(path))
-        if path.startswith("tests/"):
-            needed |= {node for text in part.texts if text.isidentifier() for node in self._fixture(path, text)}
         return needed
 
     def _use(self, path: str, facts: Facts, part: Part, use: str) -> set[str]:
@@ -199,7 +200,7 @@ class Tree:
                 return needed | self._resolve(f"{bound[head]}.{rest}" if rest else bound[head])
             if any(name.startswith(f"{head}.") for name in bound):
                 return needed | self._resolve(use)
-        return needed or (self._fixture(path, head) if path.startswith("tests/") else needed)
+        return needed
 
     def _resolve(self, dotted: str) -> set[str]:
         """Return what an absolute dotted name leads to: a module's whole file, or where the name is defined."""
@@ -318,3 +319,8 @@ def is_test(path: str) -> bool:
 def is_of_structure(path: str) -> bool:
     """Return whether a test reads the whole tree: it lies at the top of tests/."""
     return is_test(path) and path.count("/") == 1
+
+
+def is_of_extension(node: str) -> bool:
+    """Return whether a node or a file lies in the folder of an extension of the engine or the server."""
+    return node.startswith(EXTENSIONS) and node.count("/") > 2

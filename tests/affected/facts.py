@@ -18,6 +18,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 TOPS = "freshet_serving|tests|loadtest|generators"
 DOTTED = re.compile(rf"(?<![\w./-])(?:{TOPS})(?:\.[A-Za-z_]\w*)+(\.?)")
@@ -28,8 +29,12 @@ BY_NAME = re.compile(
     r"import_module|__import__|subprocess|Popen|sys\.executable|setattr|find_spec|\bpatch\(|run_module"
 )
 """A file with none of these makes nothing of a module's dotted name."""
+BY_TEXT = re.compile(r"getfixturevalue|usefixtures")
+"""A file with none of these asks for no fixture by a string."""
 ALWAYS, AS_MAIN = "", "__main__"
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+LOOPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 HOLE = "x"
 """Stands for what an f-string fills in."""
 
@@ -38,13 +43,14 @@ HOLE = "x"
 class Part:
     """What one definition uses.
 
-    uses: dotted names as they are written. imports: dotted names imported inside it. bound: name here -> the dotted
-    name that it was imported as. names: dotted names that its strings hold. whole: packages of which it imports any
-    module by name. started: (module, first argument) of its children. texts: strings that may be a path, part of one,
-    a pattern, a fixture.
+    uses: dotted names as they are written, without those of local variables. asked: names that may be fixtures.
+    imports: dotted names imported inside it. bound: name here -> the dotted name that it was imported as. names: dotted
+    names that its strings hold. whole: packages of which it imports any module by name. started: (module, first
+    argument) of its children. texts: strings that may be a path, part of one, a pattern.
     """
 
     uses: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
     bound: dict[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
@@ -69,9 +75,9 @@ def facts_of(source: str, package: str = "") -> Facts:
         package: dotted name of the package that the file lies in.
     """
     tree, facts = _parsed(source), Facts({ALWAYS: Part()})
-    by_name = BY_NAME.search(source) is not None
+    sought = _Sought(BY_NAME.search(source) is not None, BY_TEXT.search(source) is not None)
     for name, node in _top_level(tree.body):
-        _Reader(facts, facts.parts.setdefault(name, Part()), package, by_name).read(node)
+        _Reader(facts, facts.parts.setdefault(name, Part()), package, sought).read(node)
     for node in tree.body:
         if isinstance(node, SCOPES) and _registers(node, facts):
             facts.parts[ALWAYS].uses.add(node.name)
@@ -163,11 +169,19 @@ def _registers(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, fact
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """What strings of a file may name, besides paths. modules: by dotted names. fixtures: by their names."""
+
+    modules: bool
+    fixtures: bool
+
+
 class _Reader:
     """Adds what a node uses to a part."""
 
-    def __init__(self, facts: Facts, part: Part, package: str, by_name: bool) -> None:
-        self._facts, self._part, self._package, self._by_name = facts, part, package, by_name
+    def __init__(self, facts: Facts, part: Part, package: str, sought: _Sought) -> None:
+        self._facts, self._part, self._package, self._sought = facts, part, package, sought
 
     def read(self, node: ast.AST) -> None:
         """Add a node and all beneath it."""
@@ -205,14 +219,41 @@ class _Reader:
 
     def _function(self, node: ast.FunctionDef) -> bool:
         arguments = node.args
-        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            # A fixture, if this is a test; else a name that leads nowhere.
-            self._part.uses.add(argument.arg)
+        parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        for argument in parameters:
             self._annotation(argument.annotation)
+        if node.decorator_list or node.name.startswith("test"):
+            # What pytest fills in.
+            self._part.asked.update(argument.arg for argument in parameters)
         self._annotation(node.returns)
-        for child in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults), *node.body):
+        for child in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)):
             self.read(child)
+        self._scope(node.body, _locals(node))
         return False
+
+    def _lambda(self, node: ast.Lambda) -> bool:
+        for child in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+            self.read(child)
+        self._scope([node.body], _locals(node))
+        return False
+
+    def _loop(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> bool:
+        """Add a comprehension, whose first iterable is read outside of it."""
+        self.read(node.generators[0].iter)
+        inside = [child for child in ast.iter_child_nodes(node) if child is not node.generators[0]]
+        first = node.generators[0]
+        targets = {
+            inner.id for loop in node.generators for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)
+        }
+        self._scope([first.target, *first.ifs, *inside], targets)
+        return False
+
+    def _scope(self, nodes: list[Any], local: set[str]) -> None:
+        """Add nodes of which some names are local variables, which lead nowhere."""
+        outside, self._part.uses = self._part.uses, set()
+        for node in nodes:
+            self.read(node)
+        self._part.uses = outside | {use for use in self._part.uses if use.partition(".")[0] not in local}
 
     def _class(self, node: ast.ClassDef) -> bool:
         for child in ast.iter_child_nodes(node):
@@ -296,13 +337,15 @@ class _Reader:
         """Note what a string names."""
         if PATH.fullmatch(text):
             self._part.texts.add(text)
+        if self._sought.fixtures and text.isidentifier():
+            self._part.asked.add(text)
         if "bin/freshet" in text:
             self._part.started.add(("freshet_serving", ""))
         if "-m " in text:
             self._part.started.update((match[1], match[2] or "") for match in STARTED.finditer(text))
         if not re.search(TOPS, text):
             return
-        if self._by_name:
+        if self._sought.modules:
             self._part.names.update(match[0].rstrip(".") for match in DOTTED.finditer(text))
         if "import" in text and not self._read_code(text):
             for match in FROM.finditer(text):
@@ -315,7 +358,7 @@ class _Reader:
         except (SyntaxError, ValueError, RecursionError):
             return False
         child = Part()
-        _Reader(Facts(), child, self._package, self._by_name).read(tree)
+        _Reader(Facts(), child, self._package, self._sought).read(tree)
         self._part.names |= child.names | child.imports
         self._part.started |= child.started
         self._part.whole |= child.whole
@@ -328,6 +371,8 @@ _READERS = {
     ast.If: _Reader._if,
     ast.FunctionDef: _Reader._function,
     ast.AsyncFunctionDef: _Reader._function,
+    ast.Lambda: _Reader._lambda,
+    **dict.fromkeys(LOOPS, _Reader._loop),
     ast.ClassDef: _Reader._class,
     ast.AnnAssign: _Reader._declaration,
     ast.Name: _Reader._name,
@@ -339,6 +384,28 @@ _READERS = {
     ast.JoinedStr: _Reader._joined,
     ast.Constant: _Reader._constant,
 }
+
+
+def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
+    """Return the local variables of a function: parameters and all that it binds, but for imports."""
+    arguments = function.args
+    several = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    names = {argument.arg for argument in several if argument is not None}
+    shared: set[str] = set()
+    left: list[ast.AST] = list(function.body) if isinstance(function.body, list) else []
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Global):
+            shared.update(node.names)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            shared.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, (ast.ExceptHandler, *SCOPES)) and node.name:
+            names.add(node.name)
+        elif _is_bound(node):
+            names.add(node.id)  # type: ignore[attr-defined]
+        if not isinstance(node, (*SCOPES, *FUNCTIONS, *LOOPS)):
+            left.extend(ast.iter_child_nodes(node))
+    return names - shared
 
 
 def _origins(node: ast.ImportFrom) -> dict[str, str]:
