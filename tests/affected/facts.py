@@ -32,6 +32,9 @@ BY_NAME = re.compile(
 BY_TEXT = re.compile(r"getfixturevalue|usefixtures")
 """A file with none of these asks for no fixture by a string."""
 ALWAYS, AS_MAIN = "", "__main__"
+OFFER = "EXTENSION"
+"""The part that says what an extension offers; OFFER.KIND.NAME is what it offers under one name (empty: under any)."""
+PORTS = ("ENGINE", "SERVER")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -45,8 +48,9 @@ class Part:
 
     uses: dotted names as they are written, without those of local variables. asked: names that may be fixtures.
     imports: dotted names imported inside it. bound: name here -> the dotted name that it was imported as. names: dotted
-    names that its strings hold. whole: packages of which it imports any module by name. started: (module, first
-    argument) of its children. texts: strings that may be a path, part of one, a pattern.
+    names that its strings hold. whole: packages of which it imports any module by name. started: (module, first word)
+    of its children. texts: strings that may be a path, part of one, a pattern. extended: (port, kind, name) of what
+    it asks extensions for; "*" is any kind, an empty name any.
     """
 
     uses: set[str] = field(default_factory=set)
@@ -57,6 +61,7 @@ class Part:
     whole: set[str] = field(default_factory=set)
     started: set[tuple[str, str]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
+    extended: set[tuple[str, str, str]] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -78,6 +83,9 @@ def facts_of(source: str, package: str = "") -> Facts:
     sought = _Sought(BY_NAME.search(source) is not None, BY_TEXT.search(source) is not None)
     for name, node in _top_level(tree.body):
         _Reader(facts, facts.parts.setdefault(name, Part()), package, sought).read(node)
+        if name == OFFER and isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            for offered, value in _offers(node.value):
+                _Reader(facts, facts.parts.setdefault(offered, Part()), package, sought).read(value)
     for node in tree.body:
         if isinstance(node, SCOPES) and _registers(node, facts):
             facts.parts[ALWAYS].uses.add(node.name)
@@ -299,6 +307,10 @@ class _Reader:
 
     def _call(self, node: ast.Call) -> bool:
         self._start(node.args)
+        port = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if isinstance(port, ast.Name) and port.id in PORTS:
+            kind, name = [*map(_text, node.args), "", ""][:2]
+            self._part.extended.add((port.id, kind or ("*" if node.args else ""), name))
         if getattr(node.func, "attr", "") == "with_name" and [_text(argument) for argument in node.args] == ["freshet"]:
             # The installed command.
             self._part.started.add(("freshet_serving", ""))
@@ -384,6 +396,16 @@ _READERS = {
     ast.JoinedStr: _Reader._joined,
     ast.Constant: _Reader._constant,
 }
+
+
+def _offers(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    """Yield (part, value) of each thing that an extension offers."""
+    for keyword in call.keywords:
+        names = [_text(key) for key in keyword.value.keys if key] if isinstance(keyword.value, ast.Dict) else []
+        if isinstance(keyword.value, ast.Dict) and all(names) and len(names) == len(keyword.value.values):
+            yield from ((f"{OFFER}.{keyword.arg}.{name}", value) for name, value in zip(names, keyword.value.values))
+        else:
+            yield f"{OFFER}.{keyword.arg}.", keyword.value
 
 
 def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:

@@ -48,7 +48,7 @@ def copied(to: Path) -> Path:
 def core_tests() -> list[str]:
     """Return the tests of the engine and the server that reach no extension."""
     tests = [test for test in here().tests if test.startswith(CORE) and not left_out(test)]
-    return [test for test in tests if not any(is_of_extension(node) for node in here().closure([test]))]
+    return [test for test in tests if not any(left_out(node) for node in here().closure([test]))]
 
 
 def main() -> int:
