@@ -61,6 +61,7 @@ def running(open_processor, **options):
         until(lambda: not any(t.name.startswith("freshet") for t in set(threading.enumerate()) - before))
 
 
+@needs("admin")
 def test_ports_answer_503_while_loading_and_then_predict():
     gate, processor = threading.Event(), FakeProcessor()
 
@@ -144,6 +145,7 @@ def test_first_delta_that_makes_a_model_ready_is_logged():
         until(lambda: "freshet: ready in" in out.getvalue())
 
 
+@needs("auto_import")
 def test_readiness_waits_for_pending_imports_at_start(tmp_path):
     (tmp_path / "keras" / "1").mkdir(parents=True)
     (tmp_path / "keras" / "1" / "model.keras").write_text("zip")
