@@ -11,7 +11,7 @@ from loadtest.bench import needs
     [
         (lambda folder: needs.movielens(folder), "ml-1m"),
         (lambda folder: needs.program("no-such-program"), "no-such-program"),
-        (lambda folder: needs.interpreter(folder / "python", "make it"), "make it"),
+        (lambda folder: needs.interpreter(folder / "python", "install it"), "install it"),
     ],
 )
 def test_missing_thing_is_said_in_one_line_with_exit_code_2(ask, word, tmp_path, capsys):
