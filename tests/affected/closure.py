@@ -196,12 +196,16 @@ class Tree:
         return needed
 
     def _offered(self, port: str, kind: str, name: str) -> set[str]:
-        """Return what extensions offer of a kind under a name, under any if it is empty; all of them are imported."""
+        """Return what extensions offer of a kind under a name, under any if it is empty; all of them are imported: a
+        server's port imports those of the engine as well."""
         needed: set[str] = set()
+        of_engine, of_server = EXTENSIONS
         for path in self._extensions:
+            if port == "ENGINE" and path.startswith(of_server):
+                continue
             parts = self.facts(path).parts
-            needed |= {f"{path}::{ALWAYS}", *({f"{path}::REQUIRES"} if "REQUIRES" in parts else ())}
-            if not path.startswith(EXTENSIONS[port == "SERVER"]):
+            needed |= {f"{path}::{ALWAYS}", *(f"{path}::{part}" for part in parts if part == "REQUIRES")}
+            if port == "SERVER" and path.startswith(of_engine):
                 continue
             if kind == "*":
                 needed.add(path)
