@@ -16,13 +16,13 @@ FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "load
 PRODUCT = ("freshet_serving/", "processor/", "compiler/", "models/", "serving/")
 MAX_LINES = 600
 LONGER = {
-    "processor/versions/host.py",
-    "processor/versions/log_applier.py",
-    "processor/versions/model.py",
-    "serving/workers/worker_pool.py",
-    "serving/workers/worker_pool_host.py",
+    "processor/versions/host.py": 725,
+    "processor/versions/log_applier.py": 644,
+    "processor/versions/model.py": 909,
+    "serving/workers/worker_pool.py": 647,
+    "serving/workers/worker_pool_host.py": 645,
 }
-"""Modules above the limit. The list may only shrink: who cuts one takes it out, and nothing is put in."""
+"""Modules above the limit, and the lines that they may have. The list may only shrink: who cuts one takes it out."""
 GENERATED = {"serving/codecs/proto_files.py"}
 
 
@@ -108,6 +108,5 @@ def test_tests_folder_has_no_shared_modules_at_its_top():
 
 
 def test_modules_stay_within_their_line_limit():
-    paths = [path for path in here().paths if path not in GENERATED]
-    lines = {path: len((ROOT / path).read_text().splitlines()) for path in paths}
-    assert {path for path, count in lines.items() if count > MAX_LINES} == LONGER
+    lines = {path: len((ROOT / path).read_text().splitlines()) for path in here().paths if path not in GENERATED}
+    assert {path: count for path, count in lines.items() if count > LONGER.get(path, MAX_LINES)} == {}

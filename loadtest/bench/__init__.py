@@ -4,6 +4,7 @@ scenarios       the scenarios of `make bench`
 training        `make -C loadtest train`
 verdict         `make -C loadtest verdict`
 harness         what scenarios share: repository, payloads, servers, the form of results
+needs           what a benchmark needs from outside, refused in one line
 pairs           two things run in turn, compared pair by pair
 bench_report    the page of `make bench`
 bench_backends  `make -C loadtest backends`

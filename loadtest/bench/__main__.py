@@ -54,11 +54,17 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Returns 0; 1 when a scenario could not be run; a goal that was not met is reported, and is no error."""
+    """Returns 0; 1 when a scenario could not be run; 2 when none could. A goal that was not met is reported, and
+    is no error."""
     options = vars(arguments().parse_args())
     out, only = options.pop("out"), [n.strip() for n in options.pop("only").split(",") if n.strip()]
     if stray := set(only) - {*SCENARIOS, *ON_DEMAND}:
         print(f"--only: unknown scenario {sorted(stray)[0]!r}", file=sys.stderr)
+        return 2
+    try:
+        wrk.available()
+    except CommandFailed as error:
+        print(f"bench: {error}", file=sys.stderr)
         return 2
     options["serve"] = tuple(shlex.split(options["serve"]))
     options["only_layouts"] = tuple(n.strip() for n in options.pop("layouts").split(";") if n.strip())
@@ -73,7 +79,6 @@ def main() -> int:
             facts = machine()
             bench.laid_out = {}
             try:
-                wrk.available()
                 result = importlib.import_module(f"loadtest.bench.scenarios.{name}").run(bench)
             except (CommandFailed, ValueError) as error:
                 failed.append(name)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,12 +38,14 @@ from freshet_serving.processor.extensions.online_features.reader import OnlineFe
 from freshet_serving.processor.extensions.online_features.section import FeatureGroup
 from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.extensions.online_features.value_types import VALUE_TYPES
+from loadtest.bench import needs
 from loadtest.bench.store_outages import GOAL_MS, TIMEOUT_MS, Outage, measure_outages, redis_server
 from loadtest.reports.report import machine, opening, origin, table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"
 SIDE = Path(__file__).with_name("feast_side.py")
+NO_FEAST = "no Python has feast[redis]==0.67.0: name one in FRESHET_FEAST_PYTHON"
 VENV_PYTHON = ROOT / "build" / "feast-venv" / "bin" / "python"
 PROJECT = "shop"
 TIMED_READS, OUTAGE_READS = 1000, 500
@@ -304,9 +305,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     out = parser.parse_args().out
     console, python = Console(), feast_python()
-    if not python or shutil.which("redis-server") is None:
-        console.print("needs redis-server, and a Python with feast[redis]==0.67.0 that FRESHET_FEAST_PYTHON names")
-        return 1
+    needs.program("redis-server")
+    if not python:
+        needs.refuse(NO_FEAST)
     about = {"machine": machine(), "origin": origin("-C loadtest feast", "ARGS", sys.argv[1:])}
     with redis_server() as port, tempfile.TemporaryDirectory() as folder:
         found = compare(python, port, Path(folder))

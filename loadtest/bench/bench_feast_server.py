@@ -13,7 +13,6 @@ import argparse
 import http.client
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from loadtest.bench.bench_feast import feast_python
+from loadtest.bench import needs
+from loadtest.bench.bench_feast import NO_FEAST, feast_python
 from loadtest.bench.bench_features import (
     ITEM_KINDS,
     ITEMS,
@@ -162,9 +162,9 @@ def main() -> int:
     parser.add_argument("--out", default=str(RESULTS / "feast-server.md"))
     options = parser.parse_args()
     console, python, values = Console(), feast_python(), FeatureValues.draw()
-    if not python or shutil.which("redis-server") is None:
-        console.print("skipped: needs redis-server, and a Python with feast[redis]==0.67.0 (FRESHET_FEAST_PYTHON)")
-        return 0
+    needs.program("redis-server")
+    if not python:
+        needs.refuse(NO_FEAST)
     made = origin("-C loadtest feast-server", "ARGS", sys.argv[1:])
     results: dict[str, Any] = {"machine": machine(), "origin": made, "figures": []}
     with tempfile.TemporaryDirectory(prefix="freshet-feast-") as temporary, redis_server() as redis_port:

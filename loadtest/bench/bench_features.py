@@ -41,6 +41,7 @@ from freshet_serving.serving.http.port import HttpPort, new_loop
 from freshet_serving.serving.http.protocol import PredictProtocol
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
+from loadtest.bench import needs
 from loadtest.bench.pairs import Pair, compare
 from loadtest.bench.store_outages import redis_server
 from loadtest.load.encoding import InputTensor, Signature, encode_kserve
@@ -345,6 +346,7 @@ def main() -> None:
     parser.add_argument("--items", default="100,500", help="items of a request")
     parser.add_argument("--out", default=str(RESULTS / "features.md"))
     options = parser.parse_args()
+    needs.program("redis-server")
     console, values = Console(), FeatureValues.draw()
     made = origin("-C loadtest features", "ARGS", sys.argv[1:])
     results: dict[str, Any] = {"machine": machine(), "origin": made, "figures": []}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from loadtest.bench import needs
 from loadtest.bench.bench_feast_server import Side
 from loadtest.bench.bench_features import RESULTS, FeatureValues, fill_store, requests, train
 from loadtest.bench.store_outages import DELAY_S, delayed, redis_server
@@ -72,9 +72,7 @@ def main() -> int:
     parser.add_argument("--out", default=str(RESULTS / "slow-store.md"))
     options = parser.parse_args()
     console, values, delay_s = Console(), FeatureValues.draw(), 0.0
-    if shutil.which("redis-server") is None:
-        console.print("skipped: needs redis-server")
-        return 0
+    needs.program("redis-server")
     made = origin("-C loadtest slow-store", "ARGS", sys.argv[1:])
     results: dict[str, Any] = {"machine": machine(), "origin": made, "figures": []}
     with (

@@ -1,4 +1,4 @@
-"""Print which tests a change can break: `python -m tests.affected --list`, `--share`, `--mutants`."""
+"""Print which tests a change can break: `python -m tests.affected --list`, `--share`, `--mutants`, `--campaign`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from tests.affected.campaign import run
 from tests.affected.changes import Repository
 from tests.affected.killers import missed
 from tests.affected.share import page, shares
@@ -20,7 +21,14 @@ def main() -> None:
     parser.add_argument("--share", type=int, metavar="N", help="share of the tests that the last N commits affected")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="of these only each K-th [1]")
     parser.add_argument("--mutants", action="store_true", help="stored mutants whose killer is not affected")
+    parser.add_argument("--campaign", type=int, metavar="N", help="try N mutants of the product on affected tests")
+    parser.add_argument("--minutes", type=float, default=600.0, help="no mutant is tried after that [600]")
+    parser.add_argument("--seed", type=int, default=1, help="which mutants a campaign tries [1]")
     arguments = parser.parse_args()
+    if arguments.campaign:
+        for result, number in run(arguments.campaign, arguments.minutes, arguments.seed).items():
+            print(f"{number} mutants: {result}")
+        return
     repository = Repository(ROOT)
     if arguments.share:
         measured = shares(

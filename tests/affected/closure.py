@@ -8,7 +8,8 @@ Invariants
   the code does not say, the answer is the larger one: a name that is not found leads to its whole file.
 - An import runs the modules that it passes, their __init__ among them: what runs with every import of these is needed.
   All else of them is needed only by who uses it, so a name that an __init__ passes on leads to where it is defined.
-- Who makes a Processor or a server, in a child too, needs every extension: they are found by their folders.
+- Extensions are found by their folders: who asks a port for what they offer of a kind (`ENGINE.offers("observers")`)
+  needs what every extension offers of it, and what an import of any extension runs. A Processor and a server ask so.
 - A test needs the fixtures that it names, of the conftest.py of its folder and those above, and what these use always.
 - A file that is not Python is needed by the tests of the structure (tests/test_*.py), by all that name it, a folder of
   it or a pattern of its name, and by what lies beside it. What configures pytest or the environment is needed by all.
@@ -23,13 +24,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from tests.affected.facts import ALWAYS, Facts, Part
+from tests.affected.facts import ALWAYS, OFFER, Facts, Part
 from tests.structure.sources import FLOORS, own_name
 
 ENVIRONMENT = frozenset({"pyproject.toml", "constraints.txt"})
-MAKES_EXTENSIONS = ("processor/engine.py::Processor", "serving/server.py::")
 EXTENSIONS = ("processor/extensions/", "serving/extensions/")
 COMMANDS = "serving/commands/cli.py"
+OTHER_COMMANDS = "serving/commands/extension_commands.py"
 INSTALLED = ("freshet_serving/", "serving/", "models/", "compiler/", "processor/")
 
 
@@ -37,7 +38,7 @@ class Tree:
     """The files of one tree.
 
     paths: of its Python files. load: reads the facts of one of them. others: files that are not Python.
-    finds_extensions: whether who makes a Processor or a server needs every extension.
+    finds_extensions: whether who asks for what extensions offer needs it.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class Tree:
         self._tops = {name.partition(".")[0] for name in self._modules}
         self._needs: dict[str, set[str]] = {}
         self._dotted: dict[str, set[str]] = {}
-        self._extensions = [path for path in self.paths if path.startswith(EXTENSIONS)] if finds_extensions else []
+        inits = [path for path in self.paths if finds_extensions and path.endswith("/__init__.py")]
+        self._extensions = [path for path in inits if is_of_extension(path) and path.count("/") == 3]
 
     @cached_property
     def tests(self) -> list[str]:
@@ -106,11 +108,13 @@ class Tree:
             return self.tests
         start = set(changed)
         for node in changed:
-            path, part, _ = node.partition("::")
+            path, colons, part = node.partition("::")
             if not is_python(node):
                 start |= self.named_by(node)
-            elif part:
+            elif colons:
                 start.add(f"{path}::*")
+            if part == OFFER and path in self._extensions:
+                start |= {f"{path}::{name}" for name in self.facts(path).parts if name.startswith(f"{OFFER}.")}
         seen = set(start)
         left = list(start)
         while left:
@@ -150,8 +154,6 @@ class Tree:
             needed.add(f"{path}::{ALWAYS}")
         else:
             needed |= self._of_import(path)
-        if self._extensions and node.startswith(MAKES_EXTENSIONS):
-            needed |= set(self._extensions)
         return needed - {node}
 
     def _of_file(self, path: str) -> set[str]:
@@ -171,11 +173,16 @@ class Tree:
                 needed.add(f"{module}::{ALWAYS}")
         return needed
 
-    def _of_part(self, path: str, part: Part) -> set[str]:
+    def _of_part(self, path: str, part: Part, extended: bool = True) -> set[str]:
         facts = self.facts(path)
         needed: set[str] = set()
+        for port, kind, name in part.extended if extended else ():
+            needed |= self._offered(port, kind, name)
         for use in part.uses:
             needed |= self._use(path, facts, part, use)
+        if path.startswith("tests/"):
+            for name in part.asked:
+                needed |= self._use(path, facts, part, name) or self._fixture(path, name)
         if part is not facts.parts[ALWAYS]:
             # An import inside a function runs a module.
             needed |= {f"{module}::{ALWAYS}" for dotted in part.imports if (module := self.module(own_name(dotted)))}
@@ -186,8 +193,28 @@ class Tree:
             needed |= {other for other in self.paths if other.rpartition("/")[0] == folder}
         for module, argument in part.started:
             needed |= self._start(module, {argument} if argument else self._words_beside(path))
-        if path.startswith("tests/"):
-            needed |= {node for text in part.texts if text.isidentifier() for node in self._fixture(path, text)}
+        return needed
+
+    def _offered(self, port: str, kind: str, name: str) -> set[str]:
+        """Return what extensions offer of a kind under a name, under any if it is empty; all of them are imported: a
+        server's port imports those of the engine as well."""
+        needed: set[str] = set()
+        of_engine, of_server = EXTENSIONS
+        for path in self._extensions:
+            if port == "ENGINE" and path.startswith(of_server):
+                continue
+            parts = self.facts(path).parts
+            needed |= {f"{path}::{ALWAYS}", *(f"{path}::{part}" for part in parts if part == "REQUIRES")}
+            if port == "SERVER" and path.startswith(of_engine):
+                continue
+            if kind == "*":
+                needed.add(path)
+            elif kind:
+                needed |= {
+                    f"{path}::{part}"
+                    for part in parts
+                    if part.startswith(f"{OFFER}.{kind}.") and (not name or part.endswith((f".{name}", ".")))
+                }
         return needed
 
     def _use(self, path: str, facts: Facts, part: Part, use: str) -> set[str]:
@@ -199,7 +226,7 @@ class Tree:
                 return needed | self._resolve(f"{bound[head]}.{rest}" if rest else bound[head])
             if any(name.startswith(f"{head}.") for name in bound):
                 return needed | self._resolve(use)
-        return needed or (self._fixture(path, head) if path.startswith("tests/") else needed)
+        return needed
 
     def _resolve(self, dotted: str) -> set[str]:
         """Return what an absolute dotted name leads to: a module's whole file, or where the name is defined."""
@@ -262,9 +289,12 @@ class Tree:
         if base == "freshet_serving" and COMMANDS in self._all:
             bound = self.facts(COMMANDS).parts[ALWAYS].bound
             names = (f"{word.replace('-', '_')}{ending}" for word in words for ending in ("", "_command", "_app"))
-            commands = [bound[name] for name in names if name in bound]
+            commands = [self._resolve(bound[name]) for name in names if name in bound]
+            offers = {f"{OFFER}.commands.{word}" for word in words}
+            for path in self._extensions:
+                commands += [{f"{path}::{part}"} for part in offers & self.facts(path).parts.keys()]
             if commands:
-                return self._way_to_commands.union(*map(self._resolve, commands))
+                return self._way_to_commands.union(*commands)
         path = self._modules.get(f"{base}.__main__") or self._modules.get(base)
         return {path} if path else set()
 
@@ -280,15 +310,17 @@ class Tree:
     @cached_property
     def _way_to_commands(self) -> set[str]:
         """Return what every command of ours needs: what runs it, and none of the others."""
-        parts, needed, seen = self.facts(COMMANDS).parts, {f"{COMMANDS}::*"}, {ALWAYS}
-        left = ["main"]
+        needed, seen = {f"{COMMANDS}::*", f"{OTHER_COMMANDS}::*"}, {f"{COMMANDS}::"}
+        left = [f"{COMMANDS}::main"]
         while left:
-            name = left.pop()
-            if name in parts and name not in seen:
-                seen.add(name)
-                for node in self._of_part(COMMANDS, parts[name]):
-                    path, _, other = node.partition("::")
-                    left.append(other) if path == COMMANDS else needed.add(node)
+            node = left.pop()
+            path, _, name = node.partition("::")
+            if path not in (COMMANDS, OTHER_COMMANDS):
+                needed.add(node)
+            elif node not in seen and name in self.facts(path).parts:
+                seen.add(node)
+                needed |= self._of_import(path) if node == f"{OTHER_COMMANDS}::" else set()
+                left.extend(self._of_part(path, self.facts(path).parts[name], extended=False))
         return needed
 
 
@@ -318,3 +350,8 @@ def is_test(path: str) -> bool:
 def is_of_structure(path: str) -> bool:
     """Return whether a test reads the whole tree: it lies at the top of tests/."""
     return is_test(path) and path.count("/") == 1
+
+
+def is_of_extension(node: str) -> bool:
+    """Return whether a node or a file lies in the folder of an extension of the engine or the server."""
+    return node.startswith(EXTENSIONS) and node.count("/") > 2

@@ -18,6 +18,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 TOPS = "freshet_serving|tests|loadtest|generators"
 DOTTED = re.compile(rf"(?<![\w./-])(?:{TOPS})(?:\.[A-Za-z_]\w*)+(\.?)")
@@ -28,8 +29,15 @@ BY_NAME = re.compile(
     r"import_module|__import__|subprocess|Popen|sys\.executable|setattr|find_spec|\bpatch\(|run_module"
 )
 """A file with none of these makes nothing of a module's dotted name."""
+BY_TEXT = re.compile(r"getfixturevalue|usefixtures")
+"""A file with none of these asks for no fixture by a string."""
 ALWAYS, AS_MAIN = "", "__main__"
+OFFER = "EXTENSION"
+"""The part that says what an extension offers; OFFER.KIND.NAME is what it offers under one name (empty: under any)."""
+PORTS = ("ENGINE", "SERVER")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+LOOPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 HOLE = "x"
 """Stands for what an f-string fills in."""
 
@@ -38,19 +46,22 @@ HOLE = "x"
 class Part:
     """What one definition uses.
 
-    uses: dotted names as they are written. imports: dotted names imported inside it. bound: name here -> the dotted
-    name that it was imported as. names: dotted names that its strings hold. whole: packages of which it imports any
-    module by name. started: (module, first argument) of its children. texts: strings that may be a path, part of one,
-    a pattern, a fixture.
+    uses: dotted names as they are written, without those of local variables. asked: names that may be fixtures.
+    imports: dotted names imported inside it. bound: name here -> the dotted name that it was imported as. names: dotted
+    names that its strings hold. whole: packages of which it imports any module by name. started: (module, first word)
+    of its children. texts: strings that may be a path, part of one, a pattern. extended: (port, kind, name) of what
+    it asks extensions for; "*" is any kind, an empty name any.
     """
 
     uses: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
     bound: dict[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
     started: set[tuple[str, str]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
+    extended: set[tuple[str, str, str]] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -69,9 +80,12 @@ def facts_of(source: str, package: str = "") -> Facts:
         package: dotted name of the package that the file lies in.
     """
     tree, facts = _parsed(source), Facts({ALWAYS: Part()})
-    by_name = BY_NAME.search(source) is not None
+    sought = _Sought(BY_NAME.search(source) is not None, BY_TEXT.search(source) is not None)
     for name, node in _top_level(tree.body):
-        _Reader(facts, facts.parts.setdefault(name, Part()), package, by_name).read(node)
+        _Reader(facts, facts.parts.setdefault(name, Part()), package, sought).read(node)
+        if name == OFFER and isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            for offered, value in _offers(node.value):
+                _Reader(facts, facts.parts.setdefault(offered, Part()), package, sought).read(value)
     for node in tree.body:
         if isinstance(node, SCOPES) and _registers(node, facts):
             facts.parts[ALWAYS].uses.add(node.name)
@@ -163,11 +177,19 @@ def _registers(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, fact
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """What strings of a file may name, besides paths. modules: by dotted names. fixtures: by their names."""
+
+    modules: bool
+    fixtures: bool
+
+
 class _Reader:
     """Adds what a node uses to a part."""
 
-    def __init__(self, facts: Facts, part: Part, package: str, by_name: bool) -> None:
-        self._facts, self._part, self._package, self._by_name = facts, part, package, by_name
+    def __init__(self, facts: Facts, part: Part, package: str, sought: _Sought) -> None:
+        self._facts, self._part, self._package, self._sought = facts, part, package, sought
 
     def read(self, node: ast.AST) -> None:
         """Add a node and all beneath it."""
@@ -205,14 +227,41 @@ class _Reader:
 
     def _function(self, node: ast.FunctionDef) -> bool:
         arguments = node.args
-        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            # A fixture, if this is a test; else a name that leads nowhere.
-            self._part.uses.add(argument.arg)
+        parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        for argument in parameters:
             self._annotation(argument.annotation)
+        if node.decorator_list or node.name.startswith("test"):
+            # What pytest fills in.
+            self._part.asked.update(argument.arg for argument in parameters)
         self._annotation(node.returns)
-        for child in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults), *node.body):
+        for child in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)):
             self.read(child)
+        self._scope(node.body, _locals(node))
         return False
+
+    def _lambda(self, node: ast.Lambda) -> bool:
+        for child in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+            self.read(child)
+        self._scope([node.body], _locals(node))
+        return False
+
+    def _loop(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> bool:
+        """Add a comprehension, whose first iterable is read outside of it."""
+        self.read(node.generators[0].iter)
+        inside = [child for child in ast.iter_child_nodes(node) if child is not node.generators[0]]
+        first = node.generators[0]
+        targets = {
+            inner.id for loop in node.generators for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)
+        }
+        self._scope([first.target, *first.ifs, *inside], targets)
+        return False
+
+    def _scope(self, nodes: list[Any], local: set[str]) -> None:
+        """Add nodes of which some names are local variables, which lead nowhere."""
+        outside, self._part.uses = self._part.uses, set()
+        for node in nodes:
+            self.read(node)
+        self._part.uses = outside | {use for use in self._part.uses if use.partition(".")[0] not in local}
 
     def _class(self, node: ast.ClassDef) -> bool:
         for child in ast.iter_child_nodes(node):
@@ -258,6 +307,10 @@ class _Reader:
 
     def _call(self, node: ast.Call) -> bool:
         self._start(node.args)
+        port = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if isinstance(port, ast.Name) and port.id in PORTS:
+            kind, name = [*map(_text, node.args), "", ""][:2]
+            self._part.extended.add((port.id, kind or ("*" if node.args else ""), name))
         if getattr(node.func, "attr", "") == "with_name" and [_text(argument) for argument in node.args] == ["freshet"]:
             # The installed command.
             self._part.started.add(("freshet_serving", ""))
@@ -296,13 +349,15 @@ class _Reader:
         """Note what a string names."""
         if PATH.fullmatch(text):
             self._part.texts.add(text)
+        if self._sought.fixtures and text.isidentifier():
+            self._part.asked.add(text)
         if "bin/freshet" in text:
             self._part.started.add(("freshet_serving", ""))
         if "-m " in text:
             self._part.started.update((match[1], match[2] or "") for match in STARTED.finditer(text))
         if not re.search(TOPS, text):
             return
-        if self._by_name:
+        if self._sought.modules:
             self._part.names.update(match[0].rstrip(".") for match in DOTTED.finditer(text))
         if "import" in text and not self._read_code(text):
             for match in FROM.finditer(text):
@@ -315,7 +370,7 @@ class _Reader:
         except (SyntaxError, ValueError, RecursionError):
             return False
         child = Part()
-        _Reader(Facts(), child, self._package, self._by_name).read(tree)
+        _Reader(Facts(), child, self._package, self._sought).read(tree)
         self._part.names |= child.names | child.imports
         self._part.started |= child.started
         self._part.whole |= child.whole
@@ -328,6 +383,8 @@ _READERS = {
     ast.If: _Reader._if,
     ast.FunctionDef: _Reader._function,
     ast.AsyncFunctionDef: _Reader._function,
+    ast.Lambda: _Reader._lambda,
+    **dict.fromkeys(LOOPS, _Reader._loop),
     ast.ClassDef: _Reader._class,
     ast.AnnAssign: _Reader._declaration,
     ast.Name: _Reader._name,
@@ -339,6 +396,38 @@ _READERS = {
     ast.JoinedStr: _Reader._joined,
     ast.Constant: _Reader._constant,
 }
+
+
+def _offers(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    """Yield (part, value) of each thing that an extension offers."""
+    for keyword in call.keywords:
+        names = [_text(key) for key in keyword.value.keys if key] if isinstance(keyword.value, ast.Dict) else []
+        if isinstance(keyword.value, ast.Dict) and all(names) and len(names) == len(keyword.value.values):
+            yield from ((f"{OFFER}.{keyword.arg}.{name}", value) for name, value in zip(names, keyword.value.values))
+        else:
+            yield f"{OFFER}.{keyword.arg}.", keyword.value
+
+
+def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
+    """Return the local variables of a function: parameters and all that it binds, but for imports."""
+    arguments = function.args
+    several = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    names = {argument.arg for argument in several if argument is not None}
+    shared: set[str] = set()
+    left: list[ast.AST] = list(function.body) if isinstance(function.body, list) else []
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Global):
+            shared.update(node.names)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            shared.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, (ast.ExceptHandler, *SCOPES)) and node.name:
+            names.add(node.name)
+        elif _is_bound(node):
+            names.add(node.id)  # type: ignore[attr-defined]
+        if not isinstance(node, (*SCOPES, *FUNCTIONS, *LOOPS)):
+            left.extend(ast.iter_child_nodes(node))
+    return names - shared
 
 
 def _origins(node: ast.ImportFrom) -> dict[str, str]:

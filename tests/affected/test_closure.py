@@ -142,18 +142,76 @@ def test_child_needs_the_command_that_it_runs(changed, affected):
 
 
 EXTENDED = {
-    "processor/engine.py": "class Processor: ...\nclass Reply: ...\n",
-    "processor/extensions/trials/__init__.py": "REQUIRES = ()\n",
+    "processor/ports.py": "ENGINE = Extensions('processor.extensions')\n",
+    "processor/engine.py": """
+        from freshet_serving.processor.ports import ENGINE
+        class Processor:
+            def __init__(self): self.observers = ENGINE.offers("observers")
+        class Reply: ...
+    """,
+    "processor/section.py": """
+        from freshet_serving.processor.ports import ENGINE
+        def parse(): return ENGINE.get("sections", "ranks")
+    """,
+    "processor/extensions/trials/__init__.py": """
+        def _shadow():
+            from freshet_serving.processor.extensions.trials.shadow import score
+            return score
+        def _ranks():
+            from freshet_serving.processor.extensions.trials.ranks import parse
+            return parse
+        def _other(): ...
+        REQUIRES = ()
+        EXTENSION = Extension(observers={"shadow": _shadow}, sections={"ranks": _ranks, "other": _other})
+    """,
     "processor/extensions/trials/shadow.py": "def score(): ...\n",
+    "processor/extensions/trials/ranks.py": "def parse(): ...\n",
     "tests/a/test_engine.py": "from freshet_serving.processor.engine import Processor\nProcessor()\n",
     "tests/a/test_reply.py": "from freshet_serving.processor.engine import Reply\nReply()\n",
+    "tests/a/test_section.py": "from freshet_serving.processor.section import parse\nparse()\n",
 }
 
 
-def test_who_makes_a_processor_needs_every_extension():
-    changed = ["processor/extensions/trials/shadow.py::score"]
-    assert made(EXTENDED).affected(changed) == ["tests/a/test_engine.py"]
-    assert made(EXTENDED, finds_extensions=False).affected(changed) == []
+@pytest.mark.parametrize(
+    ("changed", "affected"),
+    [
+        ("shadow.py::score", ["tests/a/test_engine.py"]),
+        ("ranks.py::parse", ["tests/a/test_section.py"]),
+        ("__init__.py::_other", []),
+        ("__init__.py::EXTENSION", ["tests/a/test_engine.py", "tests/a/test_section.py"]),
+    ],
+)
+def test_who_asks_extensions_needs_what_they_offer(changed, affected):
+    assert made(EXTENDED).affected([f"processor/extensions/trials/{changed}"]) == affected
+
+
+def test_extensions_can_be_left_out():
+    assert made(EXTENDED, finds_extensions=False).affected(["processor/extensions/trials/shadow.py::score"]) == []
+
+
+COMMAND_OF_EXTENSION = COMMANDS | {
+    "serving/ports.py": "SERVER = Extensions('serving.extensions')\n",
+    "serving/commands/extension_commands.py": """
+        from freshet_serving.serving.ports import SERVER
+        class Group:
+            def __init__(self): self.offered = SERVER.offers("commands")
+    """,
+    "serving/commands/cli.py": COMMANDS["serving/commands/cli.py"].replace("app()", "Group()")
+    + "        from freshet_serving.serving.commands.extension_commands import Group\n",
+    "serving/extensions/fleet/__init__.py": """
+        def _fleet():
+            from freshet_serving.serving.extensions.fleet.fleet_command import fleet
+            return fleet
+        EXTENSION = ServerExtension(commands={"fleet": _fleet})
+    """,
+    "serving/extensions/fleet/fleet_command.py": "def fleet(): ...\n",
+    "tests/e2e/test_fleet.py": "def test_one(): run(['python', '-m', 'freshet_serving', 'fleet'])\n",
+}
+
+
+def test_child_needs_the_command_of_an_extension_that_it_runs():
+    changed = ["serving/extensions/fleet/fleet_command.py::fleet"]
+    assert made(COMMAND_OF_EXTENSION).affected(changed) == ["tests/e2e/test_any.py", "tests/e2e/test_fleet.py"]
 
 
 def test_other_files_count_for_who_names_them():

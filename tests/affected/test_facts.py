@@ -20,6 +20,44 @@ def test_each_definition_has_its_own_uses():
     assert of[ALWAYS].bound == {"engine": "freshet_serving.processor.engine"}
 
 
+def test_local_variables_are_no_uses():
+    of = parts("""
+        def f(table):
+            global shared
+            kept, shared = [name for name in rows], 1
+            def inner(): return kept, other, name
+            from tests.support import packages as kept_too
+            kept_too = kept_too.x
+            return lambda row: row + table
+    """)
+    assert of["f"].uses == {"rows", "other", "name", "kept_too.x"}
+
+
+def test_only_tests_and_fixtures_ask_by_their_parameters():
+    of = parts("""
+        def test_one(root): pytest.mark.usefixtures("quick")
+        @pytest.fixture
+        def made(bucket): ...
+        def helper(tables): ...
+    """)
+    assert {name: part.asked for name, part in of.items() if name} == {
+        "test_one": {"root", "quick"},
+        "made": {"bucket"},
+        "helper": set(),
+    }
+
+
+def test_questions_to_extensions_are_found_by_kind_and_name():
+    of = parts("""
+        def all_of_one(): ENGINE.offers("storages")
+        def one(): SERVER.get("regions", "shared_memory")
+        def any_kind(kind): ENGINE.offers(kind)
+    """)
+    assert of["all_of_one"].extended == {("ENGINE", "storages", "")}
+    assert of["one"].extended == {("SERVER", "regions", "shared_memory")}
+    assert of["any_kind"].extended == {("ENGINE", "*", "")}
+
+
 def test_imports_inside_functions_belong_to_them():
     of = parts("def f():\n    from tests.support import packages\n    packages.write()")
     assert of["f"].bound == {"packages": "tests.support.packages"}

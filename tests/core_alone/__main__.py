@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from tests.affected.changes import here, is_file
-from tests.affected.closure import EXTENSIONS
+from tests.affected.closure import is_of_extension
 
 ROOT = Path(__file__).parents[2]
 COPY = ROOT / "build" / "core-alone"
@@ -24,8 +24,8 @@ CORE = ("tests/processor/", "tests/serving/")
 
 
 def left_out(path: str) -> bool:
-    """Return whether a file belongs to an extension: its code, or its tests."""
-    return path.startswith(EXTENSIONS) or (path.startswith("tests/") and "/extensions/" in path)
+    """Return whether a file belongs to an extension: its code, or its tests. The folder where they are found stays."""
+    return is_of_extension(path.removeprefix("tests/")) or path.startswith("tests/extensions/")
 
 
 def copied(to: Path) -> Path:
@@ -48,7 +48,7 @@ def copied(to: Path) -> Path:
 def core_tests() -> list[str]:
     """Return the tests of the engine and the server that reach no extension."""
     tests = [test for test in here().tests if test.startswith(CORE) and not left_out(test)]
-    return [test for test in tests if not any(node.startswith(EXTENSIONS) for node in here().closure([test]))]
+    return [test for test in tests if not any(left_out(node) for node in here().closure([test]))]
 
 
 def main() -> int:

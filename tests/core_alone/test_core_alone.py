@@ -7,7 +7,8 @@ from tests.core_alone import __main__ as core_alone
     ("path", "left_out"),
     [
         ("processor/extensions/trials/shadow.py", True),
-        ("serving/extensions/__init__.py", True),
+        ("serving/extensions/trials/__init__.py", True),
+        ("serving/extensions/__init__.py", False),
         ("tests/processor/extensions/trials/test_shadow.py", True),
         ("tests/extensions/toy_late/__init__.py", True),
         ("processor/engine.py", False),

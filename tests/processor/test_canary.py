@@ -8,8 +8,11 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.versions.overview import version_stats
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.processor.engines import watch_scores
+from tests.support.extensions import needs
 from tests.support.packages import make_inputs, make_weights, write_package
 from tests.support.waiting import until
+
+pytestmark = needs("trials")
 
 USERS = range(6)
 POLICY = {

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from loadtest.bench import needs
 from tests.support.console_pages import SIZES, VIEWS, browser, missing, page_of, show
 from tests.support.console_stage import Stage, held, played
 
@@ -19,7 +20,7 @@ COLOURS = 112
 def main(out):
     why = missing()
     if why:
-        sys.exit(f"console-shots: {why}")
+        needs.refuse(f"console-shots: {why}")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, Stage(Path(folder)) as stage, browser() as opened:
         played(stage)

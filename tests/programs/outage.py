@@ -97,6 +97,7 @@ def outage(folder, seconds, hangs):
 def main() -> int:
     parser = argparse.ArgumentParser(description="the object store gone under load")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     options = parser.parse_args()
     lines = ["# The object store gone under load", "", (__doc__ or "").partition("\n\n")[2].strip(), ""]
     lines += [f"| for {options.seconds:.0f} s its port | answered | failed | slowest | fresh after |"]
@@ -108,10 +109,10 @@ def main() -> int:
             rounds[name] = {"answered": answered, "failed": failed, "slowest_s": slowest_s, "fresh_s": fresh_s}
             lines.append(f"| {name} | {answered:,} | {failed} | {slowest_s * 1e3:.0f} ms | {fresh_s:.2f} s |")
             print(lines[-1], flush=True)
-    (RESULTS / "outage.md").write_text("\n".join(lines) + "\n")
+    (options.out / "outage.md").write_text("\n".join(lines) + "\n")
     about = {"machine": machine(), "origin": origin("-C loadtest outage", "ARGS", sys.argv[1:])}
     about |= {"seconds": options.seconds, "rounds": rounds}
-    (RESULTS / "outage.json").write_text(json.dumps(about, indent=1) + "\n")
+    (options.out / "outage.json").write_text(json.dumps(about, indent=1) + "\n")
     return int(any(each["failed"] or each["fresh_s"] > FRESH_S for each in rounds.values()))
 
 

@@ -256,6 +256,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--changes", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     options = parser.parse_args()
     lines = ["# Short of memory", "", (__doc__ or "").partition("\n\n")[2].strip(), ""]
     lines += ["| layout | minutes | limited | deltas and rollbacks | not done | replies checked | lost while short |"]
@@ -293,9 +294,9 @@ def main() -> int:
             if found:
                 print(campaign.log.read_text(errors="replace")[-6000:], flush=True)
     lines += ["", "Faults: none." if not faults else "Faults:", *(f"- {fault}" for fault in faults)]
-    (RESULTS / "shortage.md").write_text("\n".join(lines).rstrip() + "\n")
+    (options.out / "shortage.md").write_text("\n".join(lines).rstrip() + "\n")
     about = {"machine": machine(), "origin": origin("-C loadtest shortage", "ARGS", sys.argv[1:])}
-    (RESULTS / "shortage.json").write_text(json.dumps({**about, "rounds": rounds}, indent=1) + "\n")
+    (options.out / "shortage.json").write_text(json.dumps({**about, "rounds": rounds}, indent=1) + "\n")
     return int(bool(faults))
 
 

@@ -17,7 +17,6 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import ApplyResult, PredictReply, PredictRequest, VersionStatus
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
-from freshet_serving.processor.extensions.top_items.item_ranker import ItemRanker
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest import Manifest
@@ -170,9 +169,6 @@ class FakeProcessor:
         if self.full is not None:
             raise self.full
         return FakeReplica(manifest)
-
-    def answerer(self, attribute: str, subject: str = "") -> ItemRanker:
-        return ItemRanker(SimpleNamespace(), FakeClock())  # type: ignore[arg-type]
 
     def resize(self, sessions: int, group: str | None = None) -> None:
         if group not in (None, "default"):

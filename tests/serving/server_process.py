@@ -14,6 +14,8 @@ from freshet_serving.serving.serve_config import load_config
 from freshet_serving.serving.server import Server
 from tests.serving.fakes import PACKED, FakeProcessor
 
+WAIT_S = 10.0
+
 
 class Announcing(FakeProcessor):
     def submit(self, request: Any, done: Any, replica: Any) -> None:
@@ -32,7 +34,11 @@ def main() -> int:
 
     threading.Thread(target=release, daemon=True).start()
     code = Server(load_config({"repository": "fake"}, environ), open_processor=lambda config, layout: processor).run()
-    left = [t.name for t in threading.enumerate() if t.name.startswith("freshet")]
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("freshet")]
+    for thread in ours:
+        # A second signal waits for none of them: they end by themselves.
+        thread.join(WAIT_S)
+    left = [thread.name for thread in ours if thread.is_alive()]
     print(f"closed={processor.closed} left={left}", flush=True)
     return code
 

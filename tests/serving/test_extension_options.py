@@ -7,6 +7,7 @@ import pytest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.extension_options import EXTENSIONS, check_extensions
 from freshet_serving.serving.serve_config import ServeConfig
+from tests.support.extensions import needs
 
 SET = {
     "admin_host": "::1",
@@ -19,6 +20,7 @@ SET = {
 }
 
 
+@needs("admin", "auto_import")
 @pytest.mark.parametrize("option", EXTENSIONS)
 def test_option_of_a_missing_extension_is_refused(option, without_extensions):
     config = ServeConfig("fake", **{option: SET[option]})

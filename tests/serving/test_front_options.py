@@ -3,6 +3,7 @@ from dataclasses import asdict
 
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.serve_config import ServeConfig
+from tests.support.extensions import needs
 
 
 def test_ports_options_come_from_the_configuration():
@@ -15,6 +16,7 @@ def test_ports_options_come_from_the_configuration():
     assert options.default_timeout_s == 0.25
 
 
+@needs("recorder")
 def test_processes_share_the_disk_limit_for_recorded_requests():
     config = ServeConfig("r", record="somewhere", record_max_bytes=9 << 20)
     assert config.front_options("", processes=3).record_max_bytes == 3 << 20

@@ -6,6 +6,7 @@ from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.serving.process_layout import Layout, ModelFootprint
 from freshet_serving.serving.serve_config import ServeConfig
+from tests.support.extensions import needs
 from tests.support.packages import write_package
 
 GIB, NONE = 1 << 30, ModelFootprint()
@@ -40,8 +41,8 @@ def test_default_layout_is_one_inline_worker_per_core(cores, quota, workers, com
     ("options", "why"),
     [
         (GROUPS, "groups are set"),
-        (REMOTE, "remote tables are set"),
-        ({"shared_memory": "on"}, "shared_memory is on"),
+        pytest.param(REMOTE, "remote tables are set", marks=needs("remote_rows")),
+        pytest.param({"shared_memory": "on"}, "shared_memory is on", marks=needs("shared_memory")),
         ({"session_cpus": "0;1"}, "session_cpus is set"),
         ({"sessions": 2}, "sessions is set"),
         ({"device_stages": 1}, "device_stages is set"),
@@ -96,7 +97,7 @@ def test_workers_use_at_most_half_of_the_memory(memory_nbytes, dense_nbytes, wor
         ({"workers": 1, "compute": "inline", "sessions": 3}, 4, 1, "inline", 3),
         ({"compute": "inline"}, 64, 8, "inline", 8),
         ({"workers": 1, "device_stages": 1}, 1, 1, "threads", 0),
-        ({"workers": 2, **REMOTE}, 4, 2, "threads", 1),
+        pytest.param({"workers": 2, **REMOTE}, 4, 2, "threads", 1, marks=needs("remote_rows")),
         ({"workers": 2, **GROUPS}, 4, 2, "threads", 0),
         ({"compute": "threads"}, 4, 4, "threads", 1),
         ({"compute": "inline"}, 4, 4, "inline", 4),

@@ -8,6 +8,7 @@ from freshet_serving.processor.sessions.placement import GroupConfig, SessionCon
 from freshet_serving.processor.watching.verdicts import CanaryBounds
 from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig, load_config
+from tests.support.extensions import needs
 
 
 def test_precedence_is_command_line_then_environment_then_file(tmp_path):
@@ -140,6 +141,7 @@ def test_zero_default_timeout_means_none():
     assert ServeConfig("r", default_timeout_ms=250.0).default_timeout_s == 0.25
 
 
+@needs("trials")
 def test_policy_in_the_documentation_is_valid(tmp_path):
     text = (Path(__file__).parents[2] / "docs" / "how-to" / "models.md").read_text()
     (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
@@ -200,6 +202,7 @@ def test_key_file_allows_the_admin_port_on_other_hosts():
     assert ServeConfig("r", admin_host="0.0.0.0", api_keys="keys.toml").admin_host == "0.0.0.0"
 
 
+@needs("online_features")
 class TestOnlineStores:
     """Stores by the option and by sections of the file."""
 

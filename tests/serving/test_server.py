@@ -21,12 +21,14 @@ from freshet_serving.serving.front import catalog
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.server import DRAIN_STEPS, Server
 from tests.serving.fakes import FakeProcessor
+from tests.support.extensions import needs, there
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
 
 BODY = json.dumps({"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}]}).encode()
-FREE = {"http_port": 0, "grpc_port": 0, "admin_port": 0, "shutdown_timeout_s": 10.0, "workers": 1}
+ADMIN = {"admin_port": 0} if there("admin") else {}
+FREE = {"http_port": 0, "grpc_port": 0, **ADMIN, "shutdown_timeout_s": 10.0, "workers": 1}
 WAIT_S = 30
 
 
@@ -59,6 +61,7 @@ def running(open_processor, **options):
         until(lambda: not any(t.name.startswith("freshet") for t in set(threading.enumerate()) - before))
 
 
+@needs("admin")
 def test_ports_answer_503_while_loading_and_then_predict():
     gate, processor = threading.Event(), FakeProcessor()
 
@@ -108,6 +111,7 @@ def test_server_without_the_admin_extension_has_no_admin_port(without_extensions
         assert "admin" not in out.getvalue()
 
 
+@needs("admin")
 def test_option_of_a_missing_extension_stops_the_server(without_extensions):
     without_extensions("admin", "explaining")
     with pytest.raises(BadInput, match="admin_port needs the extension 'admin': "):
@@ -129,7 +133,7 @@ def test_busy_port_gives_a_one_line_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BadInput, match=f"127.0.0.1:{port}: cannot listen on this address"):
-            Server(ServeConfig("fake", http_port=port, grpc_port=0, admin_port=0))
+            Server(ServeConfig("fake", http_port=port, grpc_port=0, **ADMIN))
 
 
 def test_first_delta_that_makes_a_model_ready_is_logged():
@@ -141,6 +145,7 @@ def test_first_delta_that_makes_a_model_ready_is_logged():
         until(lambda: "freshet: ready in" in out.getvalue())
 
 
+@needs("auto_import")
 def test_readiness_waits_for_pending_imports_at_start(tmp_path):
     (tmp_path / "keras" / "1").mkdir(parents=True)
     (tmp_path / "keras" / "1" / "model.keras").write_text("zip")
@@ -203,9 +208,8 @@ class Process:
             "tests.serving.server_process",
             "http_port=0",
             "grpc_port=0",
-            "admin_port=0",
         ]
-        command += [f"{key}={value}" for key, value in options.items()]
+        command += [f"{key}={value}" for key, value in {**ADMIN, **options}.items()]
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         found = re.search(r"http=(\S+):(\d+) ", self.read())
         self.address = found[1], int(found[2])

@@ -1,7 +1,9 @@
-"""Switches extensions off in this process, as FRESHET_EXTENSIONS does when a process starts, and installs toys."""
+"""Switches extensions off in this process, as FRESHET_EXTENSIONS does when a process starts, installs toys, and marks
+tests of the core that need an extension."""
 
 from __future__ import annotations
 
+import importlib.util
 import pkgutil
 import shutil
 import sys
@@ -15,6 +17,17 @@ from freshet_serving.processor import extensions as of_engine
 from freshet_serving.processor.ports import ENGINE, NONE, ONLY
 from freshet_serving.serving import extensions as of_server
 from freshet_serving.serving.ports import SERVER
+
+
+def there(name: str) -> bool:
+    """Return whether an extension lies in this tree: `make core-alone` has none."""
+    return any(importlib.util.find_spec(f"{package.__name__}.{name}") for package in (of_engine, of_server))
+
+
+def needs(*names: str) -> pytest.MarkDecorator:
+    """Return a mark that skips a test of the core where an extension that it uses is not there."""
+    missing = [name for name in names if not there(name)]
+    return pytest.mark.skipif(bool(missing), reason=f"needs extensions: {', '.join(missing)}")
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

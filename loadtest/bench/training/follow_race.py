@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from freshet_serving.models.data.movielens import MovieLensSource
 from freshet_serving.models.data.source import Batch, Field
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from loadtest.bench import needs
 from loadtest.load.launch import free_ports, freshet
 from loadtest.reports.report import machine, opening, origin
 
@@ -280,11 +280,9 @@ def main() -> None:
     add("--stretches", type=int, default=150)
     add("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    folder = Path(arguments.data) / "ml-1m"
-    if not folder.is_dir():
-        parser.error("--data: a folder that has ml-1m wanted (or FRESHET_DATA)")
-    if "redis" in arguments.only and shutil.which("redis-server") is None:
-        parser.error("redis-server wanted, which is not installed; --only folder,kafka goes without")
+    folder = needs.movielens(Path(arguments.data))
+    if "redis" in arguments.only:
+        needs.program("redis-server")
     console = Console(stderr=True, highlight=False)
     source = MovieLensSource(str(folder), COLUMNS)
     senders = {name: follow(name, source, arguments, console) for name in arguments.only.split(",")}

@@ -23,8 +23,9 @@ import numpy as np
 from rich.console import Console
 
 from freshet_serving.processor.cores import available
+from loadtest.bench import needs
 from loadtest.bench.training.race import TrainerVariant, best, race, ratios, side_cells
-from loadtest.bench.training.sequence_quality import DATA, HERE, PEER_PYTHON, RESULTS
+from loadtest.bench.training.sequence_quality import DATA, HERE, PEER_PYTHON, RESULTS, VENV
 from loadtest.bench.training.sequence_rows import SequenceRows
 from loadtest.reports.report import machine, opening, origin
 
@@ -77,7 +78,8 @@ def main() -> None:
     add("--data", type=Path, default=DATA, help="folder with ml-1m; FRESHET_DATA")
     add("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    console, data = Console(stderr=True, highlight=False), arguments.data / "ml-1m"
+    console, data = Console(stderr=True, highlight=False), needs.movielens(arguments.data)
+    needs.interpreter(PEER_PYTHON, VENV)
     rows = SequenceRows(data, arguments.rows)
     results: dict[str, Any] = {"rows": rows.all, "races": {}, "machine": machine()}
     results |= {"origin": origin("-C loadtest train-histories", "ARGS", sys.argv[1:])}

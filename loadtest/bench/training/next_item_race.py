@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.models.data.movielens import MovieLensSource
+from loadtest.bench import needs
 from loadtest.bench.training.leave_one_out import LeaveOneOut
 from loadtest.reports.report import machine, opening, origin
 
@@ -147,6 +148,9 @@ def main() -> None:
     add("--load", default="", help="a sentence on what else the machine did")
     add("--page", action="store_true", help="only write the page of what there is")
     arguments = parser.parse_args()
+    needs.movielens(arguments.data)
+    if PEER in arguments.only and not arguments.page:
+        needs.interpreter(PEER_PYTHON, "`make -C loadtest sequence-quality` makes it")
     arguments.work.mkdir(parents=True, exist_ok=True)
     if not arguments.page:
         run_sides(arguments.work, arguments.only, arguments.seeds, arguments.epochs, arguments.data)

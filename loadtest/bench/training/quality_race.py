@@ -36,6 +36,7 @@ from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
+from loadtest.bench import needs
 from loadtest.bench.training.keras_quality import SCORED_ROWS, keras_run
 from loadtest.bench.training.quality_rows import EPOCHS, LABELS, QualityRows, Run, best_epoch, said
 from loadtest.reports.report import machine, opening, origin
@@ -193,7 +194,7 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
     tf.get_logger().setLevel("ERROR")
-    rows = QualityRows(arguments.data / "ml-1m", arguments.rows)
+    rows = QualityRows(needs.movielens(arguments.data), arguments.rows)
     runs = Runs(arguments.out, rows.all, console)
     settled: Way = {}
     for arch in arguments.only:

@@ -35,6 +35,7 @@ from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
+from loadtest.bench import needs
 from loadtest.bench.training.keras_quality import SCORED_ROWS
 from loadtest.bench.training.quality_rows import EPOCHS, Run, best_epoch, said
 from loadtest.bench.training.sequence_rows import SequenceRows
@@ -44,6 +45,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"
 DATA = Path(os.environ.get("FRESHET_DATA", HERE.parents[3] / "shared" / "data"))
 PEER_PYTHON = HERE.parents[2] / "build" / "fuxictr-venv" / "bin" / "python"
+VENV = "`make -C loadtest fuxictr-venv` makes it"
 ARCHS = ("deepfm", "din", "stca", "sasrec", "hstu", "bst")
 PEER = "FuxiCTR DIN"
 SEEDS = (0, 1, 2)
@@ -173,7 +175,10 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
     tf.get_logger().setLevel("ERROR")
-    rows = SequenceRows(arguments.data / "ml-1m", arguments.rows)
+    folder = needs.movielens(arguments.data)
+    if not arguments.alone:
+        needs.interpreter(PEER_PYTHON, VENV)
+    rows = SequenceRows(folder, arguments.rows)
     runs = Runs(arguments.out, rows.all, console)
     race(runs, rows, arguments.only, "" if arguments.alone else str(PEER_PYTHON))
     print(page(runs.results))

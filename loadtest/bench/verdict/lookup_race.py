@@ -20,6 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
+from loadtest.bench import needs
 from loadtest.bench.training.race import TrainerVariant, race
 from loadtest.bench.verdict.lookup_shape import lists
 from loadtest.reports.report import machine, opening, origin
@@ -88,7 +89,7 @@ def main() -> None:
     add("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if not arguments.fbgemm:
-        parser.error("--fbgemm or FRESHET_FBGEMM_PYTHON is to name a Python that has torch and fbgemm-gpu-cpu")
+        needs.refuse("--fbgemm or FRESHET_FBGEMM_PYTHON is to name a Python that has torch and fbgemm-gpu-cpu")
     console = Console(stderr=True, highlight=False)
     results = {"machine": machine(), "origin": origin("-C loadtest verdict-lookup", "ARGS", sys.argv[1:]), "races": {}}
     for kind in TYPES:

@@ -23,6 +23,7 @@ from typing import Any
 
 from rich.console import Console
 
+from loadtest.bench import needs
 from loadtest.bench.harness import Bench
 from loadtest.load import wrk
 from loadtest.load.launch import HOST, CommandFailed, RunningServer
@@ -136,7 +137,7 @@ def main() -> None:
     add("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if not arguments.program:
-        parser.error("--program or FRESHET_PERF_ANALYZER is to name perf_analyzer's program")
+        needs.refuse("--program or FRESHET_PERF_ANALYZER is to name perf_analyzer's program")
     console = Console(stderr=True, highlight=False)
 
     def say(line: str) -> None:

@@ -34,8 +34,10 @@ def test_report_has_both_servers_and_their_ratio():
     assert "| 100 | Freshet | 2.0 | 3.0 | 1/10 | 1/20 |" in text
 
 
-def test_comparison_is_skipped_with_a_reason_without_feast(monkeypatch, capsys):
+def test_comparison_is_refused_with_a_reason_without_feast(monkeypatch, capsys):
+    monkeypatch.setattr(bench.needs, "program", lambda name: None)
     monkeypatch.setattr(bench, "feast_python", lambda: "")
     monkeypatch.setattr("sys.argv", ["feast-server"])
-    assert bench.main() == 0
-    assert "skipped: needs redis-server" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        bench.main()
+    assert "feast[redis]" in capsys.readouterr().err

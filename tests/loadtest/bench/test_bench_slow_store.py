@@ -19,8 +19,9 @@ def test_summary_is_of_all_requests():
     assert bench.summary([1.0] * 99 + [5.0]) == {"p50": 1.0, "p99": pytest.approx(1.04), "most": 5.0}
 
 
-def test_report_is_skipped_with_a_reason_without_redis(monkeypatch, capsys):
-    monkeypatch.setattr(bench.shutil, "which", lambda name: None)
+def test_report_is_refused_with_a_reason_without_redis(monkeypatch, capsys):
+    monkeypatch.setattr(bench.needs.shutil, "which", lambda name: None)
     monkeypatch.setattr("sys.argv", ["slow-store"])
-    assert bench.main() == 0
-    assert "skipped: needs redis-server" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        bench.main()
+    assert "redis-server is not installed" in capsys.readouterr().err

@@ -32,6 +32,11 @@ def commit(repository, source, number):
         writer.commit(manifest, repository.candidate_storage("small", number))
 
 
+@pytest.fixture
+def bucket():
+    return Bucket()
+
+
 @pytest.fixture(params=["folder", "store"])
 def repository(request, tmp_path, bucket):
     if request.param == "store":

@@ -6,6 +6,9 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.tables.remote_rows import RemoteConfig, open_remote_tables
+from tests.support.extensions import needs
+
+pytestmark = needs("remote_rows")
 
 
 def config(**changes):

@@ -27,6 +27,7 @@ from tests.processor.versions.models import (
     publish,
 )
 from tests.support.descriptors import few_descriptors
+from tests.support.extensions import needs
 from tests.support.leases import unleased
 from tests.support.packages import connect, make_delta, write_package
 
@@ -375,6 +376,7 @@ def test_configured_labels_are_loaded_and_saved_ones_override_them(three):
     assert again.labels == {"stable": 2, "canary": 3}
 
 
+@needs("trials")
 def test_saved_policy_persists_and_keeps_every_sticky_key_in_place(three):
     model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 95, "canary": 5})
     model.set_policy({"split": {"stable": 80, "canary": 20}, "versions": "all"})
@@ -397,6 +399,7 @@ def test_invalid_policy_changes_nothing(three):
     assert model.policy.to_json() == {"bake_s": 0.0}
 
 
+@needs("trials")
 def test_ejected_version_stays_out_until_readmitted(three):
     model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 1, "canary": 1})
     model.eject(3, "nonfinite: all of them")
@@ -410,6 +413,7 @@ def test_ejected_version_stays_out_until_readmitted(three):
         again.readmit(3)
 
 
+@needs("trials")
 def test_version_is_ejected_during_a_load_and_without_write_access(three, monkeypatch, caplog):
     model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 1, "canary": 1})
 
@@ -558,6 +562,7 @@ def test_pipes_replacing_model_state_do_not_block_a_start(root):
     assert list(open_model(root).served) == [1]
 
 
+@needs("trials")
 def test_policy_that_cannot_be_saved_changes_nothing(three, monkeypatch):
     model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 95, "canary": 5})
     policy, shares = model.policy, model.routes.shares()

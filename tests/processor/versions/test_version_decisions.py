@@ -18,6 +18,7 @@ from freshet_serving.processor.versions.version_decisions import (
 )
 from freshet_serving.serving.codecs.wire import dump_json
 from tests.processor.versions.models import USERS, open_model
+from tests.support.extensions import needs
 from tests.support.packages import write_package
 from tests.support.signing import reads, writes
 
@@ -65,6 +66,7 @@ def test_rejecting_the_only_version_is_refused(root):
         release_version(repository, "small", 9)
 
 
+@needs("trials")
 def test_withdrawn_canary_takes_no_share_of_traffic(root):
     model = open_model(root, policy=policy(labels={"stable": 1, "canary": 2}, split={"stable": 1, "canary": 1}))
     assert model.routes.shares() == {1: 0.5, 2: 0.5}

@@ -10,6 +10,7 @@ import pytest
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import BODY, SCORED, post, read_reply, request
 from tests.serving.test_server import fetch, running
+from tests.support.extensions import needs
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -44,6 +45,7 @@ def talk(address, *pieces):
         return connection.makefile("rb").read()
 
 
+@needs("admin")
 def test_separate_body_after_an_upgrade_is_read_on_both_ports(server):
     label = json.dumps({"version": 3}).encode()
     put = b"PUT /admin/models/ctr/labels/x HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
@@ -61,6 +63,7 @@ def test_separate_body_after_an_upgrade_is_read_on_both_ports(server):
                 assert (status, reply | wanted) == (200, reply)
 
 
+@needs("admin")
 @pytest.mark.parametrize(
     "head",
     [
@@ -89,6 +92,7 @@ def test_client_reads_its_refusal_after_sending_everything(address):
         connection.close()
 
 
+@needs("admin")
 def test_endless_head_is_refused_on_both_ports(server):
     for port in (server.http_address, server.admin_address):
         assert talk(port, b"GET / HTTP/1.1\r\nx: ", *[b"y" * 1000] * 80).startswith(b"HTTP/1.1 431 ")
@@ -104,6 +108,7 @@ def test_half_closed_client_gets_its_replies(address, count):
         assert file.read() == b""
 
 
+@needs("admin")
 def test_half_closed_client_of_a_page_gets_its_reply(server):
     for port in (server.http_address, server.admin_address):
         with connect(port) as connection:

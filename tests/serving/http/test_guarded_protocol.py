@@ -12,6 +12,7 @@ from tests.serving.access.keyed import Keyed
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import BODY, SCORED, read_reply
 from tests.serving.test_server import running
+from tests.support.extensions import needs
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -107,6 +108,7 @@ def test_data_port_route_requires_key_scope_and_rate(served, action):
     check(server.http_address, PATHS[action], HTTP_SCOPES[action], keyed)
 
 
+@needs("admin")
 @pytest.mark.parametrize("route", ADMIN_SCOPES)
 def test_admin_port_route_requires_key_scope_and_rate(served, route):
     server, keyed = served
@@ -210,6 +212,7 @@ def test_concurrency_counts_disconnected_requests_until_they_finish(tmp_path):
         assert replies == [200]
 
 
+@needs("admin")
 def test_admin_token_is_valid_on_every_port(tmp_path):
     keyed = Keyed(tmp_path)
     token = {"authorization": "Bearer t0ken"}

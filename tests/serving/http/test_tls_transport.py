@@ -15,6 +15,7 @@ from tests.serving.access.certified import Authority
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import BODY, SCORED, post, read_reply
 from tests.serving.test_server import running
+from tests.support.extensions import needs
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -61,6 +62,7 @@ def connected(address, context):
         yield wrapped
 
 
+@needs("admin")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_requests_are_answered_on_both_ports(server, authority, version):
     context = authority.client()
@@ -136,6 +138,7 @@ def test_old_tls_versions_and_plain_text_are_dropped(server, authority):
     assert ask(server.http_address, authority.client()) == (200, SCORED)
 
 
+@needs("admin")
 def test_only_clients_with_a_trusted_certificate_connect(authority, tmp_path):
     stranger = Authority(tmp_path, "stranger")
     with speaking(authority, name="strict", tls_client_ca=str(authority.path)) as server:

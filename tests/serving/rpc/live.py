@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from freshet_serving.serving.codecs.messages import message
-from freshet_serving.serving.extensions.shared_memory.regions import SystemRegions
 from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front.model_control import no_model_control
 from freshet_serving.serving.front_options import FrontendOptions
@@ -93,6 +92,9 @@ class Live:
 
 def rpc_services():
     """service -> method -> handler, of a port that serves all that there is."""
+    # Here, so that the tests of a port without shared memory need nothing of it.
+    from freshet_serving.serving.extensions.shared_memory.regions import SystemRegions
+
     lifecycle = Lifecycle()
     serving_context = ServingContext(lifecycle, Metrics(lifecycle), FrontendOptions())
     port = RpcPort(serving_context, address="", control=no_model_control, regions=SystemRegions(1 << 20))

@@ -12,6 +12,7 @@ from freshet_serving.serving.telemetry.otel import OtlpExporter
 from freshet_serving.serving.telemetry.tracing import TraceSpan
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_production_live import INPUTS
+from tests.support.extensions import needs
 from tests.support.packages import write_package
 from tests.support.waiting import until
 
@@ -116,6 +117,7 @@ def test_invalid_address_is_refused(endpoint):
         OtlpExporter(endpoint, "w1")
 
 
+@needs("admin")
 @pytest.mark.e2e
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_live_server_exports_stages_of_a_request_and_batch(collector, tmp_path, workers):

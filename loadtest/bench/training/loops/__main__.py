@@ -24,6 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from loadtest.bench import needs
 from loadtest.bench.training.loops.followed import Loop, SideProcess, follow
 from loadtest.bench.training.loops.loops_page import page, passed
 from loadtest.reports.report import machine, origin
@@ -75,6 +76,8 @@ def main() -> int:
     parser.add_argument("--deltas", type=int, default=50, help="deltas of each")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     options = parser.parse_args()
+    if set(options.only) & set(listed["torch"]):
+        needs.interpreter(Path(TORCH_PYTHON), "name one that has torch in FRESHET_TORCH_PYTHON")
     about = {"machine": machine(), "origin": origin("-C loadtest loops", "ARGS", [])}
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     options.out.mkdir(parents=True, exist_ok=True)
