@@ -112,6 +112,8 @@ def version_line(model: str, entry: Mapping[str, Any]) -> str:
     if entry["state"] != "available" or not served:
         state = f"{state}, {entry['state']}" if state else str(entry["state"])
     parts = [state]
+    if entry.get("unjudged"):
+        parts.append(f"unjudged ({entry['unjudged']})")
     if entry["by"]:
         parts.append(f"by {entry['by']}")
     if entry["at"]:

@@ -57,7 +57,7 @@ def test_version_of_other_features_cannot_be_ranked(served):
     folder, run = served
     events = NewestEvents(run.config, run.source.events, 720)
     events._column = "history.other"
-    with pytest.raises(BadInput, match="reads 'item_id' and 'history.other'"):
+    with pytest.raises(BadInput, match=r"reads 'item_id' and 'history\.other'"):
         events.ranked(Repository(folder / "repository").version("next", 1), "next")
 
 

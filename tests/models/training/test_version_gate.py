@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.models.config.gate_section import GateConfig
+from freshet_serving.models.training.newest_events import RankedEvents
 from freshet_serving.models.training.version_gate import (
     KEPT_MOVES,
     HeldOut,
@@ -18,7 +19,6 @@ from freshet_serving.models.training.version_gate import (
     judge,
     moves_from_notes,
 )
-from freshet_serving.models.training.newest_events import RankedEvents
 from freshet_serving.models.training.window_guard import auc_error
 
 ROWS = 4000
