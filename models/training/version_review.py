@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Refused
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import ChangeLog, VersionContents, VersionReader
+from freshet_serving.processor.watching import NOTE_OF_INPUTS, input_histograms
 
 NEWEST_ROWS = 1 << 16
 NOTE_OF_GATE = "gate"
@@ -127,7 +129,12 @@ class VersionReview:
             # A candidate that a person releases was good: what it differs by is usual. Nobody vouches for a warning.
             "moves": verdict.moves if state != WARNED else before.moves if before is not None else {},
         }
-        return Review({NOTE_OF_GATE: notes}, state == REFUSED)
+        return Review({NOTE_OF_GATE: notes, NOTE_OF_INPUTS: self._histograms(manifest)}, state == REFUSED)
+
+    def _histograms(self, manifest: Manifest) -> dict[str, Any]:
+        """Return histograms of the newest rows' inputs, by which servers measure the drift of requests."""
+        rows = self._rows if _readable(manifest, self._rows) else ()
+        return input_histograms([inputs_of(manifest, batch) for batch in rows])
 
     def _served(self) -> ServedVersion:
         """Return what the version before is compared by; without scores if it cannot be read."""

@@ -47,11 +47,13 @@ from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.watching import (
     IN_LINE,
     LONG_S,
+    NOTE_OF_INPUTS,
     UNJUDGED,
     GateVerdict,
     Histogram,
     VersionJudge,
     input_shifts,
+    training_shifts,
 )
 
 log = logging.getLogger("freshet.gate")
@@ -80,7 +82,8 @@ class VersionGate:
 
     Attributes:
         verdicts: The newest verdicts, by version.
-        input_drift: By input, how far recent requests have moved from those that the version before was sent.
+        input_drift: By input, how far recent requests are from the rows that the version was trained on, or from those
+            that the version before was sent where its notes do not say.
         outcomes: Number of verdicts, by outcome.
         taken_back: Number of versions that were rolled back automatically once they were served, by kind of verdict.
         judge_s: Histogram of the seconds of each judgement.
@@ -234,8 +237,11 @@ class VersionGate:
         try:
             if not (requests := version.replicas.kept()):
                 return
-            if self._reference:
-                self.input_drift = input_shifts(_inputs(self._reference), _inputs(requests))
+            of_training = version.manifest.notes.get(NOTE_OF_INPUTS)
+            if of_training or self._reference:
+                now = _inputs(requests)
+                before = input_shifts(_inputs(self._reference), now) if self._reference else {}
+                self.input_drift = {**before, **training_shifts(of_training, now)}
             if self._kept_files is not None:
                 served = ServedBefore(version.manifest.version, self._known or {})
                 self._kept_files.write(self._model, version.manifest.inputs, requests, self._judge.to_json(), served)

@@ -105,6 +105,9 @@ def test_good_night_is_published_with_its_figures(served):
     assert (notes["verdict"], notes["reasons"]) == ("passed", [])
     assert notes["figures"]["trained_rows"] == FULL_ROWS
     assert notes["figures"]["coverage"]["user"] == 1.0
+    inputs = Repository(served).version("mixed", 2).manifest.notes["inputs"]
+    assert {"user", "price"} <= inputs.keys()
+    assert ("edges" in inputs["user"], "edges" in inputs["price"]) == (False, True)
     assert set(notes["moves"]) == {"auc", "loss", "calibration", "scale", "held_out"}
 
 

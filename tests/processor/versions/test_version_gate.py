@@ -12,7 +12,7 @@ from freshet_serving.processor.versions.kept_file import ServedBefore
 from freshet_serving.processor.versions.kept_requests import KeptRequest, dump_requests
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.version_gate import MOST_VERDICTS, VersionGate
-from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores
+from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores, input_histograms
 from freshet_serving.processor.watching.version_judge import LEARN
 
 ROWS = 128
@@ -43,7 +43,7 @@ class Version:
     """A version with such replicas."""
 
     def __init__(self, scores, kept=b"requests", number=2):
-        self.replicas, self.manifest = Replicas(scores, kept), SimpleNamespace(version=number, inputs=["a"])
+        self.replicas, self.manifest = Replicas(scores, kept), SimpleNamespace(version=number, inputs=["a"], notes={})
 
 
 SERVED = Version(GOOD, number=1)
@@ -186,6 +186,16 @@ def test_drift_of_inputs_is_measured_against_the_version_before(gate):
     gate.keep(asked(0))
     assert gate.input_drift == {"a": 0.0}
     gate.keep(asked(4))
+    assert gate.input_drift["a"] > 0.25
+
+
+def test_drift_of_inputs_is_measured_against_training_where_notes_say(gate):
+    version = Version(GOOD, kept=dump_requests([KeptRequest({"a": np.arange(8) % 4}, 8)] * 10))
+    version.manifest.notes = {"inputs": input_histograms([{"a": np.arange(400) % 4}])}
+    gate.keep(version)
+    assert gate.input_drift["a"] < 0.05
+    version.manifest.notes = {"inputs": input_histograms([{"a": 4 + np.arange(400) % 4}])}
+    gate.keep(version)
     assert gate.input_drift["a"] > 0.25
 
 
