@@ -322,7 +322,6 @@ class _Judgement:
         further = abs(calibration) - abs(off)
         bound, shown = self._bounds.calibration, "log of mean score over mean label"
         self._check("calibration", shown, off, calibration, further, bound, error, same_rows=True)
-        self._report_scale(scores, served.scores)
         order, noise = _rank_correlation(served.scores, scores), 1 / math.sqrt(len(scores))
         if order < min(OPPOSITE, -self._bounds.sigmas * noise):
             self._verdict.refused.append(
@@ -349,19 +348,6 @@ class _Judgement:
             floor = self._bounds.held_out_drop
             before = float(old.mean())
             self._check(figure, shown, before, float(new.mean()), float(drops.mean()), floor, noise, same_rows=True)
-
-    def _report_scale(self, scores: Floats, old: Floats) -> None:
-        """Report scores that are all higher or lower than those of the version before on the same rows.
-
-        Labels say it only of large factors: the mean of a thousand positive ones has an error of 3 %.
-        """
-        means = [max(float(each.mean(dtype=np.float64)), 1e-12) for each in (scores, old)]
-        shift = math.log(means[0] / means[1])
-        if abs(shift) > max(REPORTED, REPORTED_SIGMAS * self._usual_move("scale")):
-            self._verdict.reported.append(
-                f"the mean score is {math.exp(shift):.3g} times that of {self._name} on the same {len(scores):,} rows"
-            )
-        self._remember("scale", shift)
 
     def _judge_old_auc(self, old: float) -> None:
         """Refuse labels that fit neither version; a served version that is merely old fits badly alone."""

@@ -108,7 +108,7 @@ def test_good_night_is_published_with_its_figures(served):
     inputs = Repository(served).version("mixed", 2).manifest.notes["inputs"]
     assert {"user", "price"} <= inputs.keys()
     assert ("edges" in inputs["user"], "edges" in inputs["price"]) == (False, True)
-    assert set(notes["moves"]) == {"auc", "loss", "calibration", "scale", "held_out"}
+    assert set(notes["moves"]) == {"auc", "loss", "calibration", "held_out"}
 
 
 def test_no_run_continues_from_a_refused_version(served):
