@@ -7,6 +7,7 @@ calibrate  chooses the fastest correct backend for each bucket
 subgraph_compiler  compiles every part for several variants, measures and chooses
 finite_check  refuses rows that are not numbers, and notes that nothing else was judged
 package_files  writes a version's tables, weights, stage and dense graph
+unlabelled_review  compares inputs, tables and ids of such a version with the version before
 packaging  publishes a model as a committed version: the last step of training and import
 auc        area under the ROC curve
 recompile  recompiles a version that is already in a repository: backends, buckets, calibration, a new manifest

@@ -1,4 +1,4 @@
-"""Refuse tables with rows that are not numbers: all that is judged of a version without labelled rows.
+"""Refuse tables with rows that are not numbers: all that is refused of a version without labelled rows.
 
 Needs no TensorFlow, so that a native import can use it.
 """

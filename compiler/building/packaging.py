@@ -14,6 +14,7 @@ from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, va
 from freshet_serving.compiler.building.package_files import Arrays, write_files
 from freshet_serving.compiler.building.parts import GraphParts, parts
 from freshet_serving.compiler.building.subgraph_compiler import SubgraphCompiler
+from freshet_serving.compiler.building.unlabelled_review import unlabelled_notes
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import WHOLE, ExecutableEntry, Manifest, Output
@@ -104,6 +105,8 @@ def publish(
     )
     manifest = compiled.described(manifest, executables)
     storage, candidate = writer.storage, None
+    if review is None and "gate" in manifest.notes:
+        manifest = replace(manifest, notes={**manifest.notes, **unlabelled_notes(repository, writer.preview(manifest))})
     if review is not None:
         reviewed = review(writer.preview(manifest))
         manifest = replace(manifest, notes={**manifest.notes, **reviewed.notes})

@@ -30,7 +30,10 @@ class GateConfig:
     auc_drop: float = field(default=0.02, metadata=option("ignore an AUC lower than the served version's by this"))
     held_out_drop: float = field(
         default=0.05,
-        metadata=option("ignore an AUC or NDCG of held-out rows lower than the version's before by this"),
+        metadata=option(
+            "ignore an AUC or NDCG of held-out rows, or an NDCG or hit rate of the newest events, lower than the "
+            "version's before by this"
+        ),
     )
     loss_rise: float = field(default=0.1, metadata=option("ignore a rise of the log-loss below this share"))
     calibration: float = field(

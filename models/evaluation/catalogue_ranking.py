@@ -39,8 +39,8 @@ class CatalogueRanking:
         self.top, self.targets, self.items = top, 0, 0
         self._hits, self._gains = 0, 0.0
 
-    def add(self, users: Float32s, items: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> None:
-        """Add n targets.
+    def add(self, users: Float32s, items: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> Int64s:
+        """Add n targets; return their ranks [n], from 1.
 
         Args:
             users: float32 [n, d], vectors of the users.
@@ -50,13 +50,15 @@ class CatalogueRanking:
             splits: int64 [n + 1]; those of target i are [splits[i], splits[i + 1]).
         """
         rows = max(1, CHUNK_SCORES // max(1, len(items)))
+        ranked = np.empty(len(targets), np.int64)
         for first in range(0, len(targets), rows):
             last = min(first + rows, len(targets))
-            ranks = _ranks(users[first:last], items, targets[first:last], seen, splits[first : last + 1])
-            hit = ranks <= self.top
-            self._hits += int(hit.sum())
-            self._gains += float((1.0 / np.log2(ranks[hit] + 1.0)).sum())
+            ranked[first:last] = _ranks(users[first:last], items, targets[first:last], seen, splits[first : last + 1])
+        hit = ranked <= self.top
+        self._hits += int(hit.sum())
+        self._gains += float((1.0 / np.log2(ranked[hit] + 1.0)).sum())
         self.targets, self.items = self.targets + len(targets), len(items)
+        return ranked
 
     def result(self) -> RankingResult:
         """Return the means over all targets; NaN without one."""

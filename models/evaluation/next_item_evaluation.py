@@ -6,10 +6,13 @@ the executables of a server, and the items' rows are those that the server reads
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.joined_rows import joined_rows
@@ -19,6 +22,7 @@ from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.zoo.arch import USER_VECTOR
+from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.pool import SOURCE
@@ -26,6 +30,65 @@ from freshet_serving.processor.kernels.pool import SOURCE
 CASES = 2048
 
 Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+
+
+class RankedCases(NamedTuple):
+    """Some ranked events.
+
+    Attributes:
+        users: float32 [n, d], vectors of the histories.
+        places: int64 [n], place of each event's item among those that have a row; -1 for one without.
+        ranks: int64 [n], from 1.
+    """
+
+    users: Float32s
+    places: Int64s
+    ranks: Int64s
+
+
+class NextItemRanker:
+    """Ranks by one generation, among all items that have a row in it.
+
+    Attributes:
+        vectors: float32 [items, d], the items' rows.
+    """
+
+    def __init__(self, scorer: GenerationScorer, item: FeatureConfig, events: str) -> None:
+        """Read the items' rows.
+
+        Args:
+            scorer: The generation.
+            item: The feature of the candidate item.
+            events: Name of the history's column of items.
+
+        Raises:
+            BadInput: The generation does not read such items and histories.
+        """
+        manifest, self._plan = scorer.description, SparsePlan(scorer.description)
+        sources = {f.name: int(self._plan.lookups[n, SOURCE]) for n, f in enumerate(manifest.lookups)}
+        outputs = {output.name for output in manifest.outputs}
+        if not {item.name, events} <= sources.keys() or USER_VECTOR not in outputs:
+            raise BadInput(f"model: expected a network that reads {item.name!r} and {events!r} to rank what comes next")
+        self._scorer, self._column = scorer, item.column
+        self._sources = sources[events], sources[item.name]
+        self._keys, self.vectors = scorer.rows(item.table)
+
+    def rank(self, histories: dict[str, Column], targets: Column, ranking: CatalogueRanking) -> RankedCases:
+        """Rank the items of n events, and count them.
+
+        Args:
+            histories: The history before each event, by input.
+            targets: The events' items.
+            ranking: Counts them.
+        """
+        inputs = histories | {self._column: targets}
+        bound = self._plan.bind_inputs(inputs)
+        seen, target = (bound.keep[source] for source in self._sources)
+        assert seen.splits is not None
+        users = self._scorer.score(inputs, len(targets), [USER_VECTOR]).reshape(len(targets), -1)
+        places, had = (_places(self._keys, ids.values.reshape(-1)) for ids in (target, seen))
+        return RankedCases(users, places, ranking.add(users, self.vectors, places, had, seen.splits))
 
 
 def rank_next_items(
@@ -56,7 +119,6 @@ def rank_next_items(
     Raises:
         BadInput: The data lack a column, or have no such rows.
     """
-    manifest, plan = scorer.description, SparsePlan(scorer.description)
     (sequence,) = trained.sequences.values()
     item = next(f for f in trained.features if f.side == "item")
     columns = [f for f in trained.features if f.sequence is not None]
@@ -65,18 +127,10 @@ def rank_next_items(
     assert isinstance(source, SequenceSource)
     total = source.count_rows() or 0
     log = NextItemRows(source.events, sequence, columns, min(total, skip + rows) if rows else total)
-    sources = {f.name: int(plan.lookups[n, SOURCE]) for n, f in enumerate(manifest.lookups)}
-    keys, vectors = scorer.rows(item.table)
-    ranking = CatalogueRanking(top)
+    ranker, ranking = NextItemRanker(scorer, item, events), CatalogueRanking(top)
     reporter.begin(f"ranking by {scorer.model} {scorer.generation}", None)
     for histories, targets in log.cases(CASES, skip, events, leave_one_out):
-        inputs = histories | {item.column: targets}
-        bound = plan.bind_inputs(inputs)
-        seen, target = (bound.keep[sources[name]] for name in (events, item.name))
-        assert seen.splits is not None
-        users = scorer.score(inputs, len(targets), [USER_VECTOR]).reshape(len(targets), -1)
-        wanted, had = (_places(keys, ids.values.reshape(-1)) for ids in (target, seen))
-        ranking.add(users, vectors, wanted, had, seen.splits)
+        ranker.rank(histories, targets, ranking)
         reporter.advance(len(targets))
     if not ranking.targets:
         raise BadInput(f"data: expected an event of a history after row {skip:,}, got {total:,} rows")

@@ -35,6 +35,8 @@ publication      publication of a trainer's state as a full version
 full_versions    the full versions of a run
 version_gate     verdict about a full version before it is served
 version_review   figures of a full version and of the one before, for its gate
+newest_events    the newest events of a log, ranked by both
+package_shift    a package's scores against those of the weights that it was made of
 version_retention  removal of old versions
 delta_rules      rules for when a delta is due
 stream_guard     collection of a window's scores, and holds of deltas

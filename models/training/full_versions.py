@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -15,10 +16,13 @@ from freshet_serving.compiler.building.calibrate import LabelledRows, Tolerance
 from freshet_serving.compiler.building.packaging import LowPrecisionOptions
 from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.data.source import Batch, Source
 from freshet_serving.models.training.checkpoint import RunState
 from freshet_serving.models.training.entities import with_entities
 from freshet_serving.models.training.lineage import Wait, no_retry, retry_until_ready
+from freshet_serving.models.training.newest_events import NewestEvents
+from freshet_serving.models.training.package_shift import trained_scores
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.models.training.version_gate import HeldOut
@@ -147,7 +151,7 @@ class FullVersions:
             progress=lambda done, total: self._report.advance(1),
             counts={name: e.counts for name, e in exports.items()},
             lower=self._lower(trainer, state.position),
-            review=self._review(state, held_out),
+            review=self._review(trainer, state, held_out),
         )
         for line in made.manifest.notes.get("compile", {}).get("refused", ()):
             self._report.note(line)
@@ -172,19 +176,22 @@ class FullVersions:
             raise refusal(version)
         return True
 
-    def _review(self, state: RunState, held_out: HeldOut) -> VersionReview | None:
+    def _review(self, trainer: Trainer, state: RunState, held_out: HeldOut) -> VersionReview | None:
         """Return the version's gate; None if it is off."""
         config, bounds = self._config, self._config.publish.gate
         if bounds.mode == "off":
             return None
-        rows: list[Batch] = []
-        if config.model.arch not in NEXT_ITEM:
-            try:
+        rows, events = list[Batch](), None
+        try:
+            if isinstance(self._source, SequenceSource) and config.model.arch in NEXT_ITEM:
+                events = NewestEvents(config, self._source.events, state.position)
+            else:
                 rows = newest_rows(self._source, state.position, NEWEST_ROWS, config.train.batch_rows)
-            except BadInput as error:
-                self._report.note(f"gate: the newest rows cannot be read again, so scores are not compared: {error}")
+        except BadInput as error:
+            self._report.note(f"gate: the newest rows cannot be read again, so scores are not compared: {error}")
         before = self.published(None) if self.numbers() else None
-        return VersionReview(bounds, config.model.name, rows, state.position, held_out, before)
+        trained = partial(trained_scores, trainer)
+        return VersionReview(bounds, config.model.name, rows, state.position, held_out, before, trained, events)
 
     def remove_old(self, current: int) -> None:
         """Remove the versions beyond publish.keep_versions; `current` is the version being trained on."""

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.config.gate_section import GateConfig
+from freshet_serving.models.training.newest_events import RankedEvents
 from freshet_serving.models.training.window_guard import auc_error, row_losses
 
 AUC = "held-out AUC"
@@ -136,6 +137,7 @@ class ServedVersion:
         moves: Differences from one version to the next, newest last, by figure.
         scores: Its scores of the newest rows [n]; None if it cannot score them.
         coverage: As in VersionFigures, of the newest rows.
+        ranked: The newest events as it ranks them; None for other networks, or if it cannot.
     """
 
     number: int
@@ -144,6 +146,7 @@ class ServedVersion:
     moves: dict[str, list[float]] = field(default_factory=dict)
     scores: Floats | None = None
     coverage: Mapping[str, float] = field(default_factory=dict)
+    ranked: RankedEvents | None = None
 
 
 @dataclass(slots=True)
@@ -170,6 +173,7 @@ def judge(
     figures: VersionFigures,
     features: frozenset[str],
     served: ServedVersion | None,
+    ranked: RankedEvents | None = None,
 ) -> Verdict:
     """Judge a new version.
 
@@ -180,8 +184,9 @@ def judge(
         figures: Its figures.
         features: Names of its features.
         served: The version before; None for the first one.
+        ranked: The newest events as the new version ranks them, of a network that learns which item comes next.
     """
-    return _Judgement(bounds, labels, scores, figures, features, served).verdict()
+    return _Judgement(bounds, labels, scores, figures, features, served, ranked).verdict()
 
 
 class _Judgement:
@@ -195,7 +200,9 @@ class _Judgement:
         figures: VersionFigures,
         features: frozenset[str],
         served: ServedVersion | None,
+        ranked: RankedEvents | None,
     ) -> None:
+        self._ranked, self._rows = ranked, len(labels) if ranked is None else len(ranked.ranks)
         self._bounds, self._labels, self._scores = bounds, labels, scores
         self._figures, self._features, self._served = figures, features, served
         self._before = served.figures if served is not None else None
@@ -211,8 +218,10 @@ class _Judgement:
         if lost := int((~np.isfinite(self._scores)).sum()):
             verdict.refused.append(f"{lost:,} of {len(self._scores):,} scores are not numbers")
         self._judge_data()
-        if len(self._labels) < LEAST_ROWS:
-            verdict.unjudged.append(f"{len(self._labels):,} newest rows, {LEAST_ROWS} are needed to compare scores")
+        if self._rows < LEAST_ROWS:
+            verdict.unjudged.append(f"{self._rows:,} newest rows, {LEAST_ROWS} are needed to compare scores")
+        elif self._ranked is not None:
+            self._compare_ranks(self._ranked)
         elif not lost and not self._is_constant() and not self._has_one_class():
             self._compare()
         self._judge_held_out()
@@ -233,7 +242,7 @@ class _Judgement:
                 f"trained on {figures.trained_rows:,} rows, expected at least {least:,.0f}"
                 f" ({self._name}: {before.trained_rows:,}): {least - figures.trained_rows:,.0f} too few"
             )
-        if len(self._labels) < LEAST_ROWS:
+        if self._rows < LEAST_ROWS:
             return
         if figures.repeated > before.repeated + REPEATED:
             self._verdict.reported.append(
@@ -313,7 +322,6 @@ class _Judgement:
         further = abs(calibration) - abs(off)
         bound, shown = self._bounds.calibration, "log of mean score over mean label"
         self._check("calibration", shown, off, calibration, further, bound, error, same_rows=True)
-        self._report_scale(scores, served.scores)
         order, noise = _rank_correlation(served.scores, scores), 1 / math.sqrt(len(scores))
         if order < min(OPPOSITE, -self._bounds.sigmas * noise):
             self._verdict.refused.append(
@@ -321,18 +329,25 @@ class _Judgement:
                 f" {min(OPPOSITE, -self._bounds.sigmas * noise):.2f}): labels may be inverted"
             )
 
-    def _report_scale(self, scores: Floats, old: Floats) -> None:
-        """Report scores that are all higher or lower than those of the version before on the same rows.
-
-        Labels say it only of large factors: the mean of a thousand positive ones has an error of 3 %.
-        """
-        means = [max(float(each.mean(dtype=np.float64)), 1e-12) for each in (scores, old)]
-        shift = math.log(means[0] / means[1])
-        if abs(shift) > max(REPORTED, REPORTED_SIGMAS * self._usual_move("scale")):
-            self._verdict.reported.append(
-                f"the mean score is {math.exp(shift):.3g} times that of {self._name} on the same {len(scores):,} rows"
-            )
-        self._remember("scale", shift)
+    def _compare_ranks(self, ranked: RankedEvents) -> None:
+        """Compare event by event what came next, in the order of both versions."""
+        if ranked.alike:
+            self._verdict.refused.append(f"all {self._rows:,} histories have the same vector")
+            return
+        served = self._served.ranked if self._served is not None else None
+        if served is None or len(served.ranks) != self._rows:
+            if self._served is not None:
+                self._verdict.unjudged.append(f"{self._name} cannot rank the newest events")
+            return
+        for figure, shown, old, new in (
+            ("ndcg", f"NDCG@{ranked.top}", served.gains(), ranked.gains()),
+            ("hit_rate", f"hit rate@{ranked.top}", served.hits(), ranked.hits()),
+        ):
+            drops = old - new
+            noise = float(drops.std()) / math.sqrt(len(drops))
+            floor = self._bounds.held_out_drop
+            before = float(old.mean())
+            self._check(figure, shown, before, float(new.mean()), float(drops.mean()), floor, noise, same_rows=True)
 
     def _judge_old_auc(self, old: float) -> None:
         """Refuse labels that fit neither version; a served version that is merely old fits badly alone."""
@@ -387,7 +402,7 @@ class _Judgement:
             noise *= DEPENDENT
         bound = max(floor, sigmas * noise, sigmas * learned)
         if worse > bound:
-            where = f" on the same {len(self._labels):,} rows" if same_rows else ""
+            where = f" on the same {self._rows:,} rows" if same_rows else ""
             self._verdict.refused.append(
                 f"{shown} {value:.4f}, {self._name} has {usual:.4f}{where}: worse by {worse * unit:.4f}, the bound is"
                 f" {bound * unit:.4f}, exceeded by {(worse - bound) * unit:.4f}"

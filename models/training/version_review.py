@@ -2,7 +2,7 @@
 
 The new version is read from the folder where it has just been written, so that it is judged as it would be served: with
 its compiled network in its precision and its packed tables. The version before is read as servers have it by now, with
-its deltas. Both score the newest rows trained on.
+its deltas. Both score the newest rows trained on, or rank what came next in the newest events of a log.
 
 Costs: both versions are loaded, one after the other, and score NEWEST_ROWS; nothing is trained. Their tables are
 mapped.
@@ -10,8 +10,10 @@ mapped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,8 @@ from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.evaluation.row_layers import RowLayers
 from freshet_serving.models.publishing.key_ids import as_ids
+from freshet_serving.models.training.newest_events import NewestEvents, RankedEvents
+from freshet_serving.models.training.package_shift import REPORTED_SHIFT, compared, package_shift
 from freshet_serving.models.training.repeated_rows import repeated_share
 from freshet_serving.models.training.version_gate import (
     AUC,
@@ -40,6 +44,7 @@ from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Refused
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import ChangeLog, VersionContents, VersionReader
+from freshet_serving.processor.watching import NOTE_OF_INPUTS, input_histograms
 
 NEWEST_ROWS = 1 << 16
 NOTE_OF_GATE = "gate"
@@ -61,6 +66,8 @@ class VersionReview:
         trained_rows: int,
         held_out: HeldOut,
         before: VersionReader | None,
+        trained: Callable[[Sequence[Batch]], Floats] | None = None,
+        events: NewestEvents | None = None,
     ) -> None:
         """Prepare the review; nothing is scored yet.
 
@@ -71,7 +78,10 @@ class VersionReview:
             trained_rows: Number of rows trained on.
             held_out: Quality of held-out rows before training on them.
             before: The served version; None for the first one.
+            trained: Scores rows by the weights that the package was made of; None if that is not to be compared.
+            events: The newest events, of a network that learns which item comes next.
         """
+        self._trained, self._events = trained, events
         self._bounds, self._model, self._rows, self._before = bounds, model, rows, before
         self._trained_rows, self._held_out = trained_rows, held_out
         labels = [batch.label.reshape(len(batch), -1)[:, 0] for batch in rows]
@@ -81,32 +91,34 @@ class VersionReview:
     def __call__(self, version: VersionReader) -> Review:
         """Judge a version, and return what its notes say of it."""
         manifest, labels = version.manifest, self._labels
-        scores, failure = labels, ""
-        if not _readable(manifest, self._rows):
-            labels = scores = labels[:0]
-        else:
-            try:
+        scores, ranked, failure = labels, None, ""
+        try:
+            ranked = self._ranked(version)
+            if _readable(manifest, self._rows):
                 scores = self._scores(version)
-            except NotReady:
-                raise
-            except FreshetError as error:
-                labels, failure = labels[:0], f"it cannot score rows: {error}"
+            else:
+                labels = scores = labels[:0]
+        except NotReady:
+            raise
+        except FreshetError as error:
+            labels, failure = labels[:0], f"it cannot score rows: {error}"
         constant, values = _columns_of(manifest, self._rows)
         figures = VersionFigures(
             self._trained_rows,
             float(labels.mean()) if len(labels) else float("nan"),
             self._held_out,
-            self._coverage(version),
+            self._coverage(version) if ranked is None else ranked.coverage,
             values,
             constant,
             round(repeated_share(self._rows), 6),
         )
         before = self._served() if self._before is not None else None
         self.verdict = verdict = judge(
-            self._bounds, labels, scores[: len(labels)], figures, _features(manifest), before
+            self._bounds, labels, scores[: len(labels)], figures, _features(manifest), before, ranked
         )
         if failure:
             verdict.refused.insert(0, failure)
+        self._compare_with_weights(scores[: len(labels)])
         state = PASSED if not verdict.refused else REFUSED if self._bounds.mode == "on" else WARNED
         notes = {
             "verdict": state,
@@ -117,7 +129,12 @@ class VersionReview:
             # A candidate that a person releases was good: what it differs by is usual. Nobody vouches for a warning.
             "moves": verdict.moves if state != WARNED else before.moves if before is not None else {},
         }
-        return Review({NOTE_OF_GATE: notes}, state == REFUSED)
+        return Review({NOTE_OF_GATE: notes, NOTE_OF_INPUTS: self._histograms(manifest)}, state == REFUSED)
+
+    def _histograms(self, manifest: Manifest) -> dict[str, Any]:
+        """Return histograms of the newest rows' inputs, by which servers measure the drift of requests."""
+        rows = self._rows if _readable(manifest, self._rows) else ()
+        return input_histograms([inputs_of(manifest, batch) for batch in rows])
 
     def _served(self) -> ServedVersion:
         """Return what the version before is compared by; without scores if it cannot be read."""
@@ -125,16 +142,34 @@ class VersionReview:
         manifest = self._before.manifest
         notes = manifest.notes.get(NOTE_OF_GATE)
         notes = notes if isinstance(notes, dict) else {}
-        scores, coverage = None, dict[str, float]()
+        scores, ranked, coverage = None, None, dict[str, float]()
         try:
+            if (ranked := self._ranked(self._before)) is not None:
+                coverage = ranked.coverage
             if _readable(manifest, self._rows):
                 scores, coverage = self._scores(self._before), self._coverage(self._before)
         except (FreshetError, OSError):
             # Damaged, or with inputs that the data no longer have: the gate says that it cannot compare.
-            scores = None
+            scores = ranked = None
         figures = VersionFigures.from_notes(notes.get("figures"))
         moves = moves_from_notes(notes.get("moves"))
-        return ServedVersion(manifest.version, _features(manifest), figures, moves, scores, coverage)
+        return ServedVersion(manifest.version, _features(manifest), figures, moves, scores, coverage, ranked)
+
+    def _ranked(self, version: VersionReader) -> RankedEvents | None:
+        return self._events.ranked(version, self._model) if self._events is not None else None
+
+    def _compare_with_weights(self, scores: Floats) -> None:
+        """Report a package whose scores are not those of the weights that it was made of."""
+        if self._trained is None or not len(scores):
+            return
+        rows = compared(self._rows)
+        trained = self._trained(rows)
+        shift = package_shift(trained, scores[-len(trained) :])
+        if abs(shift) > REPORTED_SHIFT:
+            self.verdict.reported.append(
+                f"the package's scores differ from those of the weights that it was made of: odds {math.exp(shift):.3g}"
+                f" times as high over {len(trained):,} rows"
+            )
 
     def _scores(self, version: VersionReader) -> Floats:
         """Score the rows by a version, with its first label's output."""

@@ -477,7 +477,8 @@ class ModelHost(ABC):
         """
         if model not in self._models and not self._closed and self.repository.candidates(model):
             return describe_served(self.repository, Routes(model))
-        return describe_served(self.repository, self.model(model).routes)
+        served = self.model(model)
+        return describe_served(self.repository, served.routes, served.gate.verdicts)
 
     def release_version(self, model: str, version: int, reason: str = "") -> list[str]:
         """Let servers choose a version that was held, withdrawn or kept as a candidate; return this server's events.

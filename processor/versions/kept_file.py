@@ -4,7 +4,7 @@ They are requests of people, so they lie only where the operator has named a fol
 as columns that the model reads (processor.versions.kept_requests), readable by this user alone, for at most OLDEST_S.
 
     kept-<model>-<hash of the repository>    a line of JSON (format, signature of the model, CRC-32 of the requests,
-                                             what was learned), then the requests
+                                             what was learned, what was served), then the requests
 
 Invariants
 - A file appears whole under its name, or not at all.
@@ -24,9 +24,9 @@ import os
 import stat
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -42,6 +42,18 @@ FORMAT = "freshet-kept-file/1"
 INTERVAL_S = 60.0
 OLDEST_S = 7 * 86400.0
 MAX_LINE_NBYTES = 1 << 20
+
+
+class ServedBefore(NamedTuple):
+    """What a server had served of a model.
+
+    Attributes:
+        version: The version that answered by default.
+        roots: Root hashes of the versions that were let in, by number.
+    """
+
+    version: int
+    roots: Mapping[int, str]
 
 
 class KeptFiles:
@@ -68,14 +80,11 @@ class KeptFiles:
             inputs: Inputs of the version that is to keep them.
         """
         try:
-            with open(os.open(self._path(model), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                status = os.fstat(file.fileno())
-                mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
-                if not mine or self._clock.unix_s() - status.st_mtime > OLDEST_S:
-                    return NOTHING
-                line = file.readline(MAX_LINE_NBYTES)
-                requests = file.read(2 * MOST_NBYTES + 1)
+            if (content := self._content(model)) is None:
+                return NOTHING
+            line, requests = content
             header = json.loads(line)
+            header.pop("served", None)
             learned = header.pop("learned")
             if header == _header(inputs, requests):
                 return requests, learned
@@ -89,7 +98,26 @@ class KeptFiles:
         log.warning("kept requests of %s are discarded: the file in the scratch folder cannot be read", model)
         return NOTHING
 
-    def write(self, model: str, inputs: Sequence[Input], requests: bytes, learned: Any) -> None:
+    def served(self, model: str) -> ServedBefore | None:
+        """Return what was served when the file of a model was written; None if that is not known.
+
+        Args:
+            model: Name of the model.
+        """
+        try:
+            if (content := self._content(model)) is None:
+                return None
+            header = json.loads(content[0])
+            version, roots = header["served"]
+            before = ServedBefore(int(version), {int(number): root for number, root in roots.items()})
+            sound = header["format"] == FORMAT and all(type(root) is str for root in before.roots.values())
+            return before if sound else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+            return None
+
+    def write(
+        self, model: str, inputs: Sequence[Input], requests: bytes, learned: Any, served: ServedBefore | None = None
+    ) -> None:
         """Replace the kept requests of a model, if they have changed; a full disk is a line in the log.
 
         Args:
@@ -97,8 +125,9 @@ class KeptFiles:
             inputs: Inputs of the version that keeps them.
             requests: The requests.
             learned: What the gate has learned, JSON-able.
+            served: What is served.
         """
-        line = json.dumps({**_header(inputs, requests), "learned": learned}).encode()
+        line = json.dumps({**_header(inputs, requests), "learned": learned, "served": served}).encode()
         checksum = zlib.crc32(requests, zlib.crc32(line))
         if self._written.get(model) == checksum:
             return
@@ -115,6 +144,15 @@ class KeptFiles:
                 os.unlink(made)
             return
         self._written[model] = checksum
+
+    def _content(self, model: str) -> tuple[bytes, bytes] | None:
+        """Return the first line and the rest of a model's file; None for another user's, or one that is too old."""
+        with open(os.open(self._path(model), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+            if not mine or self._clock.unix_s() - status.st_mtime > OLDEST_S:
+                return None
+            return file.readline(MAX_LINE_NBYTES), file.read(2 * MOST_NBYTES + 1)
 
     def _path(self, model: str) -> Path:
         return self._folder / f"kept-{model}-{self._repository}"

@@ -535,7 +535,9 @@ class ServedModel(RoutedModel):
         self._log_appliers = {number: self._log_appliers[number] for number in self.served}
         events, default = [], self.routes.default
         first = wanted | (chosen - self._unloaded)
-        self.gate.begin(lambda: {number: self._repository.root_of(self.name, number) for number in first})
+        others = set() if self.vouched(newest) else set(known) - barred.keys()
+        if before := self.gate.begin(first, others, partial(self._repository.root_of, self.name)):
+            first.add(before)
         # The newest trusted version first: an older one may only be served beside it.
         trusted = self.decisions.newest_trusted()
         for number in sorted(first, key=lambda number: (number != trusted, number)):

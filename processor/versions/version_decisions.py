@@ -29,6 +29,7 @@ from freshet_serving.processor.repository import (
     listed,
     root_hash,
 )
+from freshet_serving.processor.watching import UNJUDGED, GateVerdict
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.routes import Routes
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.model")
 
 GATE, ROLLBACK = "gate", "rollback"
+NO_VERDICTS: Mapping[int, GateVerdict] = {}
 MAX_GATE_LINES = 20
 
 
@@ -321,15 +323,19 @@ def check_exists(repository: Repository, model: str, number: int) -> None:
         raise NotFound(f"version {number} of model {model[:64]!r} is not in the repository, which holds {there}")
 
 
-def describe_served(repository: Repository, routes: Routes[ServedVersion]) -> list[dict[str, Any]]:
+def describe_served(
+    repository: Repository, routes: Routes[ServedVersion], verdicts: Mapping[int, GateVerdict] = NO_VERDICTS
+) -> list[dict[str, Any]]:
     """Return the entries of describe_versions() with what a server does with each version.
 
     Args:
         repository: The model repository.
         routes: The routes of the model.
+        verdicts: The newest verdicts of the server's gate, by version.
 
     Returns:
-        Entries with, in addition, `generation` ("" if it is not served), `default` and `labels`.
+        Entries with, in addition, `generation` ("" if it is not served), `default`, `labels`, and `unjudged`: why the
+        server's gate has not judged it ("" if it has, or need not), `start` if it was chosen at the server's start.
     """
     entries = describe_versions(repository, routes.model)
     for entry in entries:
@@ -337,6 +343,8 @@ def describe_served(repository: Repository, routes: Routes[ServedVersion]) -> li
         entry["generation"] = str(version.generation) if version is not None else ""
         entry["default"] = version is not None and version is routes.default
         entry["labels"] = sorted(label for label, number in routes.labels.items() if number == entry["version"])
+        verdict = verdicts.get(entry["version"]) if version is not None else None
+        entry["unjudged"] = (verdict.kind or verdict.reason) if verdict and verdict.outcome == UNJUDGED else ""
     return entries
 
 

@@ -9,6 +9,10 @@ Invariants
   back, are never held up.
 - Not judged is what the policy chose when this server started, nor what it has served before: with "latest:2" or a
   label an older version is loaded first, and a restart would judge anew, without requests, what all others serve.
+- But a server that ended before it let the newest version in knows by the scratch folder which one answered: that one
+  is loaded first, and the newest is judged by the requests that are kept. If it cannot be loaded, the newest is served
+  without. So a start takes one more load and at most two times SCORE_S, and is never blocked. Without such a file the
+  newest is served, and said to be unjudged.
 - A version that is out of line is not offered to a single request. Its hold is a record of the repository, so that no
   other server and no restart serves it either; where no record can be written, the hold is this server's alone, and
   ends with the process.
@@ -28,7 +32,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from freshet_serving.processor.clock import Clock
@@ -36,24 +40,27 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import Conflict, shortage
 from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.versions.kept_file import KeptFiles
+from freshet_serving.processor.versions.kept_file import KeptFiles, ServedBefore
 from freshet_serving.processor.versions.kept_requests import parse_requests
 from freshet_serving.processor.versions.policy import SERVE, ModelPolicy
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.watching import (
     IN_LINE,
     LONG_S,
+    NOTE_OF_INPUTS,
     UNJUDGED,
     GateVerdict,
     Histogram,
     VersionJudge,
     input_shifts,
+    training_shifts,
 )
 
 log = logging.getLogger("freshet.gate")
 
 SCORE_S = 2.0
 MOST_VERDICTS = 64
+AT_START = GateVerdict(UNJUDGED, "start", "it is not known which version was served before this start")
 
 
 class VersionHeld(Conflict):
@@ -75,7 +82,8 @@ class VersionGate:
 
     Attributes:
         verdicts: The newest verdicts, by version.
-        input_drift: By input, how far recent requests have moved from those that the version before was sent.
+        input_drift: By input, how far recent requests are from the rows that the version was trained on, or from those
+            that the version before was sent where its notes do not say.
         outcomes: Number of verdicts, by outcome.
         taken_back: Number of versions that were rolled back automatically once they were served, by kind of verdict.
         judge_s: Histogram of the seconds of each judgement.
@@ -108,14 +116,33 @@ class VersionGate:
         """True if versions are judged at all: as long as the delta guard is not off."""
         return self._policy().delta_guard.mode != OFF
 
-    def begin(self, roots: Callable[[], Mapping[int, str]]) -> None:
+    def begin(self, chosen: Collection[int], others: Collection[int], root_of: Callable[[int], str]) -> int:
         """Note the versions that are chosen when the server starts; does nothing after that.
 
         Args:
-            roots: Returns their root hashes, by version.
+            chosen: The versions.
+            others: The versions that may be served instead of the newest of them; none if it need not be judged.
+            root_of: Returns the root hash of a version.
+
+        Returns:
+            The version to load first, by which the newest is judged; 0 for none.
         """
-        if self._known is None:
-            self._known = dict(roots())
+        if self._known is not None:
+            return 0
+        self._known = roots = {number: root_of(number) for number in chosen}
+        newest = max(roots, default=0)
+        if not self.judges or not any(number < newest for number in others):
+            return 0
+        served = self._kept_files.served(self._model) if self._kept_files is not None else None
+        if served is None:
+            self.verdicts = {newest: AT_START}
+            log.info("%s version %d is unjudged (start): %s", self._model, newest, AT_START.reason)
+            return 0
+        version = served.version
+        if version >= newest or version not in others or root_of(version) != served.roots.get(version):
+            return 0
+        self._known = {number: root for number, root in roots.items() if served.roots.get(number) == root}
+        return 0 if newest in self._known else version
 
     def let_in(self, number: int, root: str) -> None:
         """Note a version that is served.
@@ -210,10 +237,14 @@ class VersionGate:
         try:
             if not (requests := version.replicas.kept()):
                 return
-            if self._reference:
-                self.input_drift = input_shifts(_inputs(self._reference), _inputs(requests))
+            of_training = version.manifest.notes.get(NOTE_OF_INPUTS)
+            if of_training or self._reference:
+                now = _inputs(requests)
+                before = input_shifts(_inputs(self._reference), now) if self._reference else {}
+                self.input_drift = {**before, **training_shifts(of_training, now)}
             if self._kept_files is not None:
-                self._kept_files.write(self._model, version.manifest.inputs, requests, self._judge.to_json())
+                served = ServedBefore(version.manifest.version, self._known or {})
+                self._kept_files.write(self._model, version.manifest.inputs, requests, self._judge.to_json(), served)
         except Exception as error:
             log.warning("cannot read the kept requests of %s: %s", self._model, error)
 

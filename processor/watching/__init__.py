@@ -10,6 +10,7 @@ delta_guard    judges whether a delta may be served, and logs the newest deltas
 drift          limits how far scores may move within an hour and a day
 post_deploy_monitor  judges whether a served delta must be rolled back
 input_drift    how far the inputs of requests have moved
+input_histogram  how far they are from those of training
 version_monitor  judges whether a version that has taken over must be taken back
 version_judge  judges whether a new version may take over
 stats      snapshots of sessions, groups, models, versions
@@ -31,6 +32,7 @@ from freshet_serving.processor.watching.delta_guard import (
 )
 from freshet_serving.processor.watching.drift import Drift
 from freshet_serving.processor.watching.input_drift import input_shifts
+from freshet_serving.processor.watching.input_histogram import NOTE_OF_INPUTS, input_histograms, training_shifts
 from freshet_serving.processor.watching.post_deploy_monitor import AutoRollback, LabelSums, PostDeployMonitor
 from freshet_serving.processor.watching.sketch import (
     PHASES,
@@ -71,6 +73,7 @@ __all__ = [
     "IN_LINE",
     "LEAST_ROWS",
     "LONG_S",
+    "NOTE_OF_INPUTS",
     "OBSTACLES",
     "OF_SCORES",
     "OUT_OF_LINE",
@@ -110,6 +113,7 @@ __all__ = [
     "VersionStats",
     "delta_figures",
     "first_lost",
+    "input_histograms",
     "input_shifts",
     "is_quiet",
     "longest_row",
@@ -118,5 +122,6 @@ __all__ = [
     "score_figures",
     "score_shift",
     "total",
+    "training_shifts",
     "weigh",
 ]

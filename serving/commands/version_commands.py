@@ -112,6 +112,8 @@ def version_line(model: str, entry: Mapping[str, Any]) -> str:
     if entry["state"] != "available" or not served:
         state = f"{state}, {entry['state']}" if state else str(entry["state"])
     parts = [state]
+    if entry.get("unjudged"):
+        parts.append(f"unjudged ({entry['unjudged']})")
     if entry["by"]:
         parts.append(f"by {entry['by']}")
     if entry["at"]:
@@ -119,9 +121,14 @@ def version_line(model: str, entry: Mapping[str, Any]) -> str:
     if entry.get("labels"):
         parts.append(f"labels {', '.join(entry['labels'])}")
     line = f"{model} {entry['version']}: {'; '.join(parts)}"
-    gate = entry["gate"].get("reasons") if isinstance(entry["gate"], Mapping) else None
-    reasons = [entry["reason"], *(f"gate: {reason}" for reason in (gate if isinstance(gate, list) else []))]
-    return printable(": ".join([line, *(str(one) for one in reasons if one)]))
+    gate = entry["gate"] if isinstance(entry["gate"], Mapping) else {}
+    reasons = [f"gate: {reason}" for reason in _listed(gate.get("reasons"))]
+    reported = [f"reported: {reason}" for reason in _listed(gate.get("reported"))]
+    return printable(": ".join([line, *(str(one) for one in (entry["reason"], *reasons, *reported) if one)]))
+
+
+def _listed(raw: Any) -> list[Any]:
+    return raw if isinstance(raw, list) else []
 
 
 def _decide(

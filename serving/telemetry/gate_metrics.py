@@ -33,7 +33,7 @@ def gate_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
     )
     drift = GaugeMetricFamily(
         "freshet_input_drift",
-        "Population stability index of recent requests' inputs against those that the version before was sent.",
+        "Population stability index of recent requests' inputs against the rows that the version was trained on.",
         labels=("model", "input"),
     )
     for name, model in sorted(catalogue.items()):

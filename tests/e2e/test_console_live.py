@@ -124,6 +124,36 @@ def test_held_version_is_shown_beside_the_served_one_with_two_ways_out(opened, s
         assert page.troubles == []
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_rolled_back_version_is_shown_with_the_way_to_serve_it_again(opened, stage, size, scheme):
+    withdrawn = {"version": 8, "state": "END", "error": f"withdrawn by rollback: clicks fell {HOSTILE}"}
+
+    def roll_back(route):
+        reply = route.fetch()
+        info = reply.json()
+        info["models"][MODEL]["versions"].append(withdrawn)
+        route.fulfill(response=reply, json=info)
+
+    with page_of(opened, stage.address, size, scheme) as page:
+        page.route("**/admin/models", roll_back)
+        show(page, "timeline")
+        notice = page.locator(".notice", has_text="Version 8")
+        notice.wait_for()
+        text = notice.inner_text()
+        assert f"Version 8 is withdrawn by rollback: clicks fell {HOSTILE}." in text
+        assert re.search(r"\d\.\d+ is served\.", text)
+        assert notice.get_by_role("button", name="Reject…").count() == 0
+        assert not overflowing(page)
+        notice.get_by_role("button", name="Release…").click()
+        dialog = page.locator("dialog[open]")
+        dialog.wait_for()
+        assert f"freshet version release {MODEL} 8" in " ".join(dialog.locator("pre").all_text_contents())
+        assert not overflowing(page)
+        assert page.troubles == []
+        page.unroute_all(behavior="wait")
+
+
 def test_delta_is_dropped_served_and_rolled_back(page, stage):
     before, path = stage.generation(), stage.delta()
     show(page, "timeline")

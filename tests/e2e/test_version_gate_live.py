@@ -4,9 +4,13 @@ import json
 
 import pytest
 
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.repository import Repository
+from freshet_serving.processor.versions.kept_file import KeptFiles
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_guard_live import LAYOUTS, Load
-from tests.processor.versions.test_model_gate import write_bad
+from tests.processor.versions.models import open_model
+from tests.processor.versions.test_model_gate import asked, write_bad
 from tests.support.guarded import write_guarded
 from tests.support.waiting import until
 
@@ -43,3 +47,18 @@ def test_bad_version_scores_no_request_and_the_next_good_one_takes_over(tmp_path
         # The old version stays for a while.
         assert model_of(server)["served"].keys() == {"1", "3"}
     assert "small version 2 is held by gate: " in (tmp_path / "serve.log").read_text()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bad_version_that_came_while_the_server_was_down_is_held_at_its_start(tmp_path, layout):
+    repository, scratch = tmp_path / "repository", tmp_path / "scratch"
+    scratch.mkdir()
+    write_guarded(repository)
+    files = KeptFiles(scratch, Repository(repository).root, SystemClock())
+    before = asked(open_model(repository, kept_files=files))
+    before.gate.keep(before.pick())
+    write_bad(repository, 2)
+    options = (*LAYOUTS[layout], "--scratch", str(scratch))
+    with LiveServer(repository, *options, log=tmp_path / "serve.log") as server:
+        until(lambda: "2" in model_of(server)["gate"]["held"])
+        assert server.generation("small") == "1.0"

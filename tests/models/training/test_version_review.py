@@ -14,6 +14,7 @@ from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.errors import Refused
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.model_repository import Repository
+from loadtest.bench.training import night_packages
 from tests.models.training.streams import MixedSource, make_config
 from tests.models.training.test_lineage import Heard
 
@@ -104,7 +105,10 @@ def test_good_night_is_published_with_its_figures(served):
     assert (notes["verdict"], notes["reasons"]) == ("passed", [])
     assert notes["figures"]["trained_rows"] == FULL_ROWS
     assert notes["figures"]["coverage"]["user"] == 1.0
-    assert set(notes["moves"]) == {"auc", "loss", "calibration", "scale", "held_out"}
+    inputs = Repository(served).version("mixed", 2).manifest.notes["inputs"]
+    assert {"user", "price"} <= inputs.keys()
+    assert ("edges" in inputs["user"], "edges" in inputs["price"]) == (False, True)
+    assert set(notes["moves"]) == {"auc", "loss", "calibration", "held_out"}
 
 
 def test_no_run_continues_from_a_refused_version(served):
@@ -148,6 +152,18 @@ def test_table_damaged_in_packing_is_refused(served, monkeypatch):
 
     monkeypatch.setattr(full_versions, "publish_version", zeroed)
     assert "0.0% of the ids of 'user' have a row that is not all 0" in refused(served, MixedSource(ROWS))
+
+
+def test_package_of_other_scores_than_its_weights_is_reported(served, monkeypatch):
+    packed = full_versions.publish_version
+
+    def raised(repository, draft, tables, *args, **options):
+        return packed(repository, *night_packages.raised(draft, tables, args[0]), *args[1:], **options)
+
+    monkeypatch.setattr(full_versions, "publish_version", raised)
+    _, notes = (made := begin(served, start_options=ANEW, seed=8))
+    made[0].full()
+    assert any("the weights that it was made of: odds 1.1 times as high over 3,000 rows" in line for line in notes)
 
 
 def test_run_killed_before_it_learned_of_the_refusal_learns_of_it(served, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.package.manifest_entries import Input
-from freshet_serving.processor.versions.kept_file import NOTHING, OLDEST_S, KeptFiles
+from freshet_serving.processor.versions.kept_file import NOTHING, OLDEST_S, KeptFiles, ServedBefore
 from freshet_serving.processor.versions.kept_requests import MOST_NBYTES
 
 INPUTS = [Input("user", "int64"), Input("floats", "float32", columns=4)]
@@ -29,6 +29,25 @@ def test_requests_are_read_again_after_a_restart(files, tmp_path):
     assert restarted.read("small", INPUTS[::-1]) == (b"requests", [["mean", "ctr", [0.1]]])
     assert restarted.read("other", INPUTS) == NOTHING
     assert KeptFiles(tmp_path, "elsewhere", FakeClock()).read("small", INPUTS) == NOTHING
+
+
+def test_what_was_served_is_known_after_a_restart(files, tmp_path):
+    before = ServedBefore(2, {1: "a", 2: "b"})
+    files.write("small", INPUTS, b"requests", [], before)
+    assert files.served("small") == before
+    assert files.read("small", INPUTS) == (b"requests", [])
+    assert files.served("other") is None
+    files.write("small", INPUTS, b"requests", [])
+    assert files.served("small") is None
+
+
+@pytest.mark.parametrize("served", [[], [1], ["x", {}], [1, {"x": "a"}], [1, {"1": 2}], [1, []], [1e999, {}], 7])
+def test_malformed_record_of_what_was_served_counts_as_none(files, tmp_path, served):
+    files.write("small", INPUTS, b"requests", [])
+    line, _, requests = only(tmp_path).read_bytes().partition(b"\n")
+    only(tmp_path).write_bytes(json.dumps({**json.loads(line), "served": served}).encode() + b"\n" + requests)
+    assert files.served("small") is None
+    assert files.read("small", INPUTS) == (b"requests", [])
 
 
 def test_file_is_readable_by_its_user_alone(files, tmp_path):

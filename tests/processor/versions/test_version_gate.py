@@ -8,10 +8,11 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.versions.kept_file import ServedBefore
 from freshet_serving.processor.versions.kept_requests import KeptRequest, dump_requests
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.version_gate import MOST_VERDICTS, VersionGate
-from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores
+from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores, input_histograms
 from freshet_serving.processor.watching.version_judge import LEARN
 
 ROWS = 128
@@ -42,7 +43,7 @@ class Version:
     """A version with such replicas."""
 
     def __init__(self, scores, kept=b"requests", number=2):
-        self.replicas, self.manifest = Replicas(scores, kept), SimpleNamespace(version=number, inputs=["a"])
+        self.replicas, self.manifest = Replicas(scores, kept), SimpleNamespace(version=number, inputs=["a"], notes={})
 
 
 SERVED = Version(GOOD, number=1)
@@ -52,15 +53,19 @@ class Files:
     """Kept files of one model, in memory."""
 
     def __init__(self, requests=b""):
-        self.requests, self.learned = requests, None
+        self.requests, self.learned, self.before = requests, None, None
 
     def read(self, model, inputs):
         assert (model, inputs) == ("small", ["a"])
         return self.requests, self.learned
 
-    def write(self, model, inputs, requests, learned):
+    def write(self, model, inputs, requests, learned, before):
         assert (model, inputs) == ("small", ["a"])
-        self.requests, self.learned = requests, learned
+        self.requests, self.learned, self.before = requests, learned, before
+
+    def served(self, model):
+        assert model == "small"
+        return self.before
 
 
 @pytest.fixture
@@ -184,6 +189,16 @@ def test_drift_of_inputs_is_measured_against_the_version_before(gate):
     assert gate.input_drift["a"] > 0.25
 
 
+def test_drift_of_inputs_is_measured_against_training_where_notes_say(gate):
+    version = Version(GOOD, kept=dump_requests([KeptRequest({"a": np.arange(8) % 4}, 8)] * 10))
+    version.manifest.notes = {"inputs": input_histograms([{"a": np.arange(400) % 4}])}
+    gate.keep(version)
+    assert gate.input_drift["a"] < 0.05
+    version.manifest.notes = {"inputs": input_histograms([{"a": 4 + np.arange(400) % 4}])}
+    gate.keep(version)
+    assert gate.input_drift["a"] > 0.25
+
+
 def test_kept_requests_that_cannot_be_read_are_a_line_in_the_log(gate, caplog):
     gate.took_over(SERVED, Version(GOOD))
     gate.keep(SERVED)
@@ -193,3 +208,56 @@ def test_kept_requests_that_cannot_be_read_are_a_line_in_the_log(gate, caplog):
 def test_failure_to_carry_requests_is_logged(gate, caplog):
     gate.took_over(SERVED, object())
     assert "cannot give small the requests that are kept" in caplog.text
+
+
+ROOTS = {1: "a", 2: "b", 3: "c"}
+
+
+def started(before, others=(1, 2, 3), files=None, policy=ModelPolicy):
+    """A gate that starts with version 3 chosen, and the version to load first."""
+    files = files or Files()
+    files.before = before
+    gate = VersionGate("small", policy, FakeClock(), files)
+    return gate, gate.begin({3}, set(others), ROOTS.get)
+
+
+def test_version_served_before_a_start_is_loaded_first_to_judge_the_newest():
+    gate, first = started(ServedBefore(2, {1: "a", 2: "b"}))
+    assert first == 2
+    assert not gate.knows(3, "c")
+    assert gate.begin({3}, {1, 2, 3}, ROOTS.get) == 0
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        ServedBefore(3, {3: "c"}),
+        ServedBefore(2, {2: "b", 3: "c"}),
+        ServedBefore(2, {2: "another"}),
+        ServedBefore(7, {7: "g"}),
+    ],
+)
+def test_newest_version_is_served_at_a_start_if_nothing_older_can_judge_it(before):
+    gate, first = started(before)
+    assert (first, gate.knows(3, "c"), gate.verdicts) == (0, True, {})
+
+
+def test_barred_version_judges_nothing_at_a_start():
+    assert started(ServedBefore(2, {2: "b"}), others=(1, 3))[1] == 0
+
+
+def test_start_without_a_record_says_that_the_newest_is_unjudged(caplog):
+    caplog.set_level("INFO", logger="freshet.gate")
+    gate, first = started(None)
+    assert (first, gate.knows(3, "c"), gate.verdicts[3].kind) == (0, True, "start")
+    assert "small version 3 is unjudged (start)" in caplog.text
+    assert started(None, others={3})[0].verdicts == {}
+
+
+def test_record_of_what_is_served_is_written_with_the_requests():
+    files = Files()
+    gate = VersionGate("small", ModelPolicy, FakeClock(), files)
+    gate.begin({1}, {1}, ROOTS.get)
+    gate.let_in(2, "b")
+    gate.keep(Version(GOOD, number=2))
+    assert files.before == ServedBefore(2, {1: "a", 2: "b"})

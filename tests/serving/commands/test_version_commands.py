@@ -3,6 +3,7 @@
 import pytest
 
 from freshet_serving.processor.errors import Conflict, FreshetError, NotFound
+from freshet_serving.serving.commands.version_commands import version_line
 from tests.serving.commands.running import admin_port, run
 from tests.support.packages import write_package
 
@@ -40,6 +41,18 @@ def test_versions_of_a_server_are_listed_and_decided(admin):
     assert run("version", "release", "ctr", "4", *where) == "ctr 4: released\n"
     assert run("version", "reject", "ctr", "4", "--reason", "again", *where) == "ctr 4: rejected\n"
     assert processor.calls == [("release_version", "ctr", 4, ""), ("reject_version", "ctr", 4, "again")]
+
+
+def test_line_says_what_no_gate_judged_and_what_one_reported():
+    entry = {
+        "version": 3, "state": "available", "generation": "3.0", "default": True, "unjudged": "start", "reason": "",
+        "by": "", "at": None, "gate": {"reasons": [], "reported": ["odds 1.1 times as high", "input 'age' is missing"]},
+    }  # fmt: skip
+    assert version_line("ctr", entry) == (
+        "ctr 3: served as 3.0 by default; unjudged (start): reported: odds 1.1 times as high: "
+        "reported: input 'age' is missing"
+    )
+    assert version_line("ctr", {**entry, "unjudged": "", "gate": None}) == "ctr 3: served as 3.0 by default"
 
 
 def test_versions_of_a_repository_need_no_server(root):

@@ -1,4 +1,4 @@
-// What is held of a model, with the two ways out: deltas of the served version, and versions that the gate did not let pass.
+// What is held of a model, with the ways out: deltas of the served version, versions that the gate did not let pass, and versions that were rolled back.
 
 import { model as path } from "./api.js";
 import { ask } from "./actions.js";
@@ -23,7 +23,7 @@ export function heldDeltas(name, chain, version, done) {
     chain.state === "HELD" ? h("div", { class: "row" }, button("Release…", decide("release", false)), button("Reject…", decide("reject", true), { class: "danger" })) : null);
 }
 
-export function heldVersion(name, version, why, verdict, served, done) {
+export function barredVersion(name, version, why, verdict, served, done) {
   const decide = (what, danger) => async () => {
     const reply = await ask({
       title: what === "release" ? `Release version ${version}` : `Reject version ${version}`,
@@ -33,13 +33,17 @@ export function heldVersion(name, version, why, verdict, served, done) {
     });
     if (reply) await done();
   };
+  const withdrawn = isWithdrawn(why);
   const figures = verdict ? verdict.figures.filter(one => one.kind !== "evidence") : [];
-  return h("div", { class: "notice warn", role: "status" },
-    h("p", {}, h("b", {}, `Version ${version}`), ` is ${why}. `, served ? `${served} goes on.` : ""),
+  return h("div", { class: `notice ${withdrawn ? "" : "warn"}`, role: "status" },
+    h("p", {}, h("b", {}, `Version ${version}`), ` is ${why}. `, served ? `${served} ${withdrawn ? "is served" : "goes on"}.` : ""),
     figures.length ? h("dl", { class: "facts" }, [["rows scored by both", number(verdict.rows)], ...figures.map(one => [one.what ? `${one.kind} of ${one.what}` : one.kind, shown(one)])]
       .map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))) : null,
-    h("div", { class: "row" }, button("Release…", decide("release", false)), button("Reject…", decide("reject", true), { class: "danger" })));
+    h("div", { class: "row" }, button("Release…", decide("release", false)), withdrawn ? null : button("Reject…", decide("reject", true), { class: "danger" })));
 }
+
+// A rolled back version has nothing left to reject: the record of it stands until it is released.
+export const isWithdrawn = why => why.startsWith("withdrawn");
 
 function shown({ kind, value }) {
   if (TIMES.includes(kind)) return `${Number(Math.exp(value).toPrecision(3))} times`;

@@ -4,7 +4,7 @@ import { model as path } from "./api.js";
 import { ask } from "./actions.js";
 import { freshet } from "./commands.js";
 import { badge, button, h, replace } from "./dom.js";
-import { heldDeltas, heldVersion } from "./held.js";
+import { barredVersion, heldDeltas, isWithdrawn } from "./held.js";
 import { bytes, clock, kindOf, number, seconds, trainerKind, trainerLine } from "./formats.js";
 import { explainView } from "./explain.js";
 import { tablesView } from "./tables.js";
@@ -61,7 +61,7 @@ export function modelPage(name, tab, context) {
       ["applied in", served && served.delta_count ? seconds(served.last_apply_ms / 1000) : "–"],
       ["requests/s", live ? number(live.requests, live.requests < 10 ? 1 : 0) : "–"], ["digest", served ? served.digest.slice(0, 8) : "–"],
     ];
-    const gate = model.gate, text = JSON.stringify([facts, chain, gate, model.trainer]);
+    const gate = model.gate, withdrawn = model.versions.filter(one => isWithdrawn(one.error)), text = JSON.stringify([facts, chain, gate, withdrawn, model.trainer]);
     if (text !== shown) {
       shown = text;
       replace(head,
@@ -70,7 +70,8 @@ export function modelPage(name, tab, context) {
         h("dl", { class: "facts" }, facts.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
         model.trainer ? training(model.trainer) : null,
         chain && chain.state !== "CURRENT" ? heldDeltas(name, chain, version, decided) : null,
-        Object.entries(gate.held).map(([held, why]) => heldVersion(name, held, why, gate.verdicts[held], model.generation, decided)));
+        Object.entries(gate.held).map(([held, why]) => barredVersion(name, held, why, gate.verdicts[held], model.generation, decided)),
+        withdrawn.map(({ version: number, error }) => barredVersion(name, number, error, null, model.generation, decided)));
     }
     if (view.update) view.update(model, state);
   }

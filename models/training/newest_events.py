@@ -1,0 +1,91 @@
+"""Rank by any version what came next in the newest events of a log, for the gate of next-item networks.
+
+Each version ranks the events among its own items, with the user vectors of its own executables. The events' ranks are
+those of the same events in the same order, so that two versions are compared event by event.
+
+Costs: the log is read once more, into memory; each version computes EVENTS user vectors and their scores of all items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.next_item_rows import NextItemRows
+from freshet_serving.models.data.source import Source
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
+from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+from freshet_serving.models.evaluation.next_item_evaluation import CASES, NextItemRanker
+from freshet_serving.processor.repository import VersionReader
+
+EVENTS = 4096
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankedEvents:
+    """The newest events as one version ranks them.
+
+    Attributes:
+        ranks: int64 [n], rank of each event's item among all items, from 1.
+        top: Places that count.
+        alike: True if all histories have the same vector.
+        coverage: Share of the events whose item has a row that is not all 0, by the feature of the items.
+    """
+
+    ranks: Int64s
+    top: int
+    alike: bool
+    coverage: dict[str, float]
+
+    def gains(self) -> Float64s:
+        """Return each event's share [n] of the NDCG."""
+        return np.where(self.ranks <= self.top, 1.0 / np.log2(np.minimum(self.ranks, self.top) + 1.0), 0.0)
+
+    def hits(self) -> Float64s:
+        """Return each event's share [n] of the hit rate."""
+        return (self.ranks <= self.top).astype(np.float64)
+
+
+class NewestEvents:
+    """The newest events of a log."""
+
+    def __init__(self, config: TrainConfig, log: Source, stop: int) -> None:
+        """Read the log.
+
+        Args:
+            config: The training file.
+            log: The events.
+            stop: Number of rows that were trained on.
+        """
+        (sequence,) = config.sequences.values()
+        columns = [f for f in config.features if f.sequence is not None]
+        self._item = next(f for f in config.features if f.side == "item")
+        self._column = next(f.name for f in columns if f.table == self._item.table)
+        self._rows, self._first = NextItemRows(log, sequence, columns, stop), max(0, stop - EVENTS)
+        self._top = config.evaluate.top
+
+    def ranked(self, version: VersionReader, model: str) -> RankedEvents:
+        """Rank the events by a version; raise FreshetError if it cannot.
+
+        Args:
+            version: The version, which need not be committed.
+            model: Name of the model.
+        """
+        ranks, alive, first, alike = [np.empty(0, np.int64)], 0, None, True
+        with GenerationScorer(version, model) as scorer:
+            ranker, ranking = NextItemRanker(scorer, self._item, self._column), CatalogueRanking(self._top)
+            filled = np.append(ranker.vectors.any(axis=1), False)
+            for histories, targets in self._rows.cases(CASES, self._first, self._column):
+                cases = ranker.rank(histories, targets, ranking)
+                first = cases.users[:1] if first is None else first
+                alike = alike and bool((cases.users == first).all())
+                alive += int(filled[cases.places].sum())
+                ranks.append(cases.ranks)
+        shares = {self._item.name: round(alive / ranking.targets, 6)} if ranking.targets else {}
+        return RankedEvents(np.concatenate(ranks), self._top, alike, shares)
