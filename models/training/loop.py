@@ -46,6 +46,7 @@ from freshet_serving.models.training.delta_rules import DeltaRules
 from freshet_serving.models.training.divergence import check_loss
 from freshet_serving.models.training.early_stopping import EarlyStopping
 from freshet_serving.models.training.full_versions import PRACTICE_ROWS, FullVersions
+from freshet_serving.models.training.learned_rows import LearnedRows
 from freshet_serving.models.training.lineage import Lineage, rebuild, retry_until_ready
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.resolved_config import with_unsigned_ids
@@ -117,6 +118,8 @@ class TrainingRun:
         start = find_start(config, self.source, self._begun, self._checkpoints, versions, known, reporter.note)
         self.config = config = start.config
         self.state = start.state()
+        self._joined = {field.name for entity in config.entities for field in entity.fields}
+        self._in_order = True
         self._versions = FullVersions(config, self.source, self._report, self._wait)
         drafted = draft(config, start.scaling, start.hash_seeds)
         self.trainer = (make_trainer or self.default_trainer)(
@@ -174,7 +177,9 @@ class TrainingRun:
         """Set the trainer's first weights and the run's position."""
         if isinstance(start, ResumedStart):
             self._resume()
-        elif isinstance(start, ContinuedStart):
+            return
+        self._recognise()
+        if isinstance(start, ContinuedStart):
             self._begin_with(start.old)
         else:
             self.trainer.dense.set_initial_bias(measure_log_odds(self.source))
@@ -186,6 +191,7 @@ class TrainingRun:
         if restored is None:
             return
         self.state = state = replace(restored.state, settings=self.state.settings, train=self.state.train)
+        self._recognise()
         self._report.note(state.resumed(self._total_rows))
         if not state.version:
             return
@@ -202,6 +208,18 @@ class TrainingRun:
             self._publish_version()
         if self._begun.new_version and committed:
             self._begin_version()
+
+    @property
+    def _learned(self) -> LearnedRows:
+        return LearnedRows(self.state.data, self._joined)
+
+    def _recognise(self) -> None:
+        """Raise BadInput if the data are not those that the state's position counts rows of."""
+        if self._followed is not None:
+            return
+        if self.state.position:
+            self._learned.check(self.source, self.state.position, self._total_rows or 0)
+        self._learned.begin(self.source)
 
     def _begin_with(self, old: VersionContents) -> None:
         """Start from the newest weights of a version without checkpoints."""
@@ -305,7 +323,7 @@ class TrainingRun:
         self, before: Callable[[Batch], None] | None, stop_row: int | None
     ) -> Generator[Generation, None, bool]:
         """Train and publish from the state's position on; return False if reading has to restart."""
-        lineage = self._open_chain()
+        lineage, self._in_order = self._open_chain(), True
         rules = DeltaRules(self.config.publish, self.trainer.dense.weights, time.monotonic)
         left = None if self._endless else self.source.count_rows()
         left = None if left is None else left - self.state.position
@@ -413,7 +431,7 @@ class TrainingRun:
         If `evaluation_metrics` is given, each batch is scored first. With `mixed`, rows come in this epoch's shuffled
         order.
         """
-        saved_s = time.monotonic()
+        saved_s, self._in_order = time.monotonic(), not (mixed and self.config.train.shuffle_rows)
         with self._works(self.state.position, until, mixed) as works:
             for work in self.trainer.profile.waited(works):
                 if evaluation_metrics is not None:
@@ -458,6 +476,8 @@ class TrainingRun:
         batch, state, loss = work.batch, self.state, self.trainer.learn(work)
         check_loss(loss, self.trainer, self._checkpoints.newest)
         state.position, rows = batch.end, batch.stream_rows
+        if self._in_order and self._followed is None and batch.covers is None:
+            self._learned.learned(batch)
         state.events += rows
         if batch.time is not None:
             first, last = float(batch.time.min()), float(batch.time.max())
