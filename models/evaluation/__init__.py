@@ -7,6 +7,7 @@ ranking            hit rate and NDCG of each group's first rows
 catalogue_ranking  hit rate and NDCG of the next item among all items
 slices             metrics by the value of a column, AUC within groups
 evaluation_metrics  all metrics of each label
+counting_baselines  counts that a network has to beat
 extra_columns      columns of the data that are not features
 generation_scorer  one generation, opened to score as a server does
 evaluate           evaluation of a generation on a table
@@ -24,6 +25,7 @@ __all__ = [
     "analysis_page",
     "catalogue_ranking",
     "changed_rows",
+    "counting_baselines",
     "evaluate",
     "evaluation_metrics",
     "extra_columns",

@@ -46,27 +46,25 @@ class LearnedRows:
         self.state = state
         self._joined = frozenset(joined)
 
-    def begin(self, source: Source) -> None:
-        """Remember the first rows of a source, unless some are remembered."""
-        if "first" not in self.state:
-            for batch in _own(source).batches(ROWS):
-                self.state["first"] = {"rows": len(batch), "digests": self._digests(batch)}
-                break
-
     def learned(self, batch: Batch) -> None:
         """Remember the last rows of a batch that was learned in the order of the data."""
         if len(batch):
             last = batch.slice(max(0, len(batch) - ROWS), len(batch))
             self.state["last"] = {"start": last.start, "end": last.end, "digests": self._digests(last)}
 
-    def check(self, source: Source, position: int, rows: int) -> None:
-        """Raise BadInput unless a source begins with the rows that were learned.
+    def recognise(self, source: Source, position: int, rows: int) -> None:
+        """Raise BadInput unless a source begins with the rows that were learned; then remember its first ones.
 
         Args:
             source: The data.
             position: Number of rows that were learned.
             rows: Rows of the data.
         """
+        if position:
+            self._check(source, position, rows)
+        self._begin(source)
+
+    def _check(self, source: Source, position: int, rows: int) -> None:
         if rows < position:
             raise BadInput(
                 f"data.path: expected the {position:,} rows that were learned and perhaps more, got fewer, {rows:,}:"
@@ -77,6 +75,12 @@ class LearnedRows:
             self._compare(source, 0, int(first["rows"]), first["digests"])
         if last and last["end"] <= position:
             self._compare(source, int(last["start"]), int(last["end"]), last["digests"])
+
+    def _begin(self, source: Source) -> None:
+        if "first" not in self.state:
+            for batch in _own(source).batches(ROWS):
+                self.state["first"] = {"rows": len(batch), "digests": self._digests(batch)}
+                break
 
     def _compare(self, source: Source, start: int, end: int, digests: dict[str, str]) -> None:
         for batch in _own(source).batches(end - start, start):
@@ -90,7 +94,7 @@ class LearnedRows:
 
     def _digests(self, batch: Batch) -> dict[str, str]:
         """Return a digest of each column of a batch that is the data's own: of labels, times, weights, ids, numbers."""
-        columns: dict[str, Column | None] = {LABEL: batch.label, TIME: batch.time, WEIGHT: batch.weight}
+        columns: dict[str, Any] = {LABEL: batch.label, TIME: batch.time, WEIGHT: batch.weight}
         columns |= {f"columns.{name}": c for name, c in batch.columns.items() if name not in self._joined}
         return {name: _digest(c) for name, c in columns.items() if c is not None and not isinstance(c, Ragged)}
 

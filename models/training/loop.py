@@ -31,9 +31,10 @@ from freshet_serving.models.data.formats import label_names
 from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.shuffled import shuffled
 from freshet_serving.models.data.source import Batch, Source
+from freshet_serving.models.evaluation.counting_baselines import CountingBaselines
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.extra_columns import ExtraColumns
-from freshet_serving.models.evaluation.quality import ScoredRows, next_step
+from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.runs.run_journal import RunJournal
 from freshet_serving.models.runs.stage_bars import stage_lines
 from freshet_serving.models.runs.step_profile import overlap
@@ -51,10 +52,10 @@ from freshet_serving.models.training.lineage import Lineage, rebuild, retry_unti
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.resolved_config import with_unsigned_ids
 from freshet_serving.models.training.run_start import ContinuedStart, ResumedStart, RunStart, find_start, make_folders
-from freshet_serving.models.training.run_summary import Summary
+from freshet_serving.models.training.run_summary import Summary, held_out_lines
 from freshet_serving.models.training.spec import draft, measure_log_odds
 from freshet_serving.models.training.stream_guard import StreamGuard
-from freshet_serving.models.training.stream_quality import StreamQuality, metrics_line
+from freshet_serving.models.training.stream_quality import StreamQuality
 from freshet_serving.models.training.table_export import write_analysis
 from freshet_serving.models.training.trainer import BoundBatch, Trainer
 from freshet_serving.models.training.version_gate import HeldOut
@@ -76,7 +77,7 @@ class TrainingRun:
     """One training run over one source; resumes from its checkpoints automatically."""
 
     default_trainer: type[Trainer] = Trainer
-
+    batches_have_rows = True
     def __init__(
         self,
         config: TrainConfig,
@@ -126,7 +127,10 @@ class TrainingRun:
             drafted, config.train, config.network, config.fusion, config.tables, folder
         )
         measured = config.evaluate
-        self.evaluation_metrics = EvaluationMetrics(label_names(config.data), measured.by, measured.group, measured.top)
+        self._baselines = CountingBaselines(config.features if self.batches_have_rows else ())
+        self.evaluation_metrics = EvaluationMetrics(
+            label_names(config.data), measured.by, measured.group, measured.top, self._baselines
+        )
         extra = [*measured.by, *([measured.group] if measured.group else [])]
         self._extra = ExtraColumns(extra, self.source, config.data, config.train.batch_rows)
         self._stopping = EarlyStopping(config.train, self.trainer, self._checkpoints)
@@ -209,17 +213,11 @@ class TrainingRun:
         if self._begun.new_version and committed:
             self._begin_version()
 
-    @property
-    def _learned(self) -> LearnedRows:
-        return LearnedRows(self.state.data, self._joined)
-
     def _recognise(self) -> None:
         """Raise BadInput if the data are not those that the state's position counts rows of."""
-        if self._followed is not None:
-            return
-        if self.state.position:
-            self._learned.check(self.source, self.state.position, self._total_rows or 0)
-        self._learned.begin(self.source)
+        if self._followed is None:
+            position, rows = self.state.position, self._total_rows or 0
+            LearnedRows(self.state.data, self._joined).recognise(self.source, position, rows)
 
     def _begin_with(self, old: VersionContents) -> None:
         """Start from the newest weights of a version without checkpoints."""
@@ -397,12 +395,9 @@ class TrainingRun:
         generation = self.full()
         self._counted = replace(self._counted, held_out=self._held_out_figures())
         if len(self.held_out):
-            for label, each in self.evaluation_metrics.labels.items():
-                which = "" if each.scored is self.held_out else f", {label}"
-                self._report.note(metrics_line(f"held out{which}", each.scored))
+            for line in held_out_lines(self.evaluation_metrics, self.trainer.steps, self._named):
+                self._report.note(line)
             self.journal.measured(self.evaluation_metrics.lines())
-            if advice := next_step(self.held_out, self.trainer.steps, self._named):
-                self._report.note(advice)
         for generation in self.stream():  # noqa: B007
             pass
         streamed = self.quality.streamed
@@ -436,6 +431,8 @@ class TrainingRun:
             for work in self.trainer.profile.waited(works):
                 if evaluation_metrics is not None:
                     self._measure(work, evaluation_metrics)
+                elif not self.state.epoch:
+                    self._baselines.learned(work.batch)
                 self._learn_batch(work)
                 if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
                     self._checkpoints.save(self.trainer, self.state)
@@ -446,6 +443,7 @@ class TrainingRun:
         """Score a held-out batch before training on it."""
         batch, scores = work.batch, self.trainer.score(work)
         evaluation_metrics.add(self._extra.of(batch), batch.label, scores, batch.weight)
+        self._baselines.score(batch)
         self.guard.see_held_out(work, scores)
 
     def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
@@ -477,7 +475,7 @@ class TrainingRun:
         check_loss(loss, self.trainer, self._checkpoints.newest)
         state.position, rows = batch.end, batch.stream_rows
         if self._in_order and self._followed is None and batch.covers is None:
-            self._learned.learned(batch)
+            LearnedRows(self.state.data, self._joined).learned(batch)
         state.events += rows
         if batch.time is not None:
             first, last = float(batch.time.min()), float(batch.time.max())

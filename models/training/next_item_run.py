@@ -37,6 +37,7 @@ class NextItemRun(TrainingRun):
     """
 
     default_trainer = NextItemTrainer
+    batches_have_rows = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """Open the data, find the state to start from, and restore it; arguments as of TrainingRun."""

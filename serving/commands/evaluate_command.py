@@ -200,6 +200,9 @@ def _print(console: Console, lines: Sequence[dict[str, Any]], label: str) -> Non
         f" calibration error {_told(whole['calibration_error'])}",
         soft_wrap=True,
     )
+    if baselines := [line for line in lines if line["what"] == "baseline"]:
+        figures = ", ".join(f"{line['name']} AUC {_told(line['auc'])}" for line in baselines)
+        console.print(f"baseline: {figures} over {baselines[0]['rows']} rows", soft_wrap=True)
     if whole["not_scored"]:
         console.print(f"{whole['not_scored']:,} rows with non-finite scores were skipped", soft_wrap=True)
     if "group" in whole:

@@ -46,7 +46,7 @@ def replaced(source, row, **changes):
 
 def learned(source, position, **options):
     rows = LearnedRows({}, **options)
-    rows.begin(source)
+    rows.recognise(source, 0, 0)
     rows.learned(source.batch.slice(0, position))
     return rows
 
@@ -55,30 +55,30 @@ def learned(source, position, **options):
 def test_data_that_grew_are_recognised(position):
     source = table(500)
     rows = learned(source, position)
-    rows.check(source, position, 500)
+    rows.recognise(source, position, 500)
     longer = np.concatenate([source.batch.label, np.ones(9, np.float32)])
     columns = {"user": np.append(source.batch.columns["user"], np.zeros(9, np.int64))}
-    rows.check(Table(Batch(columns, longer, np.append(source.batch.time, np.full(9, 1.8e9)), 0)), position, 509)
+    rows.recognise(Table(Batch(columns, longer, np.append(source.batch.time, np.full(9, 1.8e9)), 0)), position, 509)
 
 
 def test_fewer_rows_are_refused():
     rows = learned(table(500), 500)
     with pytest.raises(BadInput, match=r"^data.path: expected the 500 rows .* got fewer, 499: add new rows behind"):
-        rows.check(table(499), 500, 499)
+        rows.recognise(table(499), 500, 499)
 
 
 @pytest.mark.parametrize("row", [0, ROWS - 1, 300 - ROWS, 299])
 def test_other_rows_are_refused_with_their_column(row):
     source = table(500)
     with pytest.raises(BadInput, match="expected the rows that were learned, got other ones: column 'label' differs"):
-        learned(source, 300).check(replaced(source, row), 300, 500)
+        learned(source, 300).recognise(replaced(source, row), 300, 500)
 
 
 def test_older_rows_are_refused():
     source, older = table(500), table(500)
     older.batch = dataclasses.replace(older.batch, time=older.batch.time - 1e8)
     with pytest.raises(BadInput, match="'time' differs"):
-        learned(source, 300).check(older, 300, 500)
+        learned(source, 300).recognise(older, 300, 500)
 
 
 @pytest.mark.parametrize("column", ["user", "city"])
@@ -86,32 +86,32 @@ def test_columns_are_compared(column):
     source = table(500)
     changed = source.batch.columns | {column: table(500, 1).batch.columns[column]}
     with pytest.raises(BadInput, match=f"'columns.{column}' differs"):
-        learned(source, 300).check(Table(dataclasses.replace(source.batch, columns=changed)), 300, 500)
+        learned(source, 300).recognise(Table(dataclasses.replace(source.batch, columns=changed)), 300, 500)
 
 
 def test_columns_that_come_and_go_do_not_matter():
     source, more = table(500), table(500, price=np.ones(500, np.float32))
     del more.batch.columns["city"]
-    learned(source, 300).check(more, 300, 500)
-    learned(more, 300).check(source, 300, 500)
+    learned(source, 300).recognise(more, 300, 500)
+    learned(more, 300).recognise(source, 300, 500)
 
 
 def test_joined_columns_do_not_matter():
     source, other = table(500), table(500, user=np.zeros(500, np.int64))
-    learned(source, 300, joined=["user"]).check(other, 300, 500)
+    learned(source, 300, joined=["user"]).recognise(other, 300, 500)
 
 
 def test_rows_learned_later_than_a_position_do_not_matter():
     source = table(500)
-    learned(source, 500).check(replaced(source, 450), 300, 500)
+    learned(source, 500).recognise(replaced(source, 450), 300, 500)
 
 
 def test_checkpoint_without_digests_is_continued():
-    LearnedRows({}).check(table(500, 1), 300, 500)
+    LearnedRows({}).recognise(table(500, 1), 300, 500)
 
 
 def test_data_without_rows_are_remembered_by_nothing():
     rows = LearnedRows({})
-    rows.begin(table(0))
+    rows.recognise(table(0), 0, 0)
     rows.learned(table(0).batch)
     assert rows.state == {}
