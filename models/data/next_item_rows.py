@@ -61,6 +61,18 @@ class NextItemRows:
         """Return how many different values the events of a column have."""
         return _count(_numbered(self._columns[name]))
 
+    def events_before(self, row: int, name: str) -> tuple[Column, NDArray[np.bool_]]:
+        """Return a column of the events before a row, user by user, and which of them are their user's first.
+
+        Args:
+            row: The row.
+            name: Name of the column.
+        """
+        events = np.flatnonzero(self._rows < row)
+        users = np.searchsorted(self._ends, events, side="right")
+        first = np.append(True, users[1:] != users[:-1])[: len(events)]
+        return take_rows(self._columns[name], events), first
+
     def batches(self, histories: int, first: int, start: int, seed: Sequence[int] | None = None) -> Iterator[Batch]:
         """Yield the histories of rows from `first` on; of a pass that is resumed at `start`, only the rest.
 

@@ -78,6 +78,7 @@ class TrainingRun:
 
     default_trainer: type[Trainer] = Trainer
     batches_have_rows = True
+
     def __init__(
         self,
         config: TrainConfig,
