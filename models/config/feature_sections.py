@@ -30,6 +30,7 @@ LABEL_KIND = "label"
 MAX_BOUNDARIES = 65_536
 MAX_CROSSED_FEATURES = 16
 MAX_NAME = 120
+MAX_PADDING = 256
 
 _DEFAULT_DIM, _DEFAULT_BUCKETS = 16, 1_000_000
 
@@ -85,6 +86,12 @@ class FeatureConfig:
         default=(), metadata=option("cross 2 to 16 features: each combination of their values becomes an id")
     )
     buckets: int = field(default=0, metadata=option("number of ids of a `cross`", empty="`1000000`"))
+    padding: int | str | None = field(
+        default=None,
+        metadata=option(
+            "value that fills lists up to one length: left out of them, in requests too", empty="no value is left out"
+        ),
+    )
     unsigned: bool = field(
         default=False,
         metadata=option(
@@ -282,7 +289,9 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "combiner": RAGGED,
         "max_length": RAGGED,
         "unsigned": ("id", "ids"),
+        "padding": RAGGED,
     }
+    check_padding(feature.padding, feature.kind in HASHED, where)
     if feature.unsigned:
         derived = feature.transform in MADE or bool(feature.cross)
         require(not derived, f"{where}.unsigned", "a feature whose ids are those of its column", feature.name)
@@ -291,6 +300,24 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
     for key, kinds in meant_for.items():
         if key in section and feature.kind not in kinds:
             raise BadInput(f"{where}.{key}: only for kind {', '.join(kinds)}; this one is {feature.kind!r}")
+
+
+def check_padding(padding: int | str | None, of_strings: bool, where: str) -> None:
+    """Raise BadInput unless a value can be one of a list.
+
+    Args:
+        padding: The value; None for none.
+        of_strings: True for lists of strings.
+        where: Name of the section.
+    """
+    if padding is None:
+        return
+    if of_strings:
+        fits = isinstance(padding, str) and len(padding) <= MAX_PADDING
+        require(fits, f"{where}.padding", f"a string of at most {MAX_PADDING} characters", padding)
+        return
+    whole = isinstance(padding, int) and -(2**63) <= padding < 2**63
+    require(whole, f"{where}.padding", "an integer of 64 bits, as the lists have ids", padding)
 
 
 def _check_boundaries(feature: FeatureConfig, section: dict[str, Any], where: str) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig
+from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig, check_padding
 from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
 from freshet_serving.models.data.formats import STREAMS, TABLES, DataConfig, label_names
 from freshet_serving.models.data.open_data import columns_of
@@ -88,6 +88,8 @@ def _check(
     require_one_of(config.keep, KEEPS, f"{where}.keep")
     require_one_of(config.time_unit, TIME_UNITS, f"{where}.time_unit")
     require_one_of(config.ties, TIES, f"{where}.ties")
+    if config.padding is not None and config.from_events:
+        raise BadInput(f"{where}.padding: only for list columns, but this history is made of events (from_events)")
     if not config.from_events:
         for key in ("where", "ties"):
             default = SequenceConfig.__dataclass_fields__[key].default
@@ -124,7 +126,7 @@ def _columns(
         where: Name of the section, for messages.
     """
     tables = {f.table: f for f in others if f.table}
-    found = []
+    found: list[FeatureConfig] = []
     for key, column in config.columns.items():
         table = config.tables.get(key, f"{config.name}.{key}")
         shared = tables.get(table)
@@ -133,6 +135,8 @@ def _columns(
             raise BadInput(
                 f"{where}.tables: expected a table for {kinds[column]!r}, got {table!r}, which is for another kind"
             )
+        if not found:
+            check_padding(config.padding, hashed, where)
         feature = FeatureConfig(
             f"{config.name}.{key}",
             "strings" if hashed else "ids",

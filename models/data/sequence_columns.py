@@ -22,6 +22,7 @@ import numpy as np
 from freshet_serving.models.data.source import Batch, Field, Schema, Source
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, first_of
+from freshet_serving.processor.features.sequences import without_padding
 from freshet_serving.processor.options import option
 
 TIES = ("exclude", "file")
@@ -65,6 +66,14 @@ class SequenceConfig:
     )
     where: str = field(
         default="", metadata=option("with `from_events`: only rows with this column above 0 enter a history")
+    )
+    padding: int | str | None = field(
+        default=None,
+        metadata=option(
+            "value of the first column in places without an event, where lists are padded to one length: left out, in"
+            " requests too",
+            empty="no place is left out",
+        ),
     )
     ties: str = field(
         default="exclude",
@@ -117,6 +126,12 @@ class SequenceSource:
             elif f.reads is not None:
                 self._lists[f.name] = f.reads.name
         own = source.schema
+        padded = {f.sequence.name: f.sequence.padding for f in features if f.sequence is not None}
+        self._padded = [
+            ([n for n in self._lists if n.startswith(f"{name}.")], padding)
+            for name, padding in padded.items()
+            if padding is not None
+        ]
         if self._events and not own.time and first_of(source.batches(1)).time is None:
             raise BadInput("data.time: expected the column of the rows' time, which from_events needs, got nothing")
         self.schema = Schema(tuple(fields), own.label, own.time, own.weight)
@@ -142,10 +157,21 @@ class SequenceSource:
                     history.lists(before, self.schema.labels)
         for batch in self._source.batches(rows, start):
             columns = {f.name: batch.columns[f.name] for f in self._plain}
-            columns |= {name: batch.columns[source] for name, source in self._lists.items()}
+            columns |= self._listed(batch)
             for history in histories.values():
                 columns |= history.lists(batch, self.schema.labels)
             yield replace(batch, columns=columns)
+
+    def _listed(self, batch: Batch) -> dict[str, Column]:
+        """Return the columns of sequences that are lists of the table, without padding."""
+        made: dict[str, Column] = {name: batch.columns[source] for name, source in self._lists.items()}
+        for names, padding in self._padded:
+            lists = [column for name in names if isinstance(column := made[name], Ragged)]
+            ends = lists[0].row_splits
+            # Lists of different lengths are refused later, with their names.
+            if all(np.array_equal(column.row_splits, ends) for column in lists[1:]):
+                made |= zip(names, without_padding(lists, 0, padding))
+        return made
 
 
 def with_sequences(source: Source, features: Sequence[SequenceFeature], more: Sequence[Field] = ()) -> Source:

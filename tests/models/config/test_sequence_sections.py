@@ -223,3 +223,25 @@ def test_sequences_of_streams_are_refused():
 def test_name_with_a_dot_is_refused():
     with pytest.raises(BadInput, match=r"expected a name of letters, digits, '_', '-' other than x, got 'a.b'"):
         parse_config(FILE | {"sequences": {"a.b": {"columns": {"item": "hist"}}}})
+
+
+@pytest.mark.parametrize(("padding", "column"), [(0, "hist_users"), ("<pad>", "hist_items")])
+def test_padding_reaches_the_manifest(padding, column):
+    table = {"hist_users": "user_id", "hist_items": "item_id"}[column]
+    columns = {"item": "hist_items"} if column == "hist_items" else {"user": column, "item": "hist_items"}
+    config = parse(columns=columns, tables={"item": "item_id"} | {next(iter(columns)): table}, padding=padding)
+    (entry,) = draft(config, {}).sequences
+    assert (entry.padding, entry.inputs[0]) == (padding, f"history.{next(iter(columns))}")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"padding": 0}, "sequences.history.padding: expected a string of at most 256 characters, got '0'"),
+        ({"padding": 1.5}, "sequences.history.padding: expected an integer or a string, got a number"),
+        ({"padding": "", "from_events": "user_id", "columns": {"item": "item_id"}}, "only for list columns"),
+    ],
+)
+def test_padding_that_does_not_fit_is_refused(section, message):
+    with pytest.raises(BadInput, match=message.replace(".", r"\.")):
+        parse(**{"columns": {"item": "hist_items"}, "tables": {"item": "item_id"}} | section)

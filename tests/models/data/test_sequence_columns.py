@@ -125,3 +125,27 @@ def test_log_without_times_is_refused():
 
     with pytest.raises(BadInput, match=r"data\.time: expected the column of the rows' time"):
         SequenceSource(Timeless([1], "x", [0], [None]), features(time=""))
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_of_list_columns_is_left_out(left):
+    class Padded(Log):
+        schema = Schema(
+            (Field("user", "id"), Field("item", "string"), Field("hist", "strings"), Field("spent", "floats")),
+            "clicked", "ts",
+        )  # fmt: skip
+
+        def batches(self, rows, start=0):
+            for batch in super().batches(rows, start):
+                events, numbers = ["a", "b", "", ""], [1.0, 2.0, 0.0, 0.0]
+                one = -1 if left else 1
+                batch.columns["hist"] = Ragged.of([events[::one]] * len(batch))
+                batch.columns["spent"] = Ragged.of([numbers[::one]] * len(batch))
+                yield batch
+
+    made = features(from_events="", time="", columns={"i": "hist"}, floats={"paid": "spent"}, padding="")
+    (batch,) = SequenceSource(Padded([1, 2], "xy", [0, 1], [5, 6]), made).batches(8)
+    order = -1 if left else 1
+    assert batch.columns["h.i"].values.tolist() == [b"a", b"b"][::order] * 2
+    assert batch.columns["h.paid"].values.tolist() == [1.0, 2.0][::order] * 2
+    assert batch.columns["h.i"].row_splits.tolist() == [0, 2, 4]
