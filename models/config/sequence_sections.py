@@ -53,6 +53,29 @@ def read_sequences(
     return found, columns
 
 
+def with_item_sides(
+    features: Sequence[FeatureConfig], columns: Sequence[FeatureConfig], raw: Mapping[str, Any]
+) -> list[FeatureConfig]:
+    """Return the features, with side `item` where a sequence implies it.
+
+    Events are compared with candidates by a table that both have, so the one feature that shares a sequence's table is
+    the candidates', unless its section says otherwise.
+
+    Args:
+        features: The model's features, those of sequences not among them.
+        columns: Columns of the sequences.
+        raw: The sections of the features by name.
+    """
+    shared = {f.table for f in columns if f.table}
+    readers = {table: [f for f in features if f.table == table] for table in shared}
+    implied = {
+        f.name
+        for (f, *others) in filter(None, readers.values())
+        if not others and f.kind in ("id", "string") and "side" not in raw.get(f.name, {})
+    }
+    return [dataclasses.replace(f, side="item") if f.name in implied else f for f in features]
+
+
 def _event_kinds(
     config: SequenceConfig, features: Sequence[FeatureConfig], data: DataConfig, where: str
 ) -> dict[str, str]:

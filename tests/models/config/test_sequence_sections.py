@@ -245,3 +245,20 @@ def test_padding_reaches_the_manifest(padding, column):
 def test_padding_that_does_not_fit_is_refused(section, message):
     with pytest.raises(BadInput, match=message.replace(".", r"\.")):
         parse(**{"columns": {"item": "hist_items"}, "tables": {"item": "item_id"}} | section)
+
+
+def sides(**features):
+    file = FILE | {"features": FILE["features"] | features}
+    history = {"columns": {"item": "hist_items"}, "tables": {"item": "item_id"}}
+    return {f.name: f.side for f in parse_config(file | {"sequences": {"history": history}}).features}
+
+
+@pytest.mark.parametrize(("said", "side"), [({}, "item"), ({"side": "context"}, "context"), ({"side": "user"}, "user")])
+def test_feature_of_a_sequences_table_is_the_candidates_unless_it_says_otherwise(said, side):
+    assert sides(item_id={"kind": "string", "dim": 8} | said)["item_id"] == side
+
+
+def test_no_side_is_implied_where_several_features_share_the_table():
+    last = {"kind": "string", "table": "item_id", "dim": 8}
+    made = sides(item_id={"kind": "string", "dim": 8}, last_item=last)
+    assert (made["item_id"], made["last_item"]) == ("context", "context")
