@@ -30,7 +30,7 @@ LABEL_KIND = "label"
 MAX_BOUNDARIES = 65_536
 MAX_CROSSED_FEATURES = 16
 MAX_NAME = 120
-MAX_PADDING = 256
+MAX_MARKER = 256
 
 _DEFAULT_DIM, _DEFAULT_BUCKETS = 16, 1_000_000
 
@@ -291,7 +291,7 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "unsigned": ("id", "ids"),
         "padding": RAGGED,
     }
-    check_padding(feature.padding, feature.kind in HASHED, where)
+    check_marker(feature.padding, feature.kind in HASHED, f"{where}.padding")
     if feature.unsigned:
         derived = feature.transform in MADE or bool(feature.cross)
         require(not derived, f"{where}.unsigned", "a feature whose ids are those of its column", feature.name)
@@ -302,22 +302,19 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
             raise BadInput(f"{where}.{key}: only for kind {', '.join(kinds)}; this one is {feature.kind!r}")
 
 
-def check_padding(padding: int | str | None, of_strings: bool, where: str) -> None:
-    """Raise BadInput unless a value can be one of a list.
+def check_marker(value: int | str | None, of_strings: bool, where: str) -> None:
+    """Raise BadInput unless a value can be one of a column.
 
     Args:
-        padding: The value; None for none.
-        of_strings: True for lists of strings.
-        where: Name of the section.
+        value: The value; None for none.
+        of_strings: True for a column of strings, False for ids.
+        where: The key that sets it.
     """
-    if padding is None:
-        return
-    if of_strings:
-        fits = isinstance(padding, str) and len(padding) <= MAX_PADDING
-        require(fits, f"{where}.padding", f"a string of at most {MAX_PADDING} characters", padding)
-        return
-    whole = isinstance(padding, int) and -(2**63) <= padding < 2**63
-    require(whole, f"{where}.padding", "an integer of 64 bits, as the lists have ids", padding)
+    if of_strings and value is not None:
+        fits = isinstance(value, str) and len(value) <= MAX_MARKER
+        require(fits, where, f"a string of at most {MAX_MARKER} characters, as the column has", value)
+    elif value is not None:
+        require(isinstance(value, int) and -(2**63) <= value < 2**63, where, "an integer, as the column has", value)
 
 
 def _check_boundaries(feature: FeatureConfig, section: dict[str, Any], where: str) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig, check_padding
+from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig, check_marker
 from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
 from freshet_serving.models.data.formats import STREAMS, TABLES, DataConfig, label_names
 from freshet_serving.models.data.open_data import columns_of
@@ -114,7 +114,7 @@ def _check(
     if config.padding is not None and config.from_events:
         raise BadInput(f"{where}.padding: only for list columns, but this history is made of events (from_events)")
     if not config.from_events:
-        for key in ("where", "ties"):
+        for key in ("where", "ties", "guest"):
             default = SequenceConfig.__dataclass_fields__[key].default
             if getattr(config, key) != default:
                 raise BadInput(f"{where}.{key}: only with from_events")
@@ -128,6 +128,7 @@ def _check(
         if kind not in ("id", "string"):
             require(not kind, f"{where}.columns", f"a column of ids or strings ({where}.floats takes numbers)", column)
             require_one_of(column, sorted(read), f"{where}.columns", ", columns of features of kind id or string")
+    check_marker(config.guest, read[config.from_events] == "string", f"{where}.guest")
     if config.time:
         require(config.time == data.clock, f"{where}.time", f"data.time, {data.clock!r}", config.time)
         require(config.time_unit == "s", f"{where}.time_unit", "'s' with from_events", config.time_unit)
@@ -159,7 +160,7 @@ def _columns(
                 f"{where}.tables: expected a table for {kinds[column]!r}, got {table!r}, which is for another kind"
             )
         if not found:
-            check_padding(config.padding, hashed, where)
+            check_marker(config.padding, hashed, f"{where}.padding")
         feature = FeatureConfig(
             f"{config.name}.{key}",
             "strings" if hashed else "ids",

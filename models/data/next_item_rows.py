@@ -44,7 +44,7 @@ class NextItemRows:
         self._config = config
         users, rows, parts = list[Any](), list[Int64s](), list[list[Any]]()
         for batch in _first_rows(source, until):
-            kept = np.flatnonzero(entering(batch, config.where, source.schema.labels))
+            kept = np.flatnonzero(entering(batch, config, source.schema.labels))
             users.append(batch.columns[config.from_events])
             rows.append(batch.start + kept)
             parts.append([take_rows(event_values(f, batch, source.schema.labels), kept) for f in columns])
@@ -158,7 +158,7 @@ def newest_histories(
     """
     numbers = _numbered(batch.columns[config.from_events])
     count = _count(numbers)
-    enters = np.asarray(entering(batch, config.where, labels), bool)
+    enters = np.asarray(entering(batch, config, labels), bool)
     last = np.zeros(count, np.int64)
     np.maximum.at(last, numbers, np.arange(len(batch)))
     targets = np.bincount(numbers[enters], minlength=count)

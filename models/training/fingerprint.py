@@ -68,8 +68,9 @@ def _feature(feature: FeatureConfig) -> dict[str, Any]:
     # As in checkpoints that are older than these settings.
     if feature.sequence is not None and not feature.sequence.floats:
         del found["sequence"]["floats"]
-    if feature.sequence is not None and feature.sequence.padding is None:
-        del found["sequence"]["padding"]
+    for key in ("padding", "guest"):
+        if feature.sequence is not None and getattr(feature.sequence, key) is None:
+            del found["sequence"][key]
     return found
 
 

@@ -237,7 +237,15 @@ def test_padding_reaches_the_manifest(padding, column):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"padding": 0}, "sequences.history.padding: expected a string of at most 256 characters, got '0'"),
+        (
+            {"padding": 0},
+            "sequences.history.padding: expected a string of at most 256 characters, as the column has, got '0'",
+        ),
+        (
+            {"guest": "0", "from_events": "user_id", "columns": {"item": "item_id"}},
+            "sequences.history.guest: expected an integer",
+        ),
+        ({"guest": 0}, "sequences.history.guest: only with from_events"),
         ({"padding": 1.5}, "sequences.history.padding: expected an integer or a string, got a number"),
         ({"padding": "", "from_events": "user_id", "columns": {"item": "item_id"}}, "only for list columns"),
     ],
