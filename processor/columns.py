@@ -94,6 +94,15 @@ Column = NDArray[np.int64] | NDArray[np.float32] | Strings | Ragged
 """One feature's values for n rows."""
 
 
+def equal_strings(strings: Strings, word: bytes) -> NDArray[np.bool_]:
+    """Return which strings equal a word."""
+    same: NDArray[np.bool_] = np.diff(strings.offsets) == len(word)
+    at = strings.offsets[:-1][same]
+    letters = np.frombuffer(word, np.uint8)
+    same[same] = (strings.data[at[:, None] + np.arange(len(word))] == letters).all(axis=1)
+    return same
+
+
 def exact_array(values: Any) -> NDArray[Any]:
     """Return numpy's array of values, with integers to the bit: numpy itself makes floats of 1 and 2**63.
 

@@ -30,6 +30,7 @@ LABEL_KIND = "label"
 MAX_BOUNDARIES = 65_536
 MAX_CROSSED_FEATURES = 16
 MAX_NAME = 120
+MAX_MARKER = 256
 
 _DEFAULT_DIM, _DEFAULT_BUCKETS = 16, 1_000_000
 
@@ -85,6 +86,12 @@ class FeatureConfig:
         default=(), metadata=option("cross 2 to 16 features: each combination of their values becomes an id")
     )
     buckets: int = field(default=0, metadata=option("number of ids of a `cross`", empty="`1000000`"))
+    padding: int | str | None = field(
+        default=None,
+        metadata=option(
+            "value that fills lists up to one length: left out of them, in requests too", empty="no value is left out"
+        ),
+    )
     unsigned: bool = field(
         default=False,
         metadata=option(
@@ -282,7 +289,9 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "combiner": RAGGED,
         "max_length": RAGGED,
         "unsigned": ("id", "ids"),
+        "padding": RAGGED,
     }
+    check_marker(feature.padding, feature.kind in HASHED, f"{where}.padding")
     if feature.unsigned:
         derived = feature.transform in MADE or bool(feature.cross)
         require(not derived, f"{where}.unsigned", "a feature whose ids are those of its column", feature.name)
@@ -291,6 +300,21 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
     for key, kinds in meant_for.items():
         if key in section and feature.kind not in kinds:
             raise BadInput(f"{where}.{key}: only for kind {', '.join(kinds)}; this one is {feature.kind!r}")
+
+
+def check_marker(value: int | str | None, of_strings: bool, where: str) -> None:
+    """Raise BadInput unless a value can be one of a column.
+
+    Args:
+        value: The value; None for none.
+        of_strings: True for a column of strings, False for ids.
+        where: The key that sets it.
+    """
+    if of_strings and value is not None:
+        fits = isinstance(value, str) and len(value) <= MAX_MARKER
+        require(fits, where, f"a string of at most {MAX_MARKER} characters, as the column has", value)
+    elif value is not None:
+        require(isinstance(value, int) and -(2**63) <= value < 2**63, where, "an integer, as the column has", value)
 
 
 def _check_boundaries(feature: FeatureConfig, section: dict[str, Any], where: str) -> None:

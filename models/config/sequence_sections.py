@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig
+from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig, check_marker
 from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
 from freshet_serving.models.data.formats import STREAMS, TABLES, DataConfig, label_names
 from freshet_serving.models.data.open_data import columns_of
@@ -53,6 +53,29 @@ def read_sequences(
     return found, columns
 
 
+def with_item_sides(
+    features: Sequence[FeatureConfig], columns: Sequence[FeatureConfig], raw: Mapping[str, Any]
+) -> list[FeatureConfig]:
+    """Return the features, with side `item` where a sequence implies it.
+
+    Events are compared with candidates by a table that both have, so the one feature that shares a sequence's table is
+    the candidates', unless its section says otherwise.
+
+    Args:
+        features: The model's features, those of sequences not among them.
+        columns: Columns of the sequences.
+        raw: The sections of the features by name.
+    """
+    shared = {f.table for f in columns if f.table}
+    readers = {table: [f for f in features if f.table == table] for table in shared}
+    implied = {
+        f.name
+        for (f, *others) in filter(None, readers.values())
+        if not others and f.kind in ("id", "string") and "side" not in raw.get(f.name, {})
+    }
+    return [dataclasses.replace(f, side="item") if f.name in implied else f for f in features]
+
+
 def _event_kinds(
     config: SequenceConfig, features: Sequence[FeatureConfig], data: DataConfig, where: str
 ) -> dict[str, str]:
@@ -88,8 +111,10 @@ def _check(
     require_one_of(config.keep, KEEPS, f"{where}.keep")
     require_one_of(config.time_unit, TIME_UNITS, f"{where}.time_unit")
     require_one_of(config.ties, TIES, f"{where}.ties")
+    if config.padding is not None and config.from_events:
+        raise BadInput(f"{where}.padding: only for list columns, but this history is made of events (from_events)")
     if not config.from_events:
-        for key in ("where", "ties"):
+        for key in ("where", "ties", "guest"):
             default = SequenceConfig.__dataclass_fields__[key].default
             if getattr(config, key) != default:
                 raise BadInput(f"{where}.{key}: only with from_events")
@@ -103,6 +128,7 @@ def _check(
         if kind not in ("id", "string"):
             require(not kind, f"{where}.columns", f"a column of ids or strings ({where}.floats takes numbers)", column)
             require_one_of(column, sorted(read), f"{where}.columns", ", columns of features of kind id or string")
+    check_marker(config.guest, read[config.from_events] == "string", f"{where}.guest")
     if config.time:
         require(config.time == data.clock, f"{where}.time", f"data.time, {data.clock!r}", config.time)
         require(config.time_unit == "s", f"{where}.time_unit", "'s' with from_events", config.time_unit)
@@ -124,7 +150,7 @@ def _columns(
         where: Name of the section, for messages.
     """
     tables = {f.table: f for f in others if f.table}
-    found = []
+    found: list[FeatureConfig] = []
     for key, column in config.columns.items():
         table = config.tables.get(key, f"{config.name}.{key}")
         shared = tables.get(table)
@@ -133,6 +159,8 @@ def _columns(
             raise BadInput(
                 f"{where}.tables: expected a table for {kinds[column]!r}, got {table!r}, which is for another kind"
             )
+        if not found:
+            check_marker(config.padding, hashed, f"{where}.padding")
         feature = FeatureConfig(
             f"{config.name}.{key}",
             "strings" if hashed else "ids",

@@ -79,10 +79,14 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
 
 def _value(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, types.UnionType):
-        one, several = typing.get_args(hint)
-        if several is types.NoneType:
+        one, *others = (option for option in typing.get_args(hint) if option is not types.NoneType)
+        if not others or type(value) is one:
             return _value(one, value, where)
-        return _value(several if isinstance(value, list) else one, value, where)
+        if isinstance(others[0], types.GenericAlias):
+            return _value(others[0] if isinstance(value, list) else one, value, where)
+        if type(value) is not others[0]:
+            raise BadInput(f"{where}: expected {TYPE_NAMES[one]} or {TYPE_NAMES[others[0]]}, got {type_name(value)}")
+        return value
     if typing.get_origin(hint) is Mapping:
         if not isinstance(value, dict):
             raise BadInput(f"{where}: expected a table of strings, got {type_name(value)}")

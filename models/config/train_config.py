@@ -25,7 +25,7 @@ from freshet_serving.models.config.model_section import ModelConfig, NetworkConf
 from freshet_serving.models.config.next_item_rules import check_next_item
 from freshet_serving.models.config.online_sections import read_online_features
 from freshet_serving.models.config.publish_section import PublishConfig, read_publish
-from freshet_serving.models.config.sequence_sections import read_sequences
+from freshet_serving.models.config.sequence_sections import read_sequences, with_item_sides
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
 from freshet_serving.models.config.toml_sections import about
 from freshet_serving.models.config.train_section import TrainSettings, read_train
@@ -253,6 +253,7 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     features = read_features(raw.get("features", {}), data)
     entities = read_entities(raw.get("entities", {}), features, data)
     sequences, columns = read_sequences(raw.get("sequences", {}), features, data)
+    features = with_item_sides(features, columns, raw.get("features", {}))
     online = read_online_features(raw.get("online_features", {}), features, folder, columns)
     tables = read_tables(raw.get("tables", {}), [*features, *columns], train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)

@@ -20,6 +20,8 @@ next_item_rows    one history a user, whose events are targets
 sequence_columns  histories of users: list columns, or made of an event log
 synthetic  a synthetic click stream with known probabilities
 files      Parquet and CSV as streams of Arrow batches
+file_order  order of files, with the numbers in their names counted
+value_hashes  hashes of values, to tell rows apart
 folder_columns  columns that are only in the names of folders
 decoding   untrusted Parquet files, decoded in a process with a memory limit
 decoding_child  main program of that process

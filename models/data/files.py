@@ -23,6 +23,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from freshet_serving.models.data.broadcast_columns import broadcast_columns, fill_forward, pick_once
+from freshet_serving.models.data.file_order import in_order_of_numbers
 from freshet_serving.models.data.formats import nothing_there
 from freshet_serving.models.data.object_files import DataPath, StoredFile, is_object_url, open_bytes, stored_files
 from freshet_serving.processor.errors import BadInput, nearest
@@ -123,7 +124,7 @@ def nbytes_of(path: DataPath) -> int:
 
 
 def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
-    """Return the data files behind a path in name order, on disk or in an object store.
+    """Return the data files behind a path, part-2 before part-10, on disk or in an object store.
 
     In folders, hidden files, names that start with '_' (which writers leave behind) and, if suffixes are given, files
     with another suffix are skipped.
@@ -153,7 +154,7 @@ def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
     if not files:
         kinds = " or ".join(suffixes) if suffixes else "data"
         raise BadInput(f"data.path: expected at least one {kinds} file, got none in {path!r}")
-    return sorted(files)
+    return sorted(files, key=in_order_of_numbers)
 
 
 def _pick(names: Sequence[str], schema: pa.Schema, file: str) -> dict[str, pa.DataType]:

@@ -44,7 +44,7 @@ class NextItemRows:
         self._config = config
         users, rows, parts = list[Any](), list[Int64s](), list[list[Any]]()
         for batch in _first_rows(source, until):
-            kept = np.flatnonzero(entering(batch, config.where, source.schema.labels))
+            kept = np.flatnonzero(entering(batch, config, source.schema.labels))
             users.append(batch.columns[config.from_events])
             rows.append(batch.start + kept)
             parts.append([take_rows(event_values(f, batch, source.schema.labels), kept) for f in columns])
@@ -60,6 +60,18 @@ class NextItemRows:
     def distinct(self, name: str) -> int:
         """Return how many different values the events of a column have."""
         return _count(_numbered(self._columns[name]))
+
+    def events_before(self, row: int, name: str) -> tuple[Column, NDArray[np.bool_]]:
+        """Return a column of the events before a row, user by user, and which of them are their user's first.
+
+        Args:
+            row: The row.
+            name: Name of the column.
+        """
+        events = np.flatnonzero(self._rows < row)
+        users = np.searchsorted(self._ends, events, side="right")
+        first = np.append(True, users[1:] != users[:-1])[: len(events)]
+        return take_rows(self._columns[name], events), first
 
     def batches(self, histories: int, first: int, start: int, seed: Sequence[int] | None = None) -> Iterator[Batch]:
         """Yield the histories of rows from `first` on; of a pass that is resumed at `start`, only the rest.
@@ -146,7 +158,7 @@ def newest_histories(
     """
     numbers = _numbered(batch.columns[config.from_events])
     count = _count(numbers)
-    enters = np.asarray(entering(batch, config.where, labels), bool)
+    enters = np.asarray(entering(batch, config, labels), bool)
     last = np.zeros(count, np.int64)
     np.maximum.at(last, numbers, np.arange(len(batch)))
     targets = np.bincount(numbers[enters], minlength=count)

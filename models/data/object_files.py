@@ -19,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from freshet_serving.models.data.file_order import in_order_of_numbers
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository import SCHEMES, storage_of
 
@@ -167,7 +168,7 @@ def stored_files(path: str, suffixes: Sequence[str] = ()) -> list[StoredFile]:
     if not found:
         kinds = " or ".join(suffixes) if suffixes else "data"
         raise BadInput(f"data.path: expected at least one {kinds} file, got none in {path!r}")
-    return sorted(found, key=lambda file: str(file).split("/"))
+    return sorted(found, key=in_order_of_numbers)
 
 
 def glob_pattern(text: str) -> re.Pattern[str]:

@@ -7,6 +7,7 @@ Invariants of from_events
 - A row never sees itself or a row after it: rows are added to a history once their own has been read.
 - With ties = "exclude" it never sees a row of the same time either, whatever the order in the file.
 - A row's history does not depend on where reading starts: the rows before are read first, in the same pass.
+- Rows of guests enter no history and see none.
 - At most max_length events a user are in memory.
 """
 
@@ -20,8 +21,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from freshet_serving.models.data.source import Batch, Field, Schema, Source
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings
 from freshet_serving.processor.errors import BadInput, first_of
+from freshet_serving.processor.features.sequences import without_padding
 from freshet_serving.processor.options import option
 
 TIES = ("exclude", "file")
@@ -65,6 +67,21 @@ class SequenceConfig:
     )
     where: str = field(
         default="", metadata=option("with `from_events`: only rows with this column above 0 enter a history")
+    )
+    padding: int | str | None = field(
+        default=None,
+        metadata=option(
+            "value of the first column in places without an event, where lists are padded to one length: left out, in"
+            " requests too",
+            empty="no place is left out",
+        ),
+    )
+    guest: int | str | None = field(
+        default=None,
+        metadata=option(
+            "with `from_events`: the user of rows of guests, who have no history",
+            empty='`""` in a column of strings, which has it for null',
+        ),
     )
     ties: str = field(
         default="exclude",
@@ -117,6 +134,12 @@ class SequenceSource:
             elif f.reads is not None:
                 self._lists[f.name] = f.reads.name
         own = source.schema
+        padded = {f.sequence.name: f.sequence.padding for f in features if f.sequence is not None}
+        self._padded = [
+            ([n for n in self._lists if n.startswith(f"{name}.")], padding)
+            for name, padding in padded.items()
+            if padding is not None
+        ]
         if self._events and not own.time and first_of(source.batches(1)).time is None:
             raise BadInput("data.time: expected the column of the rows' time, which from_events needs, got nothing")
         self.schema = Schema(tuple(fields), own.label, own.time, own.weight)
@@ -142,10 +165,21 @@ class SequenceSource:
                     history.lists(before, self.schema.labels)
         for batch in self._source.batches(rows, start):
             columns = {f.name: batch.columns[f.name] for f in self._plain}
-            columns |= {name: batch.columns[source] for name, source in self._lists.items()}
+            columns |= self._listed(batch)
             for history in histories.values():
                 columns |= history.lists(batch, self.schema.labels)
             yield replace(batch, columns=columns)
+
+    def _listed(self, batch: Batch) -> dict[str, Column]:
+        """Return the columns of sequences that are lists of the table, without padding."""
+        made: dict[str, Column] = {name: batch.columns[source] for name, source in self._lists.items()}
+        for names, padding in self._padded:
+            lists = [column for name in names if isinstance(column := made[name], Ragged)]
+            ends = lists[0].row_splits
+            # Lists of different lengths are refused later, with their names.
+            if all(np.array_equal(column.row_splits, ends) for column in lists[1:]):
+                made |= zip(names, without_padding(lists, 0, padding))
+        return made
 
 
 def with_sequences(source: Source, features: Sequence[SequenceFeature], more: Sequence[Field] = ()) -> Source:
@@ -195,7 +229,7 @@ class _Histories:
         # By-row values as Python objects: each is kept until its history is cut.
         values = list(zip(*(_listed(event_values(f, batch, labels)) for f in made)))
         users, times = _listed(batch.columns[config.from_events]), batch.time.tolist()
-        enter = entering(batch, config.where, labels)
+        enter = entering(batch, config, labels)
         newest, exclude = config.keep == "newest", config.ties == "exclude"
         most = config.max_length if newest else None
         flat: list[list[Any]] = [[] for _ in made]
@@ -252,13 +286,17 @@ def _listed(column: Column) -> list[Any]:
     return list(column.tolist())
 
 
-def entering(batch: Batch, where: str, labels: tuple[str, ...]) -> list[bool]:
-    """Return which rows of a batch enter a history."""
-    if not where:
-        return [True] * len(batch)
-    if where in labels:
-        return list((_label(batch, where, labels) > 0).tolist())
-    return [value > 0 for value in _listed(batch.columns[where])]
+def entering(batch: Batch, config: SequenceConfig, labels: tuple[str, ...]) -> list[bool]:
+    """Return which rows of a batch enter a history: those that `where` chooses, but no guest's."""
+    where, users = config.where, batch.columns[config.from_events]
+    if isinstance(users, Strings):
+        known = ~equal_strings(users, str(config.guest or "").encode())
+    else:
+        known = np.ones(len(batch), bool) if config.guest is None else np.asarray(users) != config.guest
+    if where:
+        chosen: Any = _label(batch, where, labels) if where in labels else batch.columns[where]
+        known &= chosen > 0
+    return list(known.tolist())
 
 
 def _packed(f: SequenceFeature, values: list[Any]) -> Any:

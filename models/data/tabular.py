@@ -1,7 +1,7 @@
 """Read a user's own table (Parquet, CSV or TFRecord; a file, a folder or a glob), streaming only the columns needed.
 
-The rows form the stream: files in name order, rows in the order of their files. With a time column the rows must be
-sorted by it, since deltas are cut along it.
+The rows form the stream: files by name, part-2 before part-10, and rows in the order of their files. With a time column
+the rows must be sorted by it, since deltas are cut along it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.joined_rows import joined_rows
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.source import Batch, Field, Source, wanted_fields
+from freshet_serving.models.evaluation.counting_baselines import MOST_ROWS, CountingBaselines
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.extra_columns import ExtraColumns
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
@@ -38,7 +39,8 @@ def evaluate(
     """Score rows [skip, skip + rows) of the data and measure them.
 
     The columns read are the inputs of the model, or its features where an input packs several. With a training file,
-    entities' columns and histories are made of the data as in training; rows before `skip` enter the histories.
+    entities' columns and histories are made of the data as in training; rows before `skip` enter the histories, and
+    baselines count the newest of them.
 
     Args:
         scorer: The generation that scores.
@@ -60,17 +62,32 @@ def evaluate(
     source = _open(manifest, data, trained)
     names = [*wanted.by, *([wanted.group] if wanted.group else [])]
     extra = ExtraColumns(names, source, data, BATCH_ROWS)
-    evaluation_metrics = EvaluationMetrics(labels, wanted.by, wanted.group, wanted.top)
+    baselines = _counted(source, skip, trained)
+    evaluation_metrics = EvaluationMetrics(labels, wanted.by, wanted.group, wanted.top, baselines)
     total = source.count_rows()
     left = None if total is None else max(0, total - skip)
     reporter.begin(f"scoring by {scorer.model} {scorer.generation}", min(rows or left, left) if left else rows or None)
     for batch in _batches(source, skip, rows):
         scores = scorer.score(inputs_of(manifest, batch), len(batch), outputs)
         evaluation_metrics.add(extra.of(batch), batch.label, scores, batch.weight)
+        if baselines is not None:
+            baselines.score(batch)
         reporter.advance(len(batch))
     if not len(evaluation_metrics):
         raise BadInput(f"data: expected more than {skip:,} rows, got {total or 0:,}")
     return evaluation_metrics
+
+
+def _counted(source: Source, skip: int, trained: TrainConfig | None) -> CountingBaselines | None:
+    """Return baselines that have counted the rows before `skip`; None without such rows or a training file."""
+    if trained is None or not skip:
+        return None
+    baselines = CountingBaselines(trained.features)
+    for batch in source.batches(BATCH_ROWS, max(0, skip - MOST_ROWS)) if baselines.possible else ():
+        if batch.start >= skip:
+            break
+        baselines.learned(batch.slice(0, min(len(batch), skip - batch.start)))
+    return baselines
 
 
 def _open(manifest: Manifest, data: DataConfig, trained: TrainConfig | None) -> Source:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.config.evaluate_section import TOP
 from freshet_serving.models.evaluation.calibration import expected_calibration_error
+from freshet_serving.models.evaluation.counting_baselines import CountingBaselines
 from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.evaluation.ranking import RankingResult
 from freshet_serving.models.evaluation.slices import GroupedAuc, GroupedAucResult, Slice, Slices, row_metrics
@@ -73,10 +74,18 @@ class EvaluationMetrics:
         by: Columns to slice by.
         group: Column of the grouped AUC, hit rate and NDCG; "" for none.
         top: Places that count in hit rate and NDCG.
+        baselines: Counts that score the same rows; None for none.
     """
 
-    def __init__(self, labels: Sequence[str], by: Sequence[str] = (), group: str = "", top: int = TOP) -> None:
-        self.group, self.top = group, top
+    def __init__(
+        self,
+        labels: Sequence[str],
+        by: Sequence[str] = (),
+        group: str = "",
+        top: int = TOP,
+        baselines: CountingBaselines | None = None,
+    ) -> None:
+        self.group, self.top, self.baselines = group, top, baselines
         self.labels = {name: LabelMetrics(by, group, top) for name in labels}
 
     @property
@@ -106,7 +115,7 @@ class EvaluationMetrics:
         return len(self.main.scored)
 
     def lines(self) -> Iterator[Line]:
-        """Yield flat JSON-able objects with what = 'all', 'decile' or 'slice'; figures that do not exist are None."""
+        """Yield flat JSON-able objects: what = 'all', 'baseline', 'decile' or 'slice'; missing figures are None."""
         for label, each in self.labels.items():
             scored, parts = each.scored, each.scored.deciles()
             whole = row_metrics(scored.tally.counts())
@@ -124,6 +133,8 @@ class EvaluationMetrics:
                 ranked = each.ranking()
                 line |= {"top": self.top, "hit_rate": ranked.hit_rate, "ndcg": ranked.ndcg, "ranked": ranked.groups}
             yield _json_able(line)
+            if self.baselines is not None and each is self.main:
+                yield from map(_json_able, self.baselines.lines(label))
             for part in parts:
                 yield _json_able({"what": "decile", "label": label, **asdict(part)})
             for name, one in each.sliced():

@@ -21,6 +21,7 @@ from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
 from freshet_serving.models.zoo.arch import USER_VECTOR
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
@@ -100,8 +101,8 @@ def rank_next_items(
     skip: int = 0,
     rows: int = 0,
     leave_one_out: bool = False,
-) -> CatalogueRanking:
-    """Rank the items of events.
+) -> tuple[CatalogueRanking, NextItemBaselines | None]:
+    """Rank the items of events, by the generation and by counts of the events before them.
 
     Args:
         scorer: The generation.
@@ -114,7 +115,7 @@ def rank_next_items(
         leave_one_out: Rank each user's last event alone.
 
     Returns:
-        The ranks.
+        The ranks, and those by counting; None if no rows were skipped.
 
     Raises:
         BadInput: The data lack a column, or have no such rows.
@@ -134,7 +135,10 @@ def rank_next_items(
         reporter.advance(len(targets))
     if not ranking.targets:
         raise BadInput(f"data: expected an event of a history after row {skip:,}, got {total:,} rows")
-    return ranking
+    counts = NextItemBaselines(log, events, skip, top) if skip else None
+    if counts is not None:
+        counts.rank(log, events, skip, leave_one_out)
+    return ranking, counts
 
 
 def _places(keys: Int64s, ids: Int64s) -> Int64s:

@@ -81,6 +81,8 @@ def _summary(lines: Sequence[Line], published: str) -> Iterator[str]:
         if line.get("grouped_auc") is not None:
             about += f"; grouped by {line['group']}: AUC {_told(line['grouped_auc'])}"
         yield f"<p>Held out, {escape(str(line['label']))}: {escape(about)}.</p>"
+    for line in (line for line in lines if line["what"] == "baseline"):
+        yield f"<p>Baseline, {escape(line['name'])}: AUC {_told(line['auc'])} over {line['rows']:,} rows.</p>"
 
 
 def _over_rows(lines: Sequence[Line]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Read a folder that receives Parquet files while it is read.
 
 Each file is a segment, taken once it is complete: a Parquet file's footer is written last, so a file without one is
-still being written and is checked again when it has changed. Files found together are ordered by name. Hidden files,
-names that start with '_' and files without a Parquet suffix are skipped, as in any folder.
+still being written and is checked again when it has changed. Files found together are ordered by name, part-2 before
+part-10. Hidden files, names that start with '_' and files without a Parquet suffix are skipped, as in any folder.
 
 A file that was taken must not change. It may be deleted once its rows are trained on; a checkpoint that needs them
 again raises an error. Each check of the folder costs a listing, which takes at most a twentieth of the time.
@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from freshet_serving.models.data.canonical import CanonicalColumns
 from freshet_serving.models.data.decoding import DECODERS
+from freshet_serving.models.data.file_order import in_order_of_numbers
 from freshet_serving.models.data.files import ParquetFile
 from freshet_serving.models.data.formats import PARQUET_SUFFIXES
 from freshet_serving.models.data.source import Schema
@@ -139,7 +140,7 @@ class GrowingFolder:
     def _look(self, now_s: float) -> list[Segment]:
         found, unfinished = [], {}
         refused: BadInput | None = None
-        for path, name in sorted(self._files()):
+        for path, name in sorted(self._files(), key=lambda file: in_order_of_numbers(file[1])):
             try:
                 status = path.stat()
             except FileNotFoundError:

@@ -72,6 +72,7 @@ class RunState:
         guard: Usual figures of windows (models.training.window_guard).
         hash_seeds: Seeds of tables of strings, drawn once; 0 for a table without one.
         refused: True if the gate has refused the version: no run continues from it unless it was released.
+        data: Which rows were learned (models.training.learned_rows).
     """
 
     fingerprint: str
@@ -93,6 +94,7 @@ class RunState:
     guard: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     hash_seeds: dict[str, int] = dataclasses.field(default_factory=dict)
     refused: bool = False
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def begin_version(self, number: int, finished_at: float) -> None:
         """Make this the state of a new version.
@@ -118,12 +120,7 @@ class RunState:
         line = f"resumed at row {self.position}, generation {self.version}.{self.step}"
         if not self.version or rows is None or rows > self.position:
             return line
-        if rows == self.position:
-            return f"{line}: the data have no rows after it, so nothing is trained on"
-        return (
-            f"{line}: the data have only {rows:,} rows, so none is read; if they are not the data that this model was"
-            " trained on, --new-version --from-scratch trains from their first row, or set another model.name"
-        )
+        return f"{line}: the data have no rows after it, so nothing is trained on"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from freshet_serving.processor.package import HASHES
 ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
 HASHING = ("hash", "hash_rows", "hash_codes")
 
-MADE_OF = ("from_", "boundaries", "cross", "buckets", "unsigned", "column_kind", "sequence")
+MADE_OF = ("from_", "boundaries", "cross", "buckets", "unsigned", "column_kind", "sequence", "padding")
 SERVED = ("side", "dtype", "unsigned")
 """Settings of features that only requests and published files depend on."""
 
@@ -62,10 +62,15 @@ def _model(config: TrainConfig) -> dict[str, Any]:
 
 def _feature(feature: FeatureConfig) -> dict[str, Any]:
     """Return a feature's settings; those that derive it from other columns only if set, as in older checkpoints."""
-    found = {key.rstrip("_"): value for key, value in asdict(feature).items() if value or key not in MADE_OF}
+    whole = asdict(feature)
+    unset = {key for key in MADE_OF if not whole[key]} - (set() if feature.padding is None else {"padding"})
+    found = {key.rstrip("_"): value for key, value in whole.items() if key not in unset}
+    # As in checkpoints that are older than these settings.
     if feature.sequence is not None and not feature.sequence.floats:
-        # As in checkpoints that are older than floats.
         del found["sequence"]["floats"]
+    for key in ("padding", "guest"):
+        if feature.sequence is not None and getattr(feature.sequence, key) is None:
+            del found["sequence"][key]
     return found
 
 

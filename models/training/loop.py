@@ -31,9 +31,10 @@ from freshet_serving.models.data.formats import label_names
 from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.shuffled import shuffled
 from freshet_serving.models.data.source import Batch, Source
+from freshet_serving.models.evaluation.counting_baselines import CountingBaselines
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.extra_columns import ExtraColumns
-from freshet_serving.models.evaluation.quality import ScoredRows, next_step
+from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.runs.run_journal import RunJournal
 from freshet_serving.models.runs.stage_bars import stage_lines
 from freshet_serving.models.runs.step_profile import overlap
@@ -46,14 +47,15 @@ from freshet_serving.models.training.delta_rules import DeltaRules
 from freshet_serving.models.training.divergence import check_loss
 from freshet_serving.models.training.early_stopping import EarlyStopping
 from freshet_serving.models.training.full_versions import PRACTICE_ROWS, FullVersions
+from freshet_serving.models.training.learned_rows import LearnedRows
 from freshet_serving.models.training.lineage import Lineage, rebuild, retry_until_ready
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.resolved_config import with_unsigned_ids
 from freshet_serving.models.training.run_start import ContinuedStart, ResumedStart, RunStart, find_start, make_folders
-from freshet_serving.models.training.run_summary import Summary
+from freshet_serving.models.training.run_summary import Summary, held_out_lines
 from freshet_serving.models.training.spec import draft, measure_log_odds
 from freshet_serving.models.training.stream_guard import StreamGuard
-from freshet_serving.models.training.stream_quality import StreamQuality, metrics_line
+from freshet_serving.models.training.stream_quality import StreamQuality
 from freshet_serving.models.training.table_export import write_analysis
 from freshet_serving.models.training.trainer import BoundBatch, Trainer
 from freshet_serving.models.training.version_gate import HeldOut
@@ -75,6 +77,7 @@ class TrainingRun:
     """One training run over one source; resumes from its checkpoints automatically."""
 
     default_trainer: type[Trainer] = Trainer
+    batches_have_rows = True
 
     def __init__(
         self,
@@ -117,13 +120,18 @@ class TrainingRun:
         start = find_start(config, self.source, self._begun, self._checkpoints, versions, known, reporter.note)
         self.config = config = start.config
         self.state = start.state()
+        self._joined = {field.name for entity in config.entities for field in entity.fields}
+        self._in_order = True
         self._versions = FullVersions(config, self.source, self._report, self._wait)
         drafted = draft(config, start.scaling, start.hash_seeds)
         self.trainer = (make_trainer or self.default_trainer)(
             drafted, config.train, config.network, config.fusion, config.tables, folder
         )
         measured = config.evaluate
-        self.evaluation_metrics = EvaluationMetrics(label_names(config.data), measured.by, measured.group, measured.top)
+        self._baselines = CountingBaselines(config.features if self.batches_have_rows else ())
+        self.evaluation_metrics = EvaluationMetrics(
+            label_names(config.data), measured.by, measured.group, measured.top, self._baselines
+        )
         extra = [*measured.by, *([measured.group] if measured.group else [])]
         self._extra = ExtraColumns(extra, self.source, config.data, config.train.batch_rows)
         self._stopping = EarlyStopping(config.train, self.trainer, self._checkpoints)
@@ -174,7 +182,9 @@ class TrainingRun:
         """Set the trainer's first weights and the run's position."""
         if isinstance(start, ResumedStart):
             self._resume()
-        elif isinstance(start, ContinuedStart):
+            return
+        self._recognise()
+        if isinstance(start, ContinuedStart):
             self._begin_with(start.old)
         else:
             self.trainer.dense.set_initial_bias(measure_log_odds(self.source))
@@ -186,6 +196,7 @@ class TrainingRun:
         if restored is None:
             return
         self.state = state = replace(restored.state, settings=self.state.settings, train=self.state.train)
+        self._recognise()
         self._report.note(state.resumed(self._total_rows))
         if not state.version:
             return
@@ -202,6 +213,12 @@ class TrainingRun:
             self._publish_version()
         if self._begun.new_version and committed:
             self._begin_version()
+
+    def _recognise(self) -> None:
+        """Raise BadInput if the data are not those that the state's position counts rows of."""
+        if self._followed is None:
+            position, rows = self.state.position, self._total_rows or 0
+            LearnedRows(self.state.data, self._joined).recognise(self.source, position, rows)
 
     def _begin_with(self, old: VersionContents) -> None:
         """Start from the newest weights of a version without checkpoints."""
@@ -305,7 +322,7 @@ class TrainingRun:
         self, before: Callable[[Batch], None] | None, stop_row: int | None
     ) -> Generator[Generation, None, bool]:
         """Train and publish from the state's position on; return False if reading has to restart."""
-        lineage = self._open_chain()
+        lineage, self._in_order = self._open_chain(), True
         rules = DeltaRules(self.config.publish, self.trainer.dense.weights, time.monotonic)
         left = None if self._endless else self.source.count_rows()
         left = None if left is None else left - self.state.position
@@ -379,12 +396,9 @@ class TrainingRun:
         generation = self.full()
         self._counted = replace(self._counted, held_out=self._held_out_figures())
         if len(self.held_out):
-            for label, each in self.evaluation_metrics.labels.items():
-                which = "" if each.scored is self.held_out else f", {label}"
-                self._report.note(metrics_line(f"held out{which}", each.scored))
+            for line in held_out_lines(self.evaluation_metrics, self.trainer.steps, self._named):
+                self._report.note(line)
             self.journal.measured(self.evaluation_metrics.lines())
-            if advice := next_step(self.held_out, self.trainer.steps, self._named):
-                self._report.note(advice)
         for generation in self.stream():  # noqa: B007
             pass
         streamed = self.quality.streamed
@@ -413,11 +427,13 @@ class TrainingRun:
         If `evaluation_metrics` is given, each batch is scored first. With `mixed`, rows come in this epoch's shuffled
         order.
         """
-        saved_s = time.monotonic()
+        saved_s, self._in_order = time.monotonic(), not (mixed and self.config.train.shuffle_rows)
         with self._works(self.state.position, until, mixed) as works:
             for work in self.trainer.profile.waited(works):
                 if evaluation_metrics is not None:
                     self._measure(work, evaluation_metrics)
+                elif not self.state.epoch:
+                    self._baselines.learned(work.batch)
                 self._learn_batch(work)
                 if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
                     self._checkpoints.save(self.trainer, self.state)
@@ -428,6 +444,7 @@ class TrainingRun:
         """Score a held-out batch before training on it."""
         batch, scores = work.batch, self.trainer.score(work)
         evaluation_metrics.add(self._extra.of(batch), batch.label, scores, batch.weight)
+        self._baselines.score(batch)
         self.guard.see_held_out(work, scores)
 
     def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
@@ -458,6 +475,8 @@ class TrainingRun:
         batch, state, loss = work.batch, self.state, self.trainer.learn(work)
         check_loss(loss, self.trainer, self._checkpoints.newest)
         state.position, rows = batch.end, batch.stream_rows
+        if self._in_order and self._followed is None and batch.covers is None:
+            LearnedRows(self.state.data, self._joined).learned(batch)
         state.events += rows
         if batch.time is not None:
             first, last = float(batch.time.min()), float(batch.time.max())

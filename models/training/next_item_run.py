@@ -19,6 +19,7 @@ from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
+from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
@@ -37,6 +38,7 @@ class NextItemRun(TrainingRun):
     """
 
     default_trainer = NextItemTrainer
+    batches_have_rows = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """Open the data, find the state to start from, and restore it; arguments as of TrainingRun."""
@@ -60,10 +62,21 @@ class NextItemRun(TrainingRun):
     def run(self) -> Summary:
         """Run both phases."""
         summary = super().run()
-        for what, ranks in (("held out", self.ranked), ("streamed, before training on them", self.streamed_ranks)):
+        for rows, ranks in (("held out", self.ranked), ("streamed, before training on them", self.streamed_ranks)):
             if ranks.targets:
-                self._report.note(f"{what}: {ranking_line(ranks)}")
+                self._report.note(f"{rows}: {ranking_line(ranks)}")
+            if ranks is self.ranked and ranks.targets:
+                self._count()
         return summary
+
+    def _count(self) -> None:
+        """Note what counting reaches on the held-out rows."""
+        item = self._items.item_column
+        assert self._passed is not None
+        counts = NextItemBaselines(self._passed, item, self._tail, self.ranked.top)
+        counts.rank(self._passed, item, self._tail)
+        for line in filter(None, (counts.line(), counts.advice(self.ranked.result().ndcg))):
+            self._report.note(line)
 
     def _held_out_figures(self) -> dict[str, float]:
         ranked = self.ranked.result() if self.ranked.targets else None

@@ -12,14 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from freshet_serving.models.data.source import Batch
-from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.kernels.hashing import hash_strings
-
-Hashes = NDArray[np.uint64]
-FACTOR, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
+from freshet_serving.models.data.value_hashes import Hashes, mixed, value_hashes
+from freshet_serving.processor.columns import Column
 
 
 def repeated_share(rows: Sequence[Batch]) -> float:
@@ -35,31 +31,5 @@ def _rows(batch: Batch) -> Hashes:
     columns: list[Column] = [batch.columns[name] for name in sorted(batch.columns)]
     hashes = np.zeros(len(batch), np.uint64)
     for column in (*columns, batch.label, *(() if batch.time is None else (batch.time,))):
-        hashes = _mixed(hashes + _hashes(column))
+        hashes = mixed(hashes + value_hashes(column))
     return hashes
-
-
-def _hashes(column: Column) -> Hashes:
-    """Return a hash for each row of a column."""
-    if isinstance(column, Strings):
-        return hash_strings(column, 0).view(np.uint64)
-    if isinstance(column, Ragged):
-        splits = column.row_splits - column.row_splits[0]
-        lengths = np.diff(splits).astype(np.uint64)
-        places = np.arange(splits[-1], dtype=np.uint64) - np.repeat(splits[:-1].astype(np.uint64), np.diff(splits))
-        values = _hashes(column.values)[column.row_splits[0] : column.row_splits[-1]]
-        # The order within a row counts: each value is mixed with its place.
-        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mixed(values + _mixed(places)), dtype=np.uint64)])
-        return _mixed(sums[splits[1:]] - sums[splits[:-1]] + lengths)
-    matrix = np.asarray(column).reshape(len(column), -1)
-    bits = matrix.astype(np.float64).view(np.uint64) if matrix.dtype.kind == "f" else matrix.astype(np.uint64)
-    hashes = np.zeros(len(column), np.uint64)
-    for part in bits.T:
-        hashes = _mixed(hashes + part)
-    return hashes
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """Spread each number over all bits; not linear, so that sums of columns do not cancel."""
-    values = (values ^ (values >> SHIFT)) * FACTOR
-    return values ^ (values >> SHIFT)

@@ -31,6 +31,7 @@ from freshet_serving.models.training.defaults import (
 )
 from freshet_serving.models.training.fingerprint import changed, fingerprint, settings
 from freshet_serving.models.training.hash_choice import decided, measured, of_version
+from freshet_serving.models.training.padded_lists import padding_lines
 from freshet_serving.models.training.spec import (
     HashSeeds,
     Scaling,
@@ -117,7 +118,8 @@ def start_config(
         " with '|' in CSV and a column of lists in other formats"
         for name in unsplit_texts(source, config.features)[:1]
     )
-    for line in (filled_line(config.train, train, rows), log_line, hash_line, lists_line):
+    padded = padding_lines(source, config.features)
+    for line in (filled_line(config.train, train, rows), log_line, hash_line, lists_line, *padded):
         if line:
             note(line)
     features, tables = transformed(config.features, transforms), decided(config, hashes)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from freshet_serving.models.config.train_config import StartOptions, TrainConfig
 from freshet_serving.models.data.source import Source
@@ -71,13 +71,15 @@ class ContinuedStart(RunStart):
     Attributes:
         old: Contents of the version.
         position: Rows that are not read: those of a withdrawn version's checkpoint; 0 without one.
+        data: Which rows these are, as the checkpoint has it.
     """
 
     old: VersionContents
     position: int = 0
+    data: dict[str, Any] = field(default_factory=dict)
 
     def state(self) -> RunState:
-        return replace(RunStart.state(self), position=self.position)
+        return replace(RunStart.state(self), position=self.position, data=self.data)
 
 
 class StartVersions(Protocol):
@@ -122,7 +124,7 @@ def find_start(
     Raises:
         BadInput: The configuration cannot continue the existing state; one line lists the changes.
     """
-    old, position = None, 0
+    old, position, data = None, 0, dict[str, Any]()
     if not beginning.from_scratch:
         saved = checkpoints.newest()
         if versions.was_refused(saved, beginning.new_version):
@@ -134,13 +136,13 @@ def find_start(
         old = versions.newest() if beginning.new_version or why else None
         if saved is not None and old is not None:
             # Servers went back: the weights are those that they serve, and what the version had read is skipped.
-            position = saved.version_row if beginning.replay else saved.position
+            position, data = saved.version_row if beginning.replay else saved.position, saved.data
             note(f"version {saved.version} is {why}: not continuing from its checkpoint")
     version = old.base.manifest if old is not None else None
     whole = start_config(config, source, version, rows, note)
     scaling, hash_seeds = scaling_of(whole, source, version), hash_seeds_of(whole, version)
     if old is not None:
-        return ContinuedStart(whole, scaling, hash_seeds, old, position)
+        return ContinuedStart(whole, scaling, hash_seeds, old, position, data)
     return FreshStart(whole, scaling, hash_seeds)
 
 

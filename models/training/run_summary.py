@@ -1,12 +1,15 @@
-"""Summarise a training run."""
+"""Summarise a training run: its result, and lines about it for people."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from freshet_serving.models.evaluation.quality import ScoredRows
+from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
+from freshet_serving.models.evaluation.quality import ScoredRows, next_step
 from freshet_serving.models.runs.step_profile import StageTime
+from freshet_serving.models.training.stream_quality import metrics_line
 from freshet_serving.processor.generation import Generation
 
 
@@ -29,3 +32,19 @@ class Summary:
     streamed: ScoredRows
     report: Path | None = None
     stage_times: dict[str, StageTime] = field(default_factory=dict)
+
+
+def held_out_lines(measured: EvaluationMetrics, steps: int, named: Sequence[str]) -> Iterator[str]:
+    """Yield lines about the held-out rows: figures by label, what counting reaches, and advice.
+
+    Args:
+        measured: Their metrics.
+        steps: Number of steps trained.
+        named: Settings that the training file sets although they could be chosen automatically.
+    """
+    main, baselines = measured.main.scored, measured.baselines
+    for label, each in measured.labels.items():
+        which = "" if each.scored is main else f", {label}"
+        yield metrics_line(f"held out{which}", each.scored)
+    lines = [] if baselines is None else [baselines.line(), baselines.advice(main.auc())]
+    yield from filter(None, [*lines, next_step(main, steps, named)])

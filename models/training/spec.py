@@ -68,7 +68,7 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
     floats = [f for f in features if f.kind in ("float", FLOATS)]
     if not floats:
         return {}
-    batch = _first_rows(source)
+    batch = first_rows(source)
     if batch is None:
         raise BadInput("data: expected at least one row, got none")
     scaling: Scaling = {}
@@ -96,7 +96,7 @@ def measure_transforms(source: Source, features: Sequence[FeatureConfig]) -> dic
         Transforms by feature name.
     """
     floats = [f for f in features if f.kind in ("float", FLOATS) and not f.transform]
-    batch = _first_rows(source) if floats else None
+    batch = first_rows(source) if floats else None
     if batch is None:
         return {}
     chosen = {}
@@ -115,7 +115,7 @@ def unsplit_texts(source: Source, features: Sequence[FeatureConfig]) -> list[str
         features: The features.
     """
     texts = {f.column for f in features if f.kind == "string" and not f.sequence}
-    batch = _first_rows(source) if texts else None
+    batch = first_rows(source) if texts else None
     return sorted(name for name in texts if batch is not None and _separated(batch.columns[name]) > len(batch) // 2)
 
 
@@ -127,7 +127,7 @@ def _separated(texts: Column) -> int:
     return len(np.unique(np.searchsorted(texts.offsets, places, side="right")))
 
 
-def _first_rows(source: Source) -> Batch | None:
+def first_rows(source: Source) -> Batch | None:
     """Return the stream's first rows, FIRST_ROWS or as few as take FIRST_NBYTES; None without a row."""
     parts: list[Batch] = []
     nbytes = 0
@@ -162,7 +162,7 @@ def measure_log_odds(source: Source) -> list[float]:
 
     They are finite even if all labels are equal; [] without a row.
     """
-    batch = _first_rows(source)
+    batch = first_rows(source)
     if batch is None:
         return []
     weight = np.ones(len(batch)) if batch.weight is None else batch.weight.astype(np.float64)
@@ -190,29 +190,31 @@ def _transforms(features: Sequence[FeatureConfig], inputs: set[str]) -> tuple[di
     for f in sorted(features, key=lambda f: bool(f.cross)):
         steps = _steps(f)
         reads = [sources[name] for name in f.cross] or [f.column]
-        for i, (op, integers, floats) in enumerate(steps):
+        for i, (op, integers, floats, texts) in enumerate(steps):
             name = f.name if i == len(steps) - 1 and f.name not in inputs else f"{f.name}.{i}"
             while name in taken and name != f.name:
                 name += "_"
             taken.add(name)
-            made.append(Transform(name, op, reads, integers, floats))
+            made.append(Transform(name, op, reads, integers, floats, texts))
             reads = [name]
         if steps:
             sources[f.name] = reads[0]
     return sources, made
 
 
-def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float]]]:
-    """Return the steps (op, integers, floats) that derive a feature's ids; [] if they are the column's own."""
+def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float], list[str]]]:
+    """Return the steps (op, integers, floats, texts) that derive a feature's ids; [] if they are the column's own."""
     if f.cross:
-        return [("cross", [f.buckets, CROSS_KEY], [])]
+        return [("cross", [f.buckets, CROSS_KEY], [], [])]
     if f.transform == "hour":
-        return [("floor_divide", [HOUR_S], []), ("floor_modulo", [24], [])]
+        return [("floor_divide", [HOUR_S], [], []), ("floor_modulo", [24], [], [])]
     if f.transform == "weekday":
-        return [("floor_divide", [DAY_S], []), ("add", [THURSDAY], []), ("floor_modulo", [7], [])]
+        return [("floor_divide", [DAY_S], [], []), ("add", [THURSDAY], [], []), ("floor_modulo", [7], [], [])]
     if f.transform == "bucketize":
         whole = f.column_kind in ("id", "seconds")
-        return [("float32", [], [])] * whole + [("bucketize", [], list(f.boundaries))]
+        return [("float32", [], [], [])] * whole + [("bucketize", [], list(f.boundaries), [])]
+    if f.padding is not None:
+        return [("drop", [], [], [f.padding]) if isinstance(f.padding, str) else ("drop", [f.padding], [], [])]
     return []
 
 
@@ -323,4 +325,6 @@ def _sequence(config: SequenceConfig, columns: list[SequenceColumn], unread: Col
     # Times that the network does not read stay an input that a request may have.
     time = next((name for name in times if name not in unread), "")
     width = sum(column.width for column in columns) + (config.max_length if time else 0)
-    return SequenceEntry(config.name, columns, config.max_length, width, inputs, config.keep, time, config.time_unit)
+    return SequenceEntry(
+        config.name, columns, config.max_length, width, inputs, config.keep, time, config.time_unit, config.padding
+    )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
+from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings, take_rows
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.kernels import crosses, texts
@@ -239,13 +239,9 @@ def _kept(f: FlatColumn, keep: NDArray[np.bool_]) -> FlatColumn:
 
 def _equal(values: Any, t: Transform) -> NDArray[np.bool_]:
     """Return a mask of the values that equal the transform's first text or number."""
-    if not isinstance(values, Strings):
-        same: NDArray[np.bool_] = values == np.int64(t.integers[0])
-        return same
-    word = t.texts[0].encode()
-    same = np.diff(values.offsets) == len(word)
-    for i in np.flatnonzero(same).tolist() if word else ():
-        same[i] = values.data[values.offsets[i] : values.offsets[i + 1]].tobytes() == word
+    if isinstance(values, Strings):
+        return equal_strings(values, t.texts[0].encode())
+    same: NDArray[np.bool_] = values == np.int64(t.integers[0])
     return same
 
 

@@ -6,21 +6,22 @@ A sequence's columns come as lists of one row a request, or one for each candida
     shared row_splits   values end to end, and one `<sequence>.row_splits` int64 [rows + 1] for all columns
     padded              matrices [rows, L], and one `<sequence>.lengths` int64 [rows]; the first values of a row count
 
-Columns of different lengths are refused. Lists beyond max_length are cut here, before strings are hashed or a transform
-is computed, so what follows never sees more than max_length values a row. `cut` counts them.
+Columns of different lengths are refused. Places that hold a sequence's padding value are no events, wherever they are:
+they are left out before anything is counted. Lists beyond max_length are cut here, before strings are hashed or a
+transform is computed, so what follows never sees more than max_length values a row. `cut` counts them.
 
 Requests of models without sequences do not come here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
+from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings, take_rows
 from freshet_serving.processor.errors import BadInput, TooLarge, first_of
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.package import Manifest, SequenceEntry
@@ -78,12 +79,35 @@ class SequenceColumns:
             for name, column in zip(columns, lists):
                 if not np.array_equal(column.row_splits, ends):
                     raise BadInput(f"input {name!r}: expected lists as long as those of {first_of(columns)!r}")
+            if s.padding is not None and s.inputs[0] in columns:
+                lists = without_padding(lists, list(columns).index(s.inputs[0]), s.padding)
+                found |= zip(columns, lists)
+                ends = lists[0].row_splits
             long = np.diff(ends) > s.max_length
             if long.any():
                 self.cut += int(long.sum())
                 kept, at = _kept(ends, s)
                 found |= {name: Ragged(take_rows(c.values, at), kept) for name, c in zip(columns, lists)}
         return found
+
+
+def without_padding(lists: Sequence[Ragged], first: int, padding: int | str) -> list[Ragged]:
+    """Return lists of equal lengths without the places in which one of them holds a value.
+
+    Args:
+        lists: The columns of a sequence.
+        first: Number of the column that says which places these are.
+        padding: The value.
+    """
+    values = lists[first].values
+    if isinstance(values, Strings):
+        events = ~equal_strings(values, str(padding).encode())
+    else:
+        events = values != np.array(padding).astype(values.dtype)
+    if events.all():
+        return list(lists)
+    at, before = np.flatnonzero(events), np.append(0, np.cumsum(events))
+    return [Ragged(take_rows(column.values, at), before[lists[first].row_splits]) for column in lists]
 
 
 def is_sound(column: Ragged) -> bool:

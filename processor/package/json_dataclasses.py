@@ -18,8 +18,8 @@ def build(kind: Any, raw: Any, where: str) -> Any:
     """Build a value of the annotated type from JSON.
 
     Args:
-        kind: A dataclass, str, int, float, bool, Any, one of these or None, or a list, a tuple[T, ...] or a dict of
-            these.
+        kind: A dataclass, str, int, float, bool, Any, one of these or None, one of several of them, or a list, a
+            tuple[T, ...] or a dict of these.
         raw: The parsed JSON.
         where: What it is, for messages: "manifest" makes "manifest.tables[0].dim: expected a whole number, got ...".
 
@@ -33,7 +33,7 @@ def build(kind: Any, raw: Any, where: str) -> Any:
     if kind is Any:
         return raw
     if origin is types.UnionType:
-        return None if raw is None else build(args[0], raw, where)
+        return None if raw is None else build(type(raw) if type(raw) in args else args[0], raw, where)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(raw, dict):
             raise BadInput(f"{where}: expected an object, got {json_kind(raw)}")

@@ -219,6 +219,7 @@ class Manifest:
             *((i, "dims", None) for i in (*document["inputs"], *staged)),
             *((o, f.name, f.default) for o in document["outputs"] for f in dataclasses.fields(Output)[2:]),
             *((t, "unknown_key", None) for t in document["tables"]),
+            *((s, "padding", None) for s in document.get("sequences", ())),
             *((e, "unknown", "default") for e in document.get("entities", ())),
             *((e, "text_nbytes", NOT_GIVEN) for e in document.get("entities", ())),
             *((c, *plain) for s in document.get("sequences", ()) for c in s["columns"] for plain in UNSCALED.items()),

@@ -80,6 +80,7 @@ class SequenceEntry:
         time: Input of the request with the events' times, int64; "" without one.
         time_unit: Unit of these times: s | ms.
         inputs: Inputs of the request that are aligned, one value an event each.
+        padding: Value of the first input in places that have no event, before or after the events; None for none.
     """
 
     name: str
@@ -90,10 +91,16 @@ class SequenceEntry:
     keep: str = "newest"
     time: str = ""
     time_unit: str = "s"
+    padding: int | str | None = None
 
     def columns_of(self, length: int) -> int:
         """Return the columns that its input has with so many places, or with max_length if that is less."""
         return self.width // self.max_length * min(length, self.max_length)
+
+
+PADDINGS: Mapping[str, type] = {"int64": int, "string": str}
+"""Types of a padding value, by the type of its input."""
+MAX_PADDING = 256
 
 
 class TensorShape(Protocol):
@@ -130,6 +137,10 @@ def validate_sequences(
         for name in s.inputs:
             aligned = name in inputs and inputs[name].ragged and name.startswith(f"{s.name}.")
             _want(aligned, f"{where}.inputs: expected lists named {s.name}.<column>, got {name[:64]!r}")
+        if s.padding is not None:
+            alike = bool(s.inputs) and type(s.padding) is PADDINGS.get(inputs[s.inputs[0]].dtype)
+            fits = -(2**63) <= s.padding < 2**63 if isinstance(s.padding, int) else len(s.padding) <= MAX_PADDING
+            _want(alike and fits, f"{where}.padding: expected a value of its first input, got {str(s.padding)[:40]!r}")
         timed = not s.time or (s.time in s.inputs and inputs[s.time].dtype == "int64")
         _want(timed, f"{where}.time: expected one of its inputs, int64")
         at = 0

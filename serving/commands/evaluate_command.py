@@ -151,12 +151,14 @@ def _rank_next(
         progress_bars(Console(stderr=True) if as_json else console) as reporter,
         GenerationScorer(repository, model, generation) as scorer,
     ):
-        ranking = rank_next_items(scorer, data, trained, top, reporter, skip, rows, leave_one_out)
+        ranking, counts = rank_next_items(scorer, data, trained, top, reporter, skip, rows, leave_one_out)
         about = {"model": model, "generation": str(scorer.generation)}
     found = ranking.result()
     if as_json:
         figures = {"hit_rate": found.hit_rate, "ndcg": found.ndcg, "events": found.groups, "items": ranking.items}
         print(json.dumps(about | {"what": "next_item", "top": top} | figures))
+        for line in counts.lines() if counts is not None else ():
+            print(json.dumps(about | line))
         return
     console.print(f"[bold]{escape(model)}[/bold] {about['generation']} on {escape(data.path)}", soft_wrap=True)
     console.print(
@@ -164,6 +166,8 @@ def _rank_next(
         f" over {found.groups:,} events",
         soft_wrap=True,
     )
+    if counts is not None:
+        console.print(counts.line(), soft_wrap=True)
 
 
 def _format(path: str, usual: str) -> str:
@@ -200,6 +204,9 @@ def _print(console: Console, lines: Sequence[dict[str, Any]], label: str) -> Non
         f" calibration error {_told(whole['calibration_error'])}",
         soft_wrap=True,
     )
+    if baselines := [line for line in lines if line["what"] == "baseline"]:
+        figures = ", ".join(f"{line['name']} AUC {_told(line['auc'])}" for line in baselines)
+        console.print(f"baseline: {figures} over {baselines[0]['rows']} rows", soft_wrap=True)
     if whole["not_scored"]:
         console.print(f"{whole['not_scored']:,} rows with non-finite scores were skipped", soft_wrap=True)
     if "group" in whole:

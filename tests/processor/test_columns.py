@@ -11,6 +11,7 @@ from freshet_serving.processor.columns import (
     PackedColumns,
     Ragged,
     Strings,
+    equal_strings,
     exact_array,
     join_columns,
     slice_column,
@@ -141,3 +142,9 @@ def test_floats_stay_floats_however_large():
 def test_integers_that_fit_no_type_overflow(values):
     with pytest.raises(OverflowError):
         exact_array(values)
+
+
+@given(st.lists(st.sampled_from(["", "a", "b", "ab", "ü"]), max_size=9), st.sampled_from(["", "a", "ab", "ü", "c"]))
+def test_strings_are_compared_by_their_bytes(strings, word):
+    column = slice_column(Strings.of(["before", *strings]), 1, 1 + len(strings))
+    assert equal_strings(column, word.encode()).tolist() == [text == word for text in strings]

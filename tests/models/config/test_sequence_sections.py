@@ -223,3 +223,50 @@ def test_sequences_of_streams_are_refused():
 def test_name_with_a_dot_is_refused():
     with pytest.raises(BadInput, match=r"expected a name of letters, digits, '_', '-' other than x, got 'a.b'"):
         parse_config(FILE | {"sequences": {"a.b": {"columns": {"item": "hist"}}}})
+
+
+@pytest.mark.parametrize(("padding", "column"), [(0, "hist_users"), ("<pad>", "hist_items")])
+def test_padding_reaches_the_manifest(padding, column):
+    table = {"hist_users": "user_id", "hist_items": "item_id"}[column]
+    columns = {"item": "hist_items"} if column == "hist_items" else {"user": column, "item": "hist_items"}
+    config = parse(columns=columns, tables={"item": "item_id"} | {next(iter(columns)): table}, padding=padding)
+    (entry,) = draft(config, {}).sequences
+    assert (entry.padding, entry.inputs[0]) == (padding, f"history.{next(iter(columns))}")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            {"padding": 0},
+            "sequences.history.padding: expected a string of at most 256 characters, as the column has, got '0'",
+        ),
+        (
+            {"guest": "0", "from_events": "user_id", "columns": {"item": "item_id"}},
+            "sequences.history.guest: expected an integer",
+        ),
+        ({"guest": 0}, "sequences.history.guest: only with from_events"),
+        ({"padding": 1.5}, "sequences.history.padding: expected an integer or a string, got a number"),
+        ({"padding": "", "from_events": "user_id", "columns": {"item": "item_id"}}, "only for list columns"),
+    ],
+)
+def test_padding_that_does_not_fit_is_refused(section, message):
+    with pytest.raises(BadInput, match=message.replace(".", r"\.")):
+        parse(**{"columns": {"item": "hist_items"}, "tables": {"item": "item_id"}} | section)
+
+
+def sides(**features):
+    file = FILE | {"features": FILE["features"] | features}
+    history = {"columns": {"item": "hist_items"}, "tables": {"item": "item_id"}}
+    return {f.name: f.side for f in parse_config(file | {"sequences": {"history": history}}).features}
+
+
+@pytest.mark.parametrize(("said", "side"), [({}, "item"), ({"side": "context"}, "context"), ({"side": "user"}, "user")])
+def test_feature_of_a_sequences_table_is_the_candidates_unless_it_says_otherwise(said, side):
+    assert sides(item_id={"kind": "string", "dim": 8} | said)["item_id"] == side
+
+
+def test_no_side_is_implied_where_several_features_share_the_table():
+    last = {"kind": "string", "table": "item_id", "dim": 8}
+    made = sides(item_id={"kind": "string", "dim": 8}, last_item=last)
+    assert (made["item_id"], made["last_item"]) == ("context", "context")

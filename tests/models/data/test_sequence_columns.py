@@ -1,5 +1,7 @@
 """Histories made of an event log: what a plain loop over all earlier rows finds, from any row on, in any batches."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -125,3 +127,54 @@ def test_log_without_times_is_refused():
 
     with pytest.raises(BadInput, match=r"data\.time: expected the column of the rows' time"):
         SequenceSource(Timeless([1], "x", [0], [None]), features(time=""))
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_of_list_columns_is_left_out(left):
+    class Padded(Log):
+        schema = Schema(
+            (Field("user", "id"), Field("item", "string"), Field("hist", "strings"), Field("spent", "floats")),
+            "clicked", "ts",
+        )  # fmt: skip
+
+        def batches(self, rows, start=0):
+            for batch in super().batches(rows, start):
+                events, numbers = ["a", "b", "", ""], [1.0, 2.0, 0.0, 0.0]
+                one = -1 if left else 1
+                batch.columns["hist"] = Ragged.of([events[::one]] * len(batch))
+                batch.columns["spent"] = Ragged.of([numbers[::one]] * len(batch))
+                yield batch
+
+    made = features(from_events="", time="", columns={"i": "hist"}, floats={"paid": "spent"}, padding="")
+    (batch,) = SequenceSource(Padded([1, 2], "xy", [0, 1], [5, 6]), made).batches(8)
+    order = -1 if left else 1
+    assert batch.columns["h.i"].values.tolist() == [b"a", b"b"][::order] * 2
+    assert batch.columns["h.paid"].values.tolist() == [1.0, 2.0][::order] * 2
+    assert batch.columns["h.i"].row_splits.tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("guest", [None, 7])
+def test_guests_enter_no_history_and_see_none(guest):
+    log = Log([7, 1, 7, 1, 7], "abcde", [1] * 5, range(5))
+    made = features(ties="file", **({} if guest is None else {"guest": guest}))
+    (batch,) = SequenceSource(log, made).batches(8)
+    seen = batch.columns["h.i"]
+    rows = [seen.values.tolist()[a:b] for a, b in zip(seen.row_splits, seen.row_splits[1:])]
+    own = [[], [b"a"], [b"a", b"c"]] if guest is None else [[], [], []]
+    assert rows == [own[0], [], own[1], [b"b"], own[2]]
+
+
+def test_empty_user_of_strings_is_a_guest():
+    class Named(Log):
+        schema = Schema((Field("user", "string"), *Log.schema.fields[1:]), "clicked", "ts")
+
+        def batches(self, rows, start=0):
+            for batch in super().batches(rows, start):
+                names = ["" if user == 7 else str(user) for user in batch.columns["user"]]
+                batch.columns["user"] = Strings.of(names)
+                yield batch
+
+    made = features(ties="file")
+    made = [replace(f, kind="string") if f.name == "user" else f for f in made]
+    (batch,) = SequenceSource(Named([7, 1, 7, 1], "abcd", [1] * 4, range(4)), made).batches(8)
+    assert np.diff(batch.columns["h.i"].row_splits).tolist() == [0, 0, 0, 1]

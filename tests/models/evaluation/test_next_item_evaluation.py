@@ -31,7 +31,7 @@ def trained(tmp_path_factory):
 
 def ranked(config, **given):
     with GenerationScorer(config.publish.repository, "next") as scorer:
-        return rank_next_items(scorer, config.data, config, 3, Notes(), **given)
+        return rank_next_items(scorer, config.data, config, 3, Notes(), **given)[0]
 
 
 def plain_ranks(config, rows):
@@ -98,3 +98,10 @@ def test_command_prints_hit_rate_and_ndcg(trained, tmp_path):
     assert "over 60 events" in told
     found = json.loads(run_command("evaluate", "--config", str(path), "--skip", "780", "--json").splitlines()[-1])
     assert (found["what"], found["top"], found["events"], found["items"]) == ("next_item", 10, 60, 12)
+
+
+def test_counts_of_skipped_rows_are_a_baseline(trained):
+    with GenerationScorer(trained.publish.repository, "next") as scorer:
+        _, counts = rank_next_items(scorer, trained.data, trained, 3, Notes(), skip=780)
+        assert counts.results()["last item"].hit_rate == 1, "each item follows another"
+        assert rank_next_items(scorer, trained.data, trained, 3, Notes())[1] is None

@@ -56,7 +56,6 @@ def names(folder):
         (None, ""),
         (41, ""),
         (40, ": the data have no rows after it, so nothing is trained on"),
-        (39, ": the data have only 39 rows, so none is read; if they are not the data"),
     ],
 )
 def test_resumed_run_says_when_the_data_have_no_rows_left(rows, said):

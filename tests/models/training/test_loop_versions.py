@@ -309,3 +309,13 @@ def test_floats_of_events_keep_their_scaling_in_later_versions(history, tmp_path
     anew = TrainingRun(events_config(tmp_path, history, "larger.parquet"), start_options=ANEW, reporter=Heard())
     (other,) = (c for c in anew.trainer.manifest.sequences[0].columns if not c.table)
     assert other.mean > column.mean + 3
+
+
+@pytest.mark.parametrize("options", [None, ON])
+def test_run_refuses_to_go_on_with_other_data(tmp_path, options):
+    begin(tmp_path)[0].run()
+    with pytest.raises(BadInput, match="expected the rows that were learned, got other ones"):
+        TrainingRun(make_config(tmp_path), MixedSource(ROWS + 96, seed=9), start_options=options)
+    with pytest.raises(BadInput, match=f"expected the {ROWS} rows that were learned and perhaps more, got fewer, 500"):
+        begin(tmp_path, options, rows=500)
+    assert TrainingRun(make_config(tmp_path), MixedSource(ROWS, seed=9), start_options=ANEW).state.version == 0

@@ -22,6 +22,7 @@ from freshet_serving.models.training.spec import (
 from freshet_serving.processor.columns import Ragged, Strings, slice_column
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.pool import SOURCE
 from tests.models.training.streams import FEATURES, MixedSource, make_config
 
 
@@ -221,3 +222,21 @@ def test_derived_ids_are_never_unsigned(tmp_path):
     hour = {"kind": "id", "transform": "hour", "from": "user", "unsigned": True}
     with pytest.raises(BadInput, match=r"features.hour.unsigned: expected a feature whose ids are those of its column"):
         unsigned_config(tmp_path, hour=hour)
+
+
+@pytest.mark.parametrize(("name", "padding"), [("history", 0), ("tags", "")])
+def test_padding_of_a_feature_is_left_out_of_its_lists(tmp_path, name, padding):
+    made = [replace(f, padding=padding) if f.name == name else f for f in FEATURES]
+    manifest = draft(make_config(tmp_path, made), measure_scaling(MixedSource(20), FEATURES))
+    column = next(f.input for f in manifest.features if f.name == name)
+    (drop,) = (t for t in manifest.transforms if t.name == column)
+    assert (drop.op, drop.inputs, drop.integers or drop.texts) == ("drop", [name], [padding])
+    filled, plain = next(MixedSource(20).batches(20)).columns, dict(next(MixedSource(20).batches(20)).columns)
+    values = Strings.of(["", "x", ""] * 20) if name == "tags" else np.array([0, 7, 0] * 20)
+    filled[name] = Ragged(values, np.arange(0, 61, 3))
+    plain[name] = Ragged(Strings.of(["x"] * 20) if name == "tags" else np.full(20, 7), np.arange(21))
+    plan = SparsePlan(manifest)
+    at = [f.name for f in manifest.lookups].index(name)
+    one, other = (plan.bind_inputs(columns).keep[int(plan.lookups[at, SOURCE])] for columns in (filled, plain))
+    assert np.array_equal(one.values, other.values)
+    assert np.array_equal(one.splits, other.splits)

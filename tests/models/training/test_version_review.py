@@ -136,9 +136,10 @@ def test_released_version_shows_what_is_usual(served):
 
 
 def test_run_after_release_goes_on_from_it(served):
-    refused(served, NightSource(FAULTS["labels 0"][0]))
+    night = NightSource(FAULTS["labels 0"][0])
+    refused(served, night)
     Repository(served).release_candidate("mixed", 2)
-    run, notes = begin(served)
+    run, notes = begin(served, night)
     assert notes[0].startswith(f"resumed at row {FULL_ROWS}, generation 2.0")
     assert str(next(run.stream())) == "2.1"
 
@@ -167,12 +168,13 @@ def test_package_of_other_scores_than_its_weights_is_reported(served, monkeypatc
 
 
 def test_run_killed_before_it_learned_of_the_refusal_learns_of_it(served, monkeypatch):
+    night = NightSource(FAULTS["labels 0"][0])
     with monkeypatch.context() as patch:
         patch.setattr(full_versions, "refusal", lambda candidate: KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            begin(served, NightSource(FAULTS["labels 0"][0]), ANEW)[0].full()
+            begin(served, night, ANEW)[0].full()
     with pytest.raises(Refused):
-        begin(served)
+        begin(served, night)
     assert Repository(served).candidates("mixed") == [2]
 
 

@@ -10,6 +10,7 @@ from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.features.sequences import SequenceColumns
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.rows import TABLE_FIELDS
 from freshet_serving.processor.package import (
@@ -19,6 +20,7 @@ from freshet_serving.processor.package import (
     Output,
     SequenceEntry,
     TableEntry,
+    validate,
 )
 from freshet_serving.processor.package.sequences import SequenceColumn
 
@@ -189,3 +191,46 @@ def test_empty_history_has_floats_of_any_type():
     made = plan()
     bound = made.bind_inputs({"item": np.arange(1), **lists([[]])[0], "h.price": Ragged.of([[]])})
     assert filled(made, bound).tolist() == [[0] * LENGTH]
+
+
+def padded_plan(padding):
+    column = SequenceColumn("h.item", "ids", "h.item", "item", 0, 3 * LENGTH)
+    price = SequenceColumn("h.price", "floats", "h.price", "", 3 * LENGTH, LENGTH)
+    entry = SequenceEntry("h", [column, price], LENGTH, 4 * LENGTH, ["h.item", "h.price"], padding=padding)
+    inputs = [Input("item", "int64"), Input("h.item", "int64", ragged=True), Input("h.price", "float32", ragged=True)]
+    feature = Feature("item", "id", "item", table="item", width=2)
+    tables = [TableEntry("item", 2, 0)]
+    return Manifest("m", 1, "a", 0.0, inputs, [feature], tables, [Output("score")], 2, {}, {}, sequences=[entry])
+
+
+@given(st.lists(st.lists(st.integers(-2, 3), max_size=9), min_size=1, max_size=6), st.sampled_from([0, -1, 3]))
+def test_padding_is_left_out_wherever_it_stands(rows, padding):
+    items = Ragged.of(rows) if any(rows) else Ragged(np.empty(0, np.int64), np.zeros(len(rows) + 1, np.int64))
+    prices = Ragged(np.arange(len(items.values), dtype=np.float32), items.row_splits)
+    aligned = SequenceColumns(padded_plan(padding)).aligned({"h.item": items, "h.price": prices})
+    at, expected = 0, []
+    for row in rows:
+        expected.append([(value, at + i) for i, value in enumerate(row) if value != padding][-LENGTH:])
+        at += len(row)
+    for name, part in (("h.item", 0), ("h.price", 1)):
+        ends, values = aligned[name].row_splits, aligned[name].values.tolist()
+        assert [values[a:b] for a, b in zip(ends, ends[1:])] == [[event[part] for event in row] for row in expected]
+
+
+def test_padding_does_not_count_as_a_cut_list():
+    columns = SequenceColumns(padded_plan(0))
+    columns.aligned({"h.item": Ragged.of([[5, 6, 0, 0, 0, 0, 0]])})
+    assert columns.cut == 0
+
+
+@pytest.mark.parametrize("padding", ["0", "x" * 300, 2**63, -(2**63) - 1])
+def test_padding_of_another_type_is_refused(padding):
+    with pytest.raises(BadInput, match=r"sequences\[h\].padding: expected a value of its first input, got "):
+        validate(padded_plan(padding))
+
+
+@pytest.mark.parametrize("padding", [None, 0, -5])
+def test_padding_survives_the_manifest(padding):
+    manifest = padded_plan(padding)
+    assert Manifest.from_json(manifest.to_json()).sequences == manifest.sequences
+    assert (b'"padding"' in manifest.to_json()) == (padding is not None)
