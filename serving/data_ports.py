@@ -7,10 +7,9 @@ import functools
 import math
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from freshet_serving.serving.access.access_guard import AccessGuard
-from freshet_serving.serving.access.certificates import CertificateSource
 from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front.model_control import ControlHandler
 from freshet_serving.serving.front.queries import PredictionEngine
@@ -25,6 +24,9 @@ from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.rpc.rpc_port import RpcPort
 from freshet_serving.serving.telemetry.metrics import PortMetrics
 from freshet_serving.serving.telemetry.observers import Observers
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.access.certificates import CertificateSource
 
 
 class DataPorts:

@@ -22,7 +22,7 @@ from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import GUARD_MODES, ON, UNDO_DEPTH
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
-from freshet_serving.processor.repository import NO_KEYS, Keyring, default_memory
+from freshet_serving.processor.repository import NO_KEYS, Keyring
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote_rows import RemoteConfig
@@ -344,6 +344,8 @@ class ServeConfig(FrontendOptions, SessionOptions):
         """Return the keyring of the key files. Raises BadInput."""
         if not self.signed:
             return NO_KEYS
+        from freshet_serving.processor.repository import default_memory
+
         return Keyring.of(self.key, self.trust, self.trust_memory or default_memory(self.repository))
 
     def budgets(self) -> Budgets:

@@ -22,7 +22,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,11 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.access.access_guard import AccessGuard
-from freshet_serving.serving.access.certificates import Certificates
 from freshet_serving.serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private, read_public
 from freshet_serving.serving.access.rate_limiter import RateLimiter
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.access.certificates import Certificates
 
 log = logging.getLogger("freshet.credentials")
 
@@ -106,6 +108,8 @@ class AccessControl:
         """
         if credentials.edition <= self._newest.edition:
             return
+        from freshet_serving.serving.access.certificates import Certificates
+
         keys = ApiKeys.parse(credentials.files.get("api_keys", b"")).with_admin_token(self._admin_token)
         certificates = Certificates.of(credentials.files)
         self._newest, self._keys, self._certificates = credentials, keys, certificates

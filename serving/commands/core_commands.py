@@ -59,42 +59,74 @@ def as_command(name: str, command: Any) -> Any:
 
 def load(name: str) -> Any:
     """Return the function of a subcommand of the core, or the application of a group."""
-    command: Any
     match name:
         case "serve":
-            from freshet_serving.serving.commands.serve_command import serve as command
+            from freshet_serving.serving.commands.serve_command import serve
+
+            return serve
         case "inspect":
-            from freshet_serving.serving.commands.inspection import inspect as command
+            from freshet_serving.serving.commands.inspection import inspect
+
+            return inspect
         case "train":
-            from freshet_serving.serving.commands.train_command import train as command
+            from freshet_serving.serving.commands.train_command import train
+
+            return train
         case "join":
-            from freshet_serving.serving.commands.join_command import join as command
+            from freshet_serving.serving.commands.join_command import join
+
+            return join
         case "evaluate":
-            from freshet_serving.serving.commands.evaluate_command import evaluate as command
+            from freshet_serving.serving.commands.evaluate_command import evaluate
+
+            return evaluate
         case "convert":
-            from freshet_serving.serving.commands.convert_command import convert as command
+            from freshet_serving.serving.commands.convert_command import convert
+
+            return convert
         case "rollback":
-            from freshet_serving.serving.commands.version_commands import rollback as command
+            from freshet_serving.serving.commands.version_commands import rollback
+
+            return rollback
         case "vectors":
-            from freshet_serving.serving.commands.vectors_command import vectors as command
+            from freshet_serving.serving.commands.vectors_command import vectors
+
+            return vectors
         case "demo":
-            from freshet_serving.serving.commands.demo import demo as command
+            from freshet_serving.serving.commands.demo import demo
+
+            return demo
         case "import":
-            from freshet_serving.serving.commands.import_command import import_command as command
+            from freshet_serving.serving.commands.import_command import import_command
+
+            return import_command
         case "compile":
-            from freshet_serving.serving.commands.compile_command import compile_command as command
+            from freshet_serving.serving.commands.compile_command import compile_command
+
+            return compile_command
         case "version":
-            from freshet_serving.serving.commands.version_commands import version_app as command
+            from freshet_serving.serving.commands.version_commands import version_app
+
+            return version_app
         case "delta":
-            from freshet_serving.serving.commands.delta_commands import delta_app as command
+            from freshet_serving.serving.commands.delta_commands import delta_app
+
+            return delta_app
         case "bench":
-            from freshet_serving.serving.commands.train_command import bench_app as command
+            from freshet_serving.serving.commands.train_command import bench_app
+
+            return bench_app
         case "repository":
-            from freshet_serving.serving.commands.repository_commands import repository_app as command
+            from freshet_serving.serving.commands.repository_commands import repository_app
+
+            return repository_app
         case "keys":
-            from freshet_serving.serving.commands.key_commands import keys_app as command
+            from freshet_serving.serving.commands.key_commands import keys_app
+
+            return keys_app
         case "key":
-            from freshet_serving.serving.commands.api_key_commands import key_app as command
+            from freshet_serving.serving.commands.api_key_commands import key_app
+
+            return key_app
         case _:
             raise KeyError(name)
-    return command

@@ -13,17 +13,19 @@ import functools
 import logging
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.access.certificates import CertificateSource
 from freshet_serving.serving.front.backlog import HANDSHAKE_S, refuse_new_connections, waiting
 from freshet_serving.serving.front.resource_limits import ConnectionLimits
 from freshet_serving.serving.http.connection import HttpConnection
 from freshet_serving.serving.http.connection_draining import LOOK_S, drain_connections
-from freshet_serving.serving.http.tls_transport import Handshakes
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.access.certificates import CertificateSource
+    from freshet_serving.serving.http.tls_transport import Handshakes
 
 log = logging.getLogger("freshet.http")
 
@@ -78,7 +80,11 @@ class HttpPort(uvicorn.Server):
         )
         self._listener, self._shutdown_timeout_s = listener, shutdown_timeout_s
         self._most = ConnectionLimits.here().http if most is None else most
-        self._handshakes = None if tls is None else Handshakes(tls)
+        self._handshakes: Handshakes | None = None
+        if tls is not None:
+            from freshet_serving.serving.http.tls_transport import Handshakes
+
+            self._handshakes = Handshakes(tls)
         self._adopting: set[asyncio.Task[None]] = set()
         self._pressed = self._starved = False
         self.listening = asyncio.Event()

@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.access.access_guard import AccessGuard
-from freshet_serving.serving.access.certificates import Certificates, CertificateSource
 from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer
 from freshet_serving.serving.front.resource_limits import ConnectionLimits
@@ -41,6 +40,9 @@ from freshet_serving.serving.rpc.inference import Inference
 from freshet_serving.serving.rpc.reflection import Reflection
 from freshet_serving.serving.rpc.tfs import TensorFlowServing
 from freshet_serving.serving.telemetry.logs import AccessLog
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.access.certificates import Certificates, CertificateSource
 
 # Allowance of a message besides its tensors, which the limit of bodies covers.
 MARGIN_NBYTES = 64 << 10

@@ -10,7 +10,6 @@ from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.telemetry.logs import AccessLog
 from freshet_serving.serving.telemetry.metrics import Counts
-from freshet_serving.serving.telemetry.otel import OtlpExporter
 from freshet_serving.serving.telemetry.tracing import Tracer
 
 
@@ -70,4 +69,6 @@ class Observers:
 def _tracer(endpoint: str, share: float, slot: int) -> Tracer | None:
     if not endpoint:
         return None
+    from freshet_serving.serving.telemetry.otel import OtlpExporter
+
     return Tracer(share, OtlpExporter(endpoint, str(slot)))
