@@ -86,7 +86,7 @@ def server(root: Path, environment: dict[str, str], log: Path) -> None:
 
     http, grpc = free_port(), free_port()
     options = ["--repository", str(root), "--workers", "1", "--delta-guard", "off"]
-    ports = ["--http-port", str(http), "--grpc-port", str(grpc), "--admin-port", "0"]
+    ports = ["--http-port", str(http), "--grpc-port", str(grpc)]
     with open(log, "w") as out:
         process = subprocess.Popen(
             [sys.executable, "-c", SERVER, "serve", *options, *ports], env=environment, stdout=out, stderr=out

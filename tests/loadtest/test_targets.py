@@ -52,6 +52,7 @@ SMALLEST = {
     "loadtest.bench.verdict.lookup_race": "--rounds 1 --seconds 0.01 --fbgemm= --out OUT",
     "loadtest.bench.verdict.perf_analyzer_judge": "--rounds 1 --seconds 0.1 --program= --out OUT",
     "loadtest.peers": "--only nobody --venvs OUT --out OUT",
+    "tests.affected": "--campaign 1 --minutes 0",
     "tests.corpus.compare": "HEAD --only nobody --base-python .venv/bin/python",
     "tests.corpus.rebuilt": "nobody",
     "tests.faults.access_siege": "--rounds 1 --out OUT",
