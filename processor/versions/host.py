@@ -100,6 +100,9 @@ class ModelHost(ABC):
             max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
             ready_when_empty: Be ready while there is no model.
             scratch: Folder that keeps requests over a restart (processor.versions.kept_file); "" for none.
+
+        Raises:
+            BadInput: A configured policy asks for an extension that is not there.
         """
         self.repository = repository
         self.trainers = TrainerWatch(repository, clock.now_s)
@@ -118,6 +121,8 @@ class ModelHost(ABC):
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
         self._policies = policies or {}
+        for name, policy in self._policies.items():
+            policy.check_extensions(f"model.{name}")
         self._kept_files = KeptFiles(scratch, repository.root, clock) if scratch else None
         guarded = DeltaBounds(mode=delta_guard)
         self._default = ModelPolicy(delta_guard=guarded, given=frozenset({"delta_guard"} if delta_guard != ON else ()))
@@ -381,15 +386,7 @@ class ModelHost(ABC):
                 continue
             try:
                 if self.repository.versions(name):
-                    try:
-                        model = self._new_model(name)
-                    except BadInput as error:
-                        if name in self._policies:
-                            raise
-                        # A policy that the repository keeps: the others are served, and a change is looked at again.
-                        log.error("model %s is not served: %s", name, error)
-                        continue
-                    self._models = self._models | {name: model}
+                    self._models = self._models | {name: self._new_model(name)}
                     self.on_routes_changed()
                     del self._empty[name]
                 elif not self.repository.uncommitted(name):

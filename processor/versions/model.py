@@ -27,6 +27,7 @@ from typing import Any
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import (
+    BadInput,
     Conflict,
     Corrupt,
     Diverged,
@@ -614,6 +615,13 @@ class ServedModel(RoutedModel):
             del self._disturbed[number]
         before = self.routes.states.get(number)
         try:
+            self.policy.check_extensions(f"model.{self.name}")
+        except BadInput as error:
+            # It is not a fault of the files, so the version is tried again once the policy is another.
+            self._state(VersionStatus(number, END, str(error)))
+            repeated = before is not None and before.error == str(error)
+            return [] if repeated else [FailureMessage(f"{self.name} version {number} refused: {error}")]
+        try:
             if not self._repository.ready(self.name, number):
                 # The served version goes on meanwhile. Try again even if the folder does not change.
                 self._folder.again()
@@ -646,6 +654,7 @@ class ServedModel(RoutedModel):
         """
         self._state(VersionStatus(number, LOADING))
         try:
+            self.policy.check_extensions(f"model.{self.name}")
             if by_itself:
                 trusted = self.decisions.newest_trusted()
                 beside = trusted in self.served and trusted in self._repository.versions(self.name)
