@@ -23,7 +23,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
+from freshet_serving.processor.watching import LabelSums
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
 from loadtest.bench.guard_streams import MODEL, KeptStream
 

@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
-from freshet_serving.processor.generation import DIVERGED, ON, WAITING, Generation
+from freshet_serving.processor.generation import DIVERGED, ON, STRICT, WAITING, Generation
+from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import PeriodicThread, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote_rows import RemoteTables
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
-from freshet_serving.processor.versions.kept_file import INTERVAL_S, KeptFiles
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.poll_rounds import PollRounds
@@ -59,6 +59,7 @@ log = logging.getLogger("freshet.host")
 
 LOOK_INTERVAL_S = 1.0
 BEATS = 4
+KEEP_INTERVAL_S = 60.0
 REST_S = 5.0
 HELD_UP = f"a change has blocked all others for more than {LONG_S:g} s"
 CLOSE_S = 5.0
@@ -95,14 +96,14 @@ class ModelHost(ABC):
             remote: Source of the rows of remote tables.
             budgets: Memory for the rows of tables.
             policies: Configured policies by model.
-            delta_guard: Mode of the delta guard (processor.watching.delta_guard) for models whose policy has no such
+            delta_guard: Mode of the delta guard (processor.extensions.guard) for models whose policy has no such
                 section.
             max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
             ready_when_empty: Be ready while there is no model.
-            scratch: Folder that keeps requests over a restart (processor.versions.kept_file); "" for none.
+            scratch: Folder that keeps requests over a restart (processor.extensions.guard.kept_file); "" for none.
 
         Raises:
-            BadInput: A configured policy asks for an extension that is not there.
+            BadInput: The mode of the guard or a configured policy asks for an extension that is not there.
         """
         self.repository = repository
         self.trainers = TrainerWatch(repository, clock.now_s)
@@ -121,9 +122,11 @@ class ModelHost(ABC):
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
         self._policies = policies or {}
+        if delta_guard == STRICT and "guard" not in ENGINE.all():
+            raise missing("delta_guard", "guard")
         for name, policy in self._policies.items():
             policy.check_extensions(f"model.{name}")
-        self._kept_files = KeptFiles(scratch, repository.root, clock) if scratch else None
+        self._scratch = scratch
         guarded = DeltaBounds(mode=delta_guard)
         self._default = ModelPolicy(delta_guard=guarded, given=frozenset({"delta_guard"} if delta_guard != ON else ()))
         # Time at which a model whose poll() failed is polled again.
@@ -534,6 +537,8 @@ class ModelHost(ABC):
             generation: The generation that scored the rows.
             evidence: Sums of scores and labels.
         """
+        if "guard" not in ENGINE.all():
+            raise missing("calibration", "guard")
         self.model(model).calibrated(generation, evidence)
 
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
@@ -635,7 +640,7 @@ class ModelHost(ABC):
     def _new_model(self, name: str) -> ServedModel:
         return ServedModel(
             name, self.repository, self._load_version, self.connect, self._clock, self.on_routes_changed,
-            self._policy(name), self._kept_files,
+            self._policy(name), self._scratch,
         )  # fmt: skip
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
@@ -647,7 +652,7 @@ class ModelHost(ABC):
         self._periodic_threads = [
             PeriodicThread(self._look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
             PeriodicThread(self._scrub, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
-            PeriodicThread(self._keep, INTERVAL_S, INTERVAL_S, "freshet-kept"),
+            PeriodicThread(self._keep, KEEP_INTERVAL_S, KEEP_INTERVAL_S, "freshet-kept"),
         ]
         if self._budgets:
             self._periodic_threads.append(PeriodicThread(self._maintain))
@@ -705,7 +710,7 @@ class ModelHost(ABC):
             return False
         for model in self._models.values():
             if (version := model.routes.default) is not None:
-                model.gate.keep(version)
+                model.judges.keep(version)
         return False
 
     def _maintain(self) -> bool:

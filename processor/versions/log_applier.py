@@ -25,7 +25,7 @@ States
     WAITING    something exists that cannot be served: a recorded delta that was refused, or a file that continues
                nothing
     HELD       serves the gate: the deltas behind it wait for a release, or a rollback. A delta that the guard
-               (processor.versions.pre_deploy_check) finds out of line is held by a record, which all servers of the
+               (processor.versions.delta_checks) finds out of line is held by a record, which all servers of the
                repository follow, whichever of them was first; in memory alone where no record can be written
     DIVERGED   the files on disk are not what is served under their name: nothing further is applied until the file that
                shows it is restored, a repair sets it aside (processor.repository.log.repair), or the version is loaded
@@ -62,6 +62,7 @@ from freshet_serving.processor.repository import (
     identity_of,
     restores_part,
 )
+from freshet_serving.processor.versions.delta_checks import DeltaChecks, entry_of
 from freshet_serving.processor.versions.failed_versions import WarningMessage
 from freshet_serving.processor.versions.held_deltas import (
     AUTOMATIC,
@@ -70,14 +71,7 @@ from freshet_serving.processor.versions.held_deltas import (
     held_reason,
     set_by_guard,
 )
-from freshet_serving.processor.versions.pre_deploy_check import (
-    GATED,
-    ONE,
-    RUN,
-    GuardViolation,
-    PreDeployCheck,
-    entry_of,
-)
+from freshet_serving.processor.versions.judges import GATED, ONE, RUN, DeltaHeld
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
 from freshet_serving.processor.watching import (
     DAMAGED,
@@ -123,7 +117,7 @@ class LogApplier:
         model: str,
         change_log: ChangeLog,
         clock: Clock,
-        pre_deploy_check: PreDeployCheck,
+        checks: DeltaChecks,
         seen_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Start at the head of the change log as far as it was read.
@@ -132,10 +126,10 @@ class LogApplier:
             model: Name of the model.
             change_log: Change log of the version.
             clock: Source of time.
-            pre_deploy_check: Check of new deltas.
+            checks: Checks of new deltas.
             seen_s: Returns the seconds since the repository was last seen (Repository.seen_s).
         """
-        self.change_log, self.pre_deploy_check = change_log, pre_deploy_check
+        self.change_log, self.checks = change_log, checks
         self._clock, self._seen_s = clock, seen_s
         self.current_at_s = clock.now_s()
         """Time at which it was last known to serve what the records say; initially the time of creation."""
@@ -164,7 +158,7 @@ class LogApplier:
 
     def renewed(self, change_log: ChangeLog) -> LogApplier:
         """Return an applier that reads the records again and keeps everything else that this one knows."""
-        other = LogApplier(self._model, change_log, self._clock, self.pre_deploy_check, self._seen_s)
+        other = LogApplier(self._model, change_log, self._clock, self.checks, self._seen_s)
         other.start()
         other.override(self._here, self._held_here)
         other.current_at_s, other._vouched_here, other.status = self.current_at_s, self._vouched_here, self.status
@@ -270,7 +264,7 @@ class LogApplier:
             self._logged = ""
             events.insert(0, f"{self._model} continues: {goes_on}")
         if version.digest == self.target.digest:
-            self.pre_deploy_check.known = self.change_log.history.number
+            self.checks.known = self.change_log.history.number
         self.tell(version)
         return events
 
@@ -320,10 +314,10 @@ class LogApplier:
                 delta = self.change_log.read_delta(link)
                 if left > LEARNED and not version.opened:
                     version.apply(delta, link.digest)
-                    self.pre_deploy_check.replayed(version, delta)
+                    self.checks.replayed(version, delta)
                 else:
                     self.apply(version, delta, link.digest, judged=version.opened and self._is_new(link))
-            except GuardViolation as error:
+            except DeltaHeld as error:
                 return [*events, *self._hold(link, error)]
             except FreshetError as error:
                 return [*events, *self._stopped(link, error)]
@@ -338,7 +332,7 @@ class LogApplier:
             try:
                 judged = newest.step > self.vouched and self._is_new(newest)
                 self._apply_run(version, taken, judged, RUN)
-            except GuardViolation:
+            except DeltaHeld:
                 return self._apply_each(version, ahead)
             except FreshetError as error:
                 return self._stopped(newest, error)
@@ -350,7 +344,7 @@ class LogApplier:
 
     def _is_new(self, link: ChainLink) -> bool:
         """Return True if a generation was recorded after this server last served what the records said."""
-        return link.record is not None and link.record.number > self.pre_deploy_check.known
+        return link.record is not None and link.record.number > self.checks.known
 
     def _read_run(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> _ReadRun:
         """Read consecutive deltas, up to the first that cannot be applied."""
@@ -379,7 +373,7 @@ class LogApplier:
         asked: str,
         commit: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serve the newest delta of a run by one flip; raise GuardViolation.
+        """Serve the newest delta of a run by one flip; raise DeltaHeld.
 
         Args:
             version: The loaded version.
@@ -391,10 +385,10 @@ class LogApplier:
         delta, digest = taken.run.folded(), taken.links[-1].digest
 
         def examine(change: StateChange) -> None:
-            self.pre_deploy_check.examine(version, delta, change, judged, asked)
+            self.checks.examine(version, delta, change, judged, asked)
 
         version.apply(delta, digest, examine=examine, commit=commit)
-        self.pre_deploy_check.served(version, delta, taken.entries[:-1])
+        self.checks.served(version, delta, taken.entries[:-1])
 
     def _stopped(self, link: ChainLink, error: FreshetError) -> list[str]:
         """Record why a delta cannot be served; return the events."""
@@ -412,7 +406,7 @@ class LogApplier:
         if not version.opened or gate is history.head or self._blocked is not None or version.digest != gate.digest:
             return []
         began_s = self._clock.now_s()
-        if not self._looks.due(pair, began_s) or not self.pre_deploy_check.judges or not self.held_by_guard:
+        if not self._looks.due(pair, began_s) or not self.checks.judges or not self.held_by_guard:
             return []
         ahead = [link for link in history.back(history.head) if link.step > gate.step][::-1]
         reason = f"{AUTOMATIC}{version.manifest.version}.{history.head.step} is consistent with {version.generation}"
@@ -423,7 +417,7 @@ class LogApplier:
             if taken.stopped is not None:
                 return []
             self._apply_run(version, taken, True, GATED, lambda: self._commit_release(reason, pair))
-        except GuardViolation:
+        except DeltaHeld:
             version.forget_refused()
             return []
         except FreshetError as error:
@@ -432,7 +426,7 @@ class LogApplier:
             return [] if repeated else [f"{self._model} remains held: {error}"]
         finally:
             self._looks.looked(pair, began_s, self._clock.now_s())
-        self.pre_deploy_check.released()
+        self.checks.released()
         return [f"{self._model} {version.generation} served: the hold is released: {reason}"]
 
     def _commit_release(self, reason: str, pair: tuple[str, str]) -> None:
@@ -478,15 +472,15 @@ class LogApplier:
             judged: True if it may be held.
 
         Raises:
-            GuardViolation: The delta is out of line.
+            DeltaHeld: The delta is out of line.
         """
         judged = judged and delta.step > self.vouched
 
         def examine(change: StateChange) -> None:
-            self.pre_deploy_check.examine(version, delta, change, judged, ONE, lambda: self._was_served(delta))
+            self.checks.examine(version, delta, change, judged, ONE, lambda: self._was_served(delta))
 
         apply_ms = version.apply(delta, digest, keep=keep, examine=examine, commit=commit)
-        self.pre_deploy_check.served(version, delta)
+        self.checks.served(version, delta)
         return apply_ms
 
     def _was_served(self, delta: Delta) -> bool:
@@ -496,7 +490,7 @@ class LogApplier:
         except FreshetError:
             return False
 
-    def _hold(self, link: ChainLink, error: GuardViolation) -> list[str]:
+    def _hold(self, link: ChainLink, error: DeltaHeld) -> list[str]:
         """Make all servers serve the parent of a delta instead of the delta; raise Diverged."""
         reason = held_reason(Generation(self.change_log.manifest.version, link.step), error.reason)
         before = self.change_log.history.links[link.parent]
@@ -589,7 +583,7 @@ class LogApplier:
             self.apply(version, delta, link.digest)
         except NotReady:
             raise
-        except GuardViolation as error:
+        except DeltaHeld as error:
             return self._hold(link, error)
         except FreshetError as error:
             self._blocked = self.change_log.history.number, f"delta {link.step} refused: {error}"

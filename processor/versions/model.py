@@ -36,7 +36,7 @@ from freshet_serving.processor.errors import (
     NotReady,
     SigningKeyRequired,
 )
-from freshet_serving.processor.generation import DIVERGED, OFF, Generation
+from freshet_serving.processor.generation import DIVERGED, Generation
 from freshet_serving.processor.package import Delta, DeltaBytes, parse_delta, read_delta_file
 from freshet_serving.processor.repository import (
     MAX_REASON,
@@ -59,6 +59,7 @@ from freshet_serving.processor.repository import (
 )
 from freshet_serving.processor.versions.bake_time import BakeTime
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
+from freshet_serving.processor.versions.delta_checks import DeltaChecks
 from freshet_serving.processor.versions.failed_versions import (
     DirtyVersions,
     FailedVersions,
@@ -67,11 +68,10 @@ from freshet_serving.processor.versions.failed_versions import (
     report,
 )
 from freshet_serving.processor.versions.held_deltas import held_reason, publish_anew, sound_behind
-from freshet_serving.processor.versions.kept_file import KeptFiles
+from freshet_serving.processor.versions.judges import DeltaHeld, JudgedModel, JudgementCounts, Judges, VersionHeld
 from freshet_serving.processor.versions.log_applier import LogApplier, RebuildRequired
 from freshet_serving.processor.versions.part_restoration import publish_part
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.pre_deploy_check import GuardStats, GuardViolation, PreDeployCheck
 from freshet_serving.processor.versions.readiness import LockWatchdog
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routed_model import RoutedModel
@@ -79,7 +79,6 @@ from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, R
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
 from freshet_serving.processor.versions.timeline import timeline
 from freshet_serving.processor.versions.version_decisions import VersionDecisions, check_exists
-from freshet_serving.processor.versions.version_gate import VersionGate, VersionHeld
 from freshet_serving.processor.watching import AutoRollback, ChainStatus, LabelSums, Sketch
 
 log = logging.getLogger("freshet.model")
@@ -97,7 +96,7 @@ class ServedModel(RoutedModel):
         clock: Clock,
         changed: Callable[[], None] = lambda: None,
         policy: ModelPolicy | None = None,
-        kept_files: KeptFiles | None = None,
+        scratch: str = "",
     ) -> None:
         """Create the model without loading a version.
 
@@ -109,7 +108,7 @@ class ServedModel(RoutedModel):
             clock: Source of time.
             changed: Called after `routes` was replaced.
             policy: The configured policy; what the repository has kept overrides it.
-            kept_files: Keeps requests over a restart; None if nothing does.
+            scratch: Folder that keeps requests over a restart; "" for none.
         """
         super().__init__(name, repository, clock, changed, policy)
         self._load, self._connect = load, connect
@@ -129,8 +128,8 @@ class ServedModel(RoutedModel):
         self._disturbed: dict[int, list[Path]] = {}
         self.damaged: Counter[str] = Counter()
         """Number of times that a version was unloaded as damaged, by the damaged file."""
-        self.guard_stats = GuardStats()
-        self.gate = VersionGate(name, lambda: self.policy, clock, kept_files)
+        self.judgement_counts = JudgementCounts()
+        self.judges = Judges(JudgedModel(name, lambda: self.policy, clock, repository.root, scratch))
         self._bake = BakeTime(clock)
 
     def chain(self, version: int) -> ChainStatus | None:
@@ -429,7 +428,7 @@ class ServedModel(RoutedModel):
             bad, served = log_applier.change_log.history.on_line(verdict.bad.step), version.generation.step
             if bad is None or bad.digest != verdict.bad.digest or served < bad.step:
                 return []
-            self.guard_stats.auto_rollbacks[verdict.verdict.kind] += 1
+            self.judgement_counts.auto_rollbacks[verdict.verdict.kind] += 1
             reason = f"rolled back automatically: {verdict.verdict.kind}: {verdict.verdict.reason}"[:MAX_REASON]
             done = self.rollback(Generation(number, verdict.good.step), reason)
             return [f"{self.name} rolled back to {done.generation}: {reason}"]
@@ -443,23 +442,15 @@ class ServedModel(RoutedModel):
             sketch: Sketch of the version's batches (ModelHost.sketch).
         """
         log_applier, version = self._log_appliers.get(number), self.served.get(number)
-        if log_applier is None or version is None or self.policy.delta_guard.mode == OFF:
+        if log_applier is None or version is None:
             return None
-        known, person = log_applier.pre_deploy_check, log_applier.by_person
-        return known.post_deploy_monitor.look(
-            self.policy.delta_guard, now_s, version.generation, sketch, known.moved, person
-        )
+        return log_applier.checks.look(now_s, version.generation, sketch, log_applier.by_person)
 
     @property
     def monitored(self) -> bool:
         """True if a version serves deltas that are still being monitored."""
-        if self.policy.delta_guard.mode == OFF:
-            return False
         pairs = [(self._log_appliers.get(number), version) for number, version in self.served.items()]
-        return any(
-            f is not None and f.pre_deploy_check.post_deploy_monitor.monitored(version.generation)
-            for f, version in pairs
-        )
+        return any(f is not None and f.checks.monitored(version.generation) for f, version in pairs)
 
     def calibrated(self, generation: Generation, evidence: LabelSums) -> None:
         """Add labels of rows that a generation has scored.
@@ -480,7 +471,7 @@ class ServedModel(RoutedModel):
         # Generations before the snapshot that the server started from are unknown here.
         if generation.step >= history.base.step and history.known(generation.step) is None:
             raise NotFound(f"generation {generation} of model {self.name!r} does not exist")
-        log_applier.pre_deploy_check.post_deploy_monitor.tell(generation, evidence)
+        log_applier.checks.tell(generation, evidence)
 
     def _reload_log(self, number: int) -> None:
         """Read a version's change log again."""
@@ -535,7 +526,7 @@ class ServedModel(RoutedModel):
         self._log_appliers = {number: self._log_appliers[number] for number in self.served}
         events, default = [], self.routes.default
         first = wanted | (chosen - self._unloaded)
-        self.gate.begin(lambda: {number: self._repository.root_of(self.name, number) for number in first})
+        self.judges.begin(lambda: {number: self._repository.root_of(self.name, number) for number in first})
         # The newest trusted version first: an older one may only be served beside it.
         trusted = self.decisions.newest_trusted()
         for number in sorted(first, key=lambda number: (number != trusted, number)):
@@ -672,8 +663,7 @@ class ServedModel(RoutedModel):
         self._log_appliers[number] = log_applier
         self._refusals.forget(number)
         self._serve(number, version)
-        self.gate.let_in(number, root_hash(version.files.root_manifest))
-        self.gate.took_over(served, version)
+        self.judges.took_over(served, version)
         return version
 
     def _pass_gate(self, number: int, version: ServedVersion) -> None:
@@ -684,13 +674,10 @@ class ServedModel(RoutedModel):
             version: The loaded version, which is closed if it is held, or cannot be judged yet.
         """
         served = self.routes.default
-        newer = served is not None and served.manifest.version < number
-        if served is None or not newer or not self.gate.judges or self.vouched(number):
-            return
-        if self.gate.knows(number, root_hash(version.files.root_manifest)):
+        if served is None or served.manifest.version >= number or self.vouched(number):
             return
         try:
-            if (reason := self.gate.check(served, version)) and (why := self.decisions.hold(number, reason)):
+            if (reason := self.judges.check(served, version)) and (why := self.decisions.hold(number, reason)):
                 raise VersionHeld(why)
         except BaseException:
             version.close()
@@ -733,12 +720,12 @@ class ServedModel(RoutedModel):
         files = self._repository.reader(self.name, number)
         change_log = ChangeLog(files, self._clock.unix_s)
         known = self._log_appliers.get(files.manifest.version)
-        pre_deploy_check = known.pre_deploy_check if known else self._probation()
-        log_applier = LogApplier(self.name, change_log, self._clock, pre_deploy_check, self._repository.seen_s)
+        checks = known.checks if known else DeltaChecks(self.judges.of_deltas(), self.judgement_counts)
+        log_applier = LogApplier(self.name, change_log, self._clock, checks, self._repository.seen_s)
         log_applier.start(from_snapshot)
-        anew = target is None and pre_deploy_check.known >= 0
+        anew = target is None and checks.known >= 0
         # Records that arrived since it was last served are checked once the version is open.
-        until = log_applier.recorded_by(pre_deploy_check.known) if anew else target or log_applier.target
+        until = log_applier.recorded_by(checks.known) if anew else target or log_applier.target
         if until.step < change_log.history.base.step:
             change_log.reach_back()
         record = change_log.history.snapshot(until) if from_snapshot else None
@@ -749,9 +736,6 @@ class ServedModel(RoutedModel):
         events = log_applier.reconcile(version, until)
         report(log, events if target or anew else [*events, *log_applier.follow(version)])
         return version, log_applier
-
-    def _probation(self) -> PreDeployCheck:
-        return PreDeployCheck(lambda: self.policy.delta_guard, self.guard_stats, self._clock)
 
     def _follow(self, number: int, version: ServedVersion) -> list[str]:
         """Poll a version's change log; rebuild the version if memory does not reach back far enough."""
@@ -879,7 +863,7 @@ class ServedModel(RoutedModel):
             apply_ms = log_applier.apply(
                 version, delta, digest, keep=lambda: kept.append(change_log.keep(delta, data)), commit=commit
             )
-        except GuardViolation as held:
+        except DeltaHeld as held:
             if not kept:
                 raise
             raise self._hold(log_applier, version, delta, kept[0], held) from None
@@ -892,7 +876,7 @@ class ServedModel(RoutedModel):
         return ApplyResult(self.name, version.generation, delta.rows, delta.removed, apply_ms)
 
     def _hold(
-        self, log_applier: LogApplier, version: ServedVersion, delta: Delta, kept: DurableDelta, held: GuardViolation
+        self, log_applier: LogApplier, version: ServedVersion, delta: Delta, kept: DurableDelta, held: DeltaHeld
     ) -> Conflict:
         """Record a delta that must not be served, behind a gate; return the error to raise.
 

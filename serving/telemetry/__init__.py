@@ -5,7 +5,7 @@ logs               the log and the access log
 metrics            Prometheus metrics
 live_samples       current rates, latencies and errors, with five minutes of history
 trainer_metrics    metric families of trainers
-gate_metrics       metric families of the gate of new versions
+judgement_metrics  metric families of judgements: deltas and versions that are held, released, rolled back
 version_metrics    metric families of loaded versions
 triton_statistics  per-model statistics in the form of Triton's statistics extension
 tracing            traces of a sample of the requests

@@ -15,7 +15,16 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.held_deltas import BY_GUARD, ReleaseBackoff, held_reason, set_by_guard
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.processor.versions.test_pre_deploy_check import GOOD, ask, chain, drop, feed, opened, publish_all, served
+from tests.processor.extensions.guard.test_pre_deploy_check import (
+    GOOD,
+    ask,
+    chain,
+    drop,
+    feed,
+    opened,
+    publish_all,
+    served,
+)
 from tests.support.guarded import FAULTS, Stream, write_guarded
 from tests.support.packages import connect
 from tests.support.waiting import until
@@ -60,7 +69,7 @@ def test_hold_is_released_by_the_delta_that_repairs_it(tmp_path, stream, fault):
     assert model.pick().change.publish_seq == publish_seq + 1
     record = [record for record in chain(tmp_path).records() if record.kind == "release"]
     assert [one.reason for one in record] == [f"automatic: 1.{GOOD + 2} is consistent with 1.{GOOD}"]
-    assert (model.guard_stats.held.total(), model.guard_stats.released) == (1, 1)
+    assert (model.judgement_counts.held.total(), model.judgement_counts.released) == (1, 1)
     assert model._log_appliers[1].by_person == 0, "what nobody has vouched for is watched"
     drop(tmp_path, stream.good())
     model.poll()
@@ -107,13 +116,13 @@ def test_one_of_two_servers_writes_the_release_and_both_serve(tmp_path, stream):
     model.poll(), other.poll(), model.poll()
     assert served(model) == served(other) == f"1.{GOOD + 2}"
     assert kinds(tmp_path).count("release") == 1
-    assert other.guard_stats.released == 0
+    assert other.judgement_counts.released == 0
 
 
 def test_head_that_moved_during_the_check_is_not_released(tmp_path, stream, monkeypatch):
     model = held(tmp_path, stream)
     publish_all(tmp_path, [stream.mended()])
-    pre_deploy_check = model._log_appliers[1].pre_deploy_check
+    pre_deploy_check = model._log_appliers[1].checks
     examine = pre_deploy_check.examine
 
     def meanwhile(*args):

@@ -16,7 +16,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables import table as table_module
 from freshet_serving.processor.versions.failed_versions import WarningMessage
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
+from freshet_serving.processor.watching import LabelSums
 from tests.processor.repository.log.damaged import damaged_chain
 from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
 from tests.support.descriptors import few_descriptors

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.extensions.guard.guard import guard_of
 from freshet_serving.processor.repository import Repository, VersionReader, root_hash
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED
@@ -57,7 +58,7 @@ def test_bad_version_is_held_and_the_old_one_goes_on(root):
     state, error = states(model)[2]
     cure = "; `freshet version release small 2` serves it, `freshet version reject small 2` withdraws it"
     assert (state, line) == ("END", f"small version 2 is {error}{cure}")
-    assert model.gate.verdicts[2].outcome == OUT_OF_LINE
+    assert guard_of(model).gate.verdicts[2].outcome == OUT_OF_LINE
     assert model.poll() == []
 
 
@@ -65,7 +66,7 @@ def test_good_version_takes_over_with_the_kept_requests(root):
     model = asked(open_model(root))
     write_guarded(root, 2)
     assert model.poll() == ["small 2.0 loaded", "small version 1 unloaded"]
-    assert model.gate.verdicts[2].outcome == IN_LINE
+    assert guard_of(model).gate.verdicts[2].outcome == IN_LINE
     write_bad(root, 3)
     (line,) = model.poll()
     assert "version 3 is held by gate" in line
@@ -111,7 +112,7 @@ def test_version_is_unjudged_without_requests_and_served(root):
     model = open_model(root)
     write_bad(root)
     assert model.poll() == ["small 2.0 loaded", "small version 1 unloaded"]
-    assert model.gate.verdicts[2].outcome == UNJUDGED
+    assert guard_of(model).gate.verdicts[2].outcome == UNJUDGED
 
 
 @pytest.mark.parametrize("more", [{"versions": "latest:2"}, {"labels": {"old": 1}}])
@@ -133,7 +134,7 @@ def test_version_that_comes_back_is_not_judged_again(root):
     model._unload_corrupt(2, model.served[2], "dense.safetensors: damaged")
     assert list(model.served) == [1]
     assert model.poll() == ["small 2.0 loaded"]
-    assert sum(model.gate.outcomes.values()) == 1
+    assert sum(guard_of(model).gate.outcomes.values()) == 1
 
 
 def test_unjudged_version_is_held_if_the_policy_says_so(root):
@@ -160,7 +161,7 @@ def test_labelled_version_is_not_judged(root):
     write_bad(root)
     model.set_label("canary", 2)
     assert set(model.served) >= {2}
-    assert not model.gate.verdicts
+    assert not guard_of(model).gate.verdicts
 
 
 def test_older_version_is_not_judged(tmp_path):
@@ -168,7 +169,7 @@ def test_older_version_is_not_judged(tmp_path):
     model = asked(open_model(tmp_path, policy=ModelPolicy.parse({"versions": "latest:2"}, "model")))
     write_bad(tmp_path)
     assert model.poll() == ["small 2.0 loaded"]
-    assert not model.gate.verdicts
+    assert not guard_of(model).gate.verdicts
 
 
 @pytest.mark.unguarded("the guard's mode is what it is about")
@@ -177,7 +178,7 @@ def test_nothing_is_judged_while_the_guard_is_off(root):
     model = asked(open_model(root, policy=policy))
     write_bad(root)
     assert model.poll() == ["small 2.0 loaded", "small version 1 unloaded"]
-    assert not model.gate.verdicts
+    assert not guard_of(model).gate.verdicts
 
 
 def test_held_version_is_closed_and_freed(root):

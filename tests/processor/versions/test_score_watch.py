@@ -28,7 +28,7 @@ def test_canary_check_error_of_one_model_spares_the_others(root, open_processor,
     watch_scores(processor)
     processor.process(request([1]))
     watch_scores(processor)
-    assert processor.host.score_watch.trend("small", 1).scores[0].count == 1
+    assert processor.host.model("small").judges.trend(1)[0][0].count == 1
     assert "cannot check the statistics of model able" in caplog.text
 
 
@@ -43,7 +43,7 @@ def test_monitoring_continues_after_a_rollback_beyond_memory(root, open_processo
     watch_scores(processor)
     processor.process(request([1]))
     watch_scores(processor)
-    scores_since = processor.host.score_watch.trend("small", 1).scores[0]
+    scores_since = processor.host.model("small").judges.trend(1)[0][0]
     assert scores_since.count == 1, "more than before the rollback, and yet counted anew"
     assert (scores_since.bins >= 0).all()
 
@@ -75,17 +75,17 @@ def test_version_that_turns_out_to_be_bad_is_taken_back(root):
         watch.look({"small": model})
         evidence.serve(2, 0.1)
         watch.look({"small": model})
-        assert watch.trend("small", 2).drift == (0.0,)
+        assert model.judges.trend(2)[1] == (0.0,)
         evidence.serve(2, 30.0, requests=5000)
         # The rollback is counted last, by another thread.
-        until(lambda: watch.look({"small": model}) or model.gate.taken_back)
+        until(lambda: watch.look({"small": model}) or model.judgement_counts.taken_back)
         assert model.pick().manifest.version == 1
     finally:
         watch.close()
     withdrawn, *_ = (one for one in Repository(root).version_records("small").all() if one.version == 2)
     assert (withdrawn.action, withdrawn.by) == ("withdraw", "rollback")
     assert "rolled back automatically: shift: scores have shifted by" in withdrawn.reason
-    assert dict(model.gate.taken_back) == {"shift": 1}
+    assert dict(model.judgement_counts.taken_back) == {"shift": 1}
 
 
 def test_version_that_a_person_has_released_stays(root):
@@ -104,4 +104,4 @@ def test_version_that_a_person_has_released_stays(root):
     finally:
         watch.close()
     assert model.pick().manifest.version == 2
-    assert not model.gate.taken_back
+    assert not model.judgement_counts.taken_back

@@ -17,8 +17,8 @@ from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.versions.control import IDLE, PINS
-from freshet_serving.processor.versions.request_scoring import dump_scores
 from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.versions.row_scoring import dump_scores
 from freshet_serving.processor.watching import RequestScores
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
 from freshet_serving.serving.serve_config import ServeConfig
