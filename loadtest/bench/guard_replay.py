@@ -141,9 +141,9 @@ class Replay:
             self._block.note(0, np.tile(scores, times))
             self._block.done(times * requests, times * len(batch))
             sums = LabelSums(times * float(scores.sum()), times * float(label.sum()), times * len(batch))
-            self.model.calibrated(self.version.generation, sums)
+            self.model.loaded(1).add_labels(self.version.generation, sums)
             self.clock.advance(float(seconds > 0))
-            verdict = self.model.watch(self.clock.now_s(), 1, Sketch.total(1, [self._block]))
+            verdict = self.model.loaded(1).watch(self.clock.now_s(), Sketch.total(1, [self._block]))
             if verdict is not None:
                 return self.model.auto_rollback(verdict)
         return []

@@ -3,6 +3,9 @@
 host            the models of a repository: loading, polling, changes, readiness
 model           one model: its loaded versions, its labels, its single writer
 routed_model    one model as requests see it: its routes, and the policy they follow from
+loaded_version  a loaded version with its applier: publish on it, judge what it serves
+version_loading  load a version from its files, with its deltas
+version_selection  which versions of a model are loaded, and why others are not
 log_applier     keep a loaded version in sync with its change log on disk
 held_deltas     when a hold may be released automatically, and which deltas survive a rejected one
 part_restoration  the delta that takes features, or rows and weights, back alone

@@ -539,7 +539,7 @@ class ModelHost(ABC):
         """
         if "guard" not in ENGINE.all():
             raise missing("calibration", "guard")
-        self.model(model).calibrated(generation, evidence)
+        self.model(model).loaded(generation.version).add_labels(generation, evidence)
 
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
         """Load a version beside those served.

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import NotFound
 from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.repository import MAX_REASON
 from freshet_serving.processor.standby_thread import StandbyThread
@@ -94,13 +95,21 @@ class ScoreWatch:
         """Have the judges look at what the model serves; a rollback does not wait for a change in progress."""
         served = {number: (v, self._evidence.sketch(v)) for number, v in model.routes.served.items()}
         for number, (_, sketch) in served.items():
-            if (verdict := model.watch(now_s, number, sketch)) is not None:
+            if (verdict := _watched(model, now_s, number, sketch)) is not None:
                 self._undoing.try_run_detached(partial(_auto_rollback, model, verdict))
         default = model.routes.default
         number = default.manifest.version if default is not None and default.manifest.version in served else 0
         rollback = model.judges.look(now_s, served, number, bool(number) and model.vouched(number))
         if rollback is not None:
             self._undoing.try_run_detached(partial(_take_back, model, rollback))
+
+
+def _watched(model: ServedModel, now_s: float, number: int, sketch: Sketch) -> AutoRollback | None:
+    try:
+        return model.loaded(number).watch(now_s, sketch)
+    except NotFound:
+        # It has been unloaded meanwhile.
+        return None
 
 
 def _take_back(model: ServedModel, rollback: VersionRollback) -> None:

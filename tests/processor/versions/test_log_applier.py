@@ -513,10 +513,10 @@ def test_labels_are_accepted_only_for_existing_generations(root):
     model = open_model(root)
     record(root, 1, [1])
     looked(model)
-    model.calibrated(Generation(1, 1), LabelSums(2.0, 3.0, 5))
-    model.calibrated(Generation(1, 0), LabelSums(2.0, 3.0, 5))
+    model.loaded(1).add_labels(Generation(1, 1), LabelSums(2.0, 3.0, 5))
+    model.loaded(1).add_labels(Generation(1, 0), LabelSums(2.0, 3.0, 5))
     for generation in (Generation(1, 2), Generation(1, 10**9)):
         with pytest.raises(NotFound, match="does not exist"):
-            model.calibrated(generation, LabelSums(2.0, 3.0, 5))
+            model.loaded(generation.version).add_labels(generation, LabelSums(2.0, 3.0, 5))
     with pytest.raises(BadInput, match="labels: expected a sum from 0 to 5"):
-        model.calibrated(Generation(1, 1), LabelSums(2.0, 1e300, 5))
+        model.loaded(1).add_labels(Generation(1, 1), LabelSums(2.0, 1e300, 5))

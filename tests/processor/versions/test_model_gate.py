@@ -183,13 +183,13 @@ def test_nothing_is_judged_while_the_guard_is_off(root):
 
 def test_held_version_is_closed_and_freed(root):
     model, loaded = asked(open_model(root)), []
-    connect = model._connect
+    connect = model._loader.connect
 
     def connected(version):
         loaded.append(weakref.ref(version))
         return connect(version)
 
-    model._connect = connected
+    model._loader.connect = connected
     write_bad(root)
     gc.disable()
     try:
@@ -202,7 +202,7 @@ def test_held_version_is_closed_and_freed(root):
 def test_replaced_version_stays_for_the_bake_time(root):
     clock = FakeClock()
     model = open_model(root, policy=ModelPolicy.parse({"bake_s": 60}, "model"), clock=clock)
-    model._bake._free = lambda: 0.5
+    model._selection.bake._free = lambda: 0.5
     write_guarded(root, 2)
     assert model.poll() == ["small 2.0 loaded"]
     assert set(model.served) == {1, 2}
@@ -216,7 +216,7 @@ def test_replaced_version_stays_for_the_bake_time(root):
 def test_replaced_version_leaves_early_without_memory(root):
     clock = FakeClock()
     model = open_model(root, policy=ModelPolicy.parse({"bake_s": 60}, "model"), clock=clock)
-    model._bake._free = lambda: 0.1
+    model._selection.bake._free = lambda: 0.1
     write_guarded(root, 2)
     assert model.poll() == ["small 2.0 loaded", "small version 1 unloaded"]
 

@@ -15,6 +15,7 @@ from freshet_serving.processor.extensions.trials.canary_judge import CanaryEvide
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.repository import FolderWatch
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.versions.control import IDLE, PINS
 from freshet_serving.processor.versions.routes import VersionStatus
@@ -228,7 +229,7 @@ def test_version_is_closed_in_workers_after_it_is_unrouted(hosts, root):
     host.load_all()
     first = version_of(host).replicas.key
     write_package(root, version=2, users=USERS)
-    host.model("small")._folder = type(host.model("small")._folder)(root / "small")
+    host.model("small")._selection.folder = FolderWatch(root / "small")
     host.poll()
     second = version_of(host).replicas.key
     for worker in workers:
