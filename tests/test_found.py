@@ -19,9 +19,6 @@ LONGER = {
     "processor/extensions/online_features/reader.py",
     "processor/package/manifest.py",
     "processor/repository/model_repository.py",
-    "processor/versions/host.py",
-    "processor/versions/log_applier.py",
-    "processor/versions/model.py",
     "serving/workers/worker_pool.py",
     "serving/workers/worker_pool_host.py",
 }

@@ -21,7 +21,7 @@ import numpy as np
 
 from freshet_serving.models.bench import write_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.versions.host import KEEP_INTERVAL_S
+from freshet_serving.processor.versions.upkeep import KEEP_INTERVAL_S
 from loadtest.bench.bench_guard import RESULTS
 from loadtest.reports.report import machine, opening, origin, table
 

@@ -1,12 +1,16 @@
 """Served versions: their deltas from record to flip, one writer per model, replicas that sessions read.
 
 host            the models of a repository: loading, polling, changes, readiness
+host_readiness  which models a host waits for, and why what it serves is no answer
+upkeep          what a host does by itself between changes, on threads of its own
 model           one model: its loaded versions, its labels, its single writer
 routed_model    one model as requests see it: its routes, and the policy they follow from
 loaded_version  a loaded version with its applier: publish on it, judge what it serves
 version_loading  load a version from its files, with its deltas
 version_selection  which versions of a model are loaded, and why others are not
 log_applier     keep a loaded version in sync with its change log on disk
+run_reading     read a run of deltas of a change log, folded into one
+dropped_deltas  delta files dropped into a version's folder: which are worth a try
 held_deltas     when a hold may be released automatically, and which deltas survive a rejected one
 part_restoration  the delta that takes features, or rows and weights, back alone
 judges          the port of judges of deltas and versions

@@ -40,13 +40,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
-from freshet_serving.processor.generation import CURRENT, DIVERGED, HELD, WAITING, Generation, Position
-from freshet_serving.processor.package import SUFFIX, Delta, DeltaRun
+from freshet_serving.processor.generation import CURRENT, DIVERGED, HELD, WAITING, Generation
+from freshet_serving.processor.package import Delta
 from freshet_serving.processor.repository import (
     HOLD,
     MANIFEST,
@@ -55,14 +54,14 @@ from freshet_serving.processor.repository import (
     ROLLBACK,
     ChainLink,
     ChangeLog,
-    DeltaFolderScanner,
     History,
     Identity,
     UnrecordedDelta,
     identity_of,
     restores_part,
 )
-from freshet_serving.processor.versions.delta_checks import DeltaChecks, entry_of
+from freshet_serving.processor.versions.delta_checks import DeltaChecks
+from freshet_serving.processor.versions.dropped_deltas import FOR_GOOD, DroppedDeltas
 from freshet_serving.processor.versions.failed_versions import WarningMessage
 from freshet_serving.processor.versions.held_deltas import (
     AUTOMATIC,
@@ -72,6 +71,7 @@ from freshet_serving.processor.versions.held_deltas import (
     set_by_guard,
 )
 from freshet_serving.processor.versions.judges import GATED, ONE, RUN, DeltaHeld
+from freshet_serving.processor.versions.run_reading import ReadRun
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
 from freshet_serving.processor.watching import (
     DAMAGED,
@@ -80,33 +80,14 @@ from freshet_serving.processor.watching import (
     REFUSED,
     UNREADABLE,
     ChainStatus,
-    DeltaEntry,
 )
 
-FOR_GOOD = -1
 LEARNED = 32
 """Number of newest deltas that the guard learns from when many are replayed."""
 
 
 class RebuildRequired(Exception):
     """The target cannot be reached from memory: the version has to be rebuilt from its files."""
-
-
-@dataclass(slots=True)
-class _ReadRun:
-    """The deltas of a run that could be read.
-
-    Attributes:
-        run: The deltas, folded.
-        links: Their links.
-        entries: Their log entries.
-        stopped: Error at the first delta that could not be read; None if all could.
-    """
-
-    run: DeltaRun = field(default_factory=DeltaRun)
-    links: list[ChainLink] = field(default_factory=list)
-    entries: list[DeltaEntry] = field(default_factory=list)
-    stopped: FreshetError | None = None
 
 
 class LogApplier:
@@ -133,9 +114,7 @@ class LogApplier:
         self._clock, self._seen_s = clock, seen_s
         self.current_at_s = clock.now_s()
         """Time at which it was last known to serve what the records say; initially the time of creation."""
-        self._model, self._dropped_deltas = model, DeltaFolderScanner(change_log.folder, clock.now_s)
-        # Path -> identity of the file, and the number of records (or FOR_GOOD) at which it was refused.
-        self._refused: dict[Path, tuple[Identity, int]] = {}
+        self._model, self._dropped = model, DroppedDeltas(change_log.folder, clock.now_s)
         self._diverged = self._logged = self._told = ""
         # The file that shows the divergence, and its identity when it last did.
         self._diverged_file: Path | None = None
@@ -151,7 +130,6 @@ class LogApplier:
         self._by_person = self._noted = 0
         # Schedule of release checks, and the error of the last one.
         self._looks, self._stays = ReleaseBackoff(), ""
-        self._waiting: dict[Path, str] = {}
         # (Digest served, number of records), and how many generations that is behind.
         self._counted: tuple[tuple[str, int], int] = (("", -1), 0)
         self.status = ChainStatus(CURRENT, "", change_log.history.head.digest, 0, 1, 0)
@@ -326,7 +304,7 @@ class LogApplier:
 
     def _apply_together(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> list[str]:
         """Serve a run of deltas by one flip, or one after another if it is out of line as a whole."""
-        taken, events = self._read_run(version, ahead), list[str]()
+        taken, events = ReadRun.of(self.change_log, version, ahead), list[str]()
         if taken.links:
             newest = taken.links[-1]
             try:
@@ -346,29 +324,10 @@ class LogApplier:
         """Return True if a generation was recorded after this server last served what the records said."""
         return link.record is not None and link.record.number > self.checks.known
 
-    def _read_run(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> _ReadRun:
-        """Read consecutive deltas, up to the first that cannot be applied."""
-        manifest, taken = version.manifest, _ReadRun()
-        step = version.position.step
-        for link in ahead:
-            try:
-                delta = self.change_log.read_delta(link)
-                at = Position(manifest.model, manifest.version, 0, step)
-                at.check_parent(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
-                delta.check_fits(manifest)
-            except FreshetError as error:
-                taken.stopped = error
-                break
-            taken.run.add(delta)
-            taken.links.append(link)
-            taken.entries.append(entry_of(delta, link.digest))
-            step = delta.step
-        return taken
-
     def _apply_run(
         self,
         version: ServedVersion,
-        taken: _ReadRun,
+        taken: ReadRun,
         judged: bool,
         asked: str,
         commit: Callable[[], None] = lambda: None,
@@ -413,7 +372,7 @@ class LogApplier:
         try:
             if not self._held_here:
                 self.change_log.may_write()
-            taken = self._read_run(version, ahead)
+            taken = ReadRun.of(self.change_log, version, ahead)
             if taken.stopped is not None:
                 return []
             self._apply_run(version, taken, True, GATED, lambda: self._commit_release(reason, pair))
@@ -539,42 +498,33 @@ class LogApplier:
     def _adopt(self, version: ServedVersion) -> list[str]:
         """Record and serve delta files that were dropped into the folder, as long as one continues another."""
         events: list[str] = []
-        history = self.change_log.history
-        self._waiting = {
-            path: why
-            for path, why in self._waiting.items()
-            if int(path.name.removesuffix(SUFFIX)) > history.top and path.exists()
-        }
-        number = FOR_GOOD
+        history, number = self.change_log.history, FOR_GOOD
+        self._dropped.prune(history.top)
         while number != history.number and self._blocked is None:
             number = history.number
-            for arrived in (self._dropped_deltas.next, self._dropped_deltas.others):
+            for arrived in (self._dropped.next, self._dropped.others):
                 for bare in arrived(history.top) if number == history.number else ():
                     if bare.step > history.top and self._blocked is None:
                         events += self._try(version, bare)
         return events
 
     def _try(self, version: ServedVersion, bare: UnrecordedDelta) -> list[str]:
-        number = self.change_log.history.number
-        seen, refused = identity_of(bare.path), self._refused.get(bare.path)
-        if seen is None or refused in ((seen, number), (seen, FOR_GOOD)):
+        seen = self._dropped.worth_a_try(bare, self.change_log.history.number)
+        if seen is None:
             return []
-        self._waiting.pop(bare.path, None)
+        number = self.change_log.history.number
         try:
             link, delta = self.change_log.adopt(bare.path)
             return self._serve(version, link, delta)
         except Diverged:
             raise
         except NotReady as error:
-            self._dropped_deltas.again()
+            self._dropped.again()
             return self.wait(f"delta {bare.step} waits: {error}")
         except Conflict as error:
-            self._refused[bare.path] = seen, number
-            self._waiting[bare.path] = f"delta {bare.step} waits: {error}"
+            return [f"{self._model} {self._dropped.refuse(bare, seen, number, f'waits: {error}')}"]
         except FreshetError as error:
-            self._refused[bare.path] = seen, FOR_GOOD
-            self._waiting[bare.path] = f"delta {bare.step} refused: {error}"
-        return [f"{self._model} {self._waiting[bare.path]}"]
+            return [f"{self._model} {self._dropped.refuse(bare, seen, FOR_GOOD, f'refused: {error}')}"]
 
     def _serve(self, version: ServedVersion, link: ChainLink, delta: Delta) -> list[str]:
         if version.digest != link.parent:
@@ -613,15 +563,13 @@ class LogApplier:
             obstacle = GATE
         elif history.gate is not None:
             state, reason, obstacle = HELD, history.held or "held", GATE
-        elif self._waiting:
-            # Report the delta that comes next, if it is among them: only that one blocks the others.
-            step, path = min((int(path.name.removesuffix(SUFFIX)), path) for path in self._waiting)
-            refused = step == history.top + 1 and self._refused.get(path, ((), 0))[1] == FOR_GOOD
-            state, reason, obstacle = WAITING, self._waiting[path], REFUSED if refused else GAP
+        elif len(self._dropped):
+            reason, refused = self._dropped.first(history.top)
+            state, obstacle = WAITING, REFUSED if refused else GAP
         seen = version.digest, history.number
         if seen != self._counted[0]:
             self._counted = seen, _distance(history, version.digest)
-        behind = self._counted[1] + len(self._waiting)
+        behind = self._counted[1] + len(self._dropped)
         if state in (CURRENT, HELD) and self.change_log.folder.is_dir():
             # If the folder has gone, nothing was read, although no record was missed.
             self.current_at_s = max(self.current_at_s, self._clock.now_s() - self._seen_s())

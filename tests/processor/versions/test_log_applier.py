@@ -279,7 +279,7 @@ def test_rollback_rebuild_without_memory_is_retried_with_backoff(root, monkeypat
         raise NotReady("not enough memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(model, "_load", starved)
+        patch.setattr(model._loader, "load", starved)
         change_log.rollback(2)
         assert looked(model) == ["small generation 1.2 waits: not enough memory"]
         assert len(tried) == 1, "it rests"
