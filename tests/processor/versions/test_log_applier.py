@@ -437,7 +437,7 @@ def test_generation_that_cannot_be_built_is_reported_once(root, monkeypatch):
         raise TooLarge("there is no room for it")
 
     with monkeypatch.context() as patch:
-        patch.setattr(model, "_load", refuse)
+        patch.setattr(model._loader, "load", refuse)
         change_log.rollback(2)
         why = "generation 1.2 cannot be built from the files: there is no room for it"
         assert looked(model) == [f"small {why}"]
