@@ -109,7 +109,14 @@ class ServedModel(RoutedModel):
         self.judgement_counts = JudgementCounts()
         self.judges = Judges(JudgedModel(name, lambda: self.policy, clock, repository.root, scratch))
         self._selection = VersionSelection(
-            self, repository, clock, self.decisions, self._publish, partial(self._admit, by_itself=True), self._drop
+            self,
+            self.judges,
+            repository,
+            clock,
+            self.decisions,
+            self._publish,
+            partial(self._admit, by_itself=True),
+            self._drop,
         )
 
     def chain(self, version: int) -> ChainStatus | None:

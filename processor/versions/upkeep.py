@@ -7,15 +7,14 @@ when the host is closed; closing does not wait for one that hangs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.processor.versions.failed_versions import report
-
-if TYPE_CHECKING:
-    from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.host_readiness import HostReadiness
+from freshet_serving.processor.versions.model import ServedModel
 
 log = logging.getLogger("freshet.host")
 
@@ -25,10 +24,25 @@ KEEP_INTERVAL_S = 60.0
 CLOSE_S = 5.0
 
 
+class KeptUp(Protocol):
+    """A host, as far as its upkeep needs it (processor.versions.host.ModelHost)."""
+
+    readiness: HostReadiness
+
+    @property
+    def catalogue(self) -> Mapping[str, ServedModel]: ...
+
+    def refresh(self) -> None: ...
+
+    def examine(self) -> list[str]: ...
+
+    def on_staleness_changed(self, stale: str) -> None: ...
+
+
 class Upkeep:
     """The periodic work of one host."""
 
-    def __init__(self, host: ModelHost, look: Callable[[], None]) -> None:
+    def __init__(self, host: KeptUp, look: Callable[[], None]) -> None:
         """Do nothing before start().
 
         Args:

@@ -17,20 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.repository import FolderWatch, Repository, is_written_to, listed
 from freshet_serving.processor.versions.bake_time import BakeTime
 from freshet_serving.processor.versions.failed_versions import FailedVersions, FailureMessage
-from freshet_serving.processor.versions.judges import VersionHeld
+from freshet_serving.processor.versions.judges import Judges, VersionHeld
+from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import END, LOADING, Routes, VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.version_decisions import VersionDecisions
-
-if TYPE_CHECKING:
-    from freshet_serving.processor.versions.model import ServedModel
 
 Publish = Callable[[Callable[[Routes[ServedVersion]], Mapping[str, Any]]], None]
 
@@ -47,7 +45,8 @@ class VersionSelection:
 
     def __init__(
         self,
-        model: ServedModel,
+        model: RoutedModel,
+        judges: Judges,
         repository: Repository,
         clock: Clock,
         decisions: VersionDecisions,
@@ -59,6 +58,7 @@ class VersionSelection:
 
         Args:
             model: The model, of which only what it serves and follows is read.
+            judges: Its judges.
             repository: The model repository.
             clock: Source of time.
             decisions: Decisions of people and gates about the versions.
@@ -66,7 +66,8 @@ class VersionSelection:
             admit: Loads a version and offers it to requests; raises FreshetError.
             drop: Stops serving a version.
         """
-        self._model, self._name, self._repository, self._decisions = model, model.name, repository, decisions
+        self._model, self._name, self._judges = model, model.name, judges
+        self._repository, self._decisions = repository, decisions
         self._publish, self._admit, self._drop = publish, admit, drop
         self.by_hand: set[int] = set()
         self.unloaded: set[int] = set()
@@ -126,7 +127,7 @@ class VersionSelection:
         self._coming.clear()
         events, default = [], self._model.routes.default
         first = wanted | (chosen - self.unloaded)
-        self._model.judges.begin(lambda: {number: self._repository.root_of(self._name, number) for number in first})
+        self._judges.begin(lambda: {number: self._repository.root_of(self._name, number) for number in first})
         # The newest trusted version first: an older one may only be served beside it.
         trusted = self._decisions.newest_trusted()
         for number in sorted(first, key=lambda number: (number != trusted, number)):

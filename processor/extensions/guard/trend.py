@@ -7,7 +7,7 @@ reference is the scores of the previous generation: generations that come too fa
 from __future__ import annotations
 
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.watching.sketch import Scores, Sketch
+from freshet_serving.processor.watching import Scores, Sketch
 
 WINDOW_S = 60.0
 MIN_SCORES = 1000
