@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_guard_live import LAYOUTS, Load
-from tests.processor.versions.test_model_gate import write_bad
+from tests.processor.extensions.guard.test_version_gate_model import write_bad
 from tests.support.guarded import write_guarded
 from tests.support.waiting import until
 
