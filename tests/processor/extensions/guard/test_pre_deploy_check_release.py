@@ -14,6 +14,7 @@ from freshet_serving.processor.repository.log.history import ChainLink, History
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.held_deltas import BY_GUARD, ReleaseBackoff, held_reason, set_by_guard
 from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.run_reading import ReadRun
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.processor.extensions.guard.test_pre_deploy_check import (
     GOOD,
@@ -186,15 +187,14 @@ def test_held_delta_is_rechecked_only_after_changes_and_a_pause(tmp_path, stream
     drop(tmp_path, stream.fault("zeroed"))
     model.poll()
     stream.follow()
-    log_applier, looks = model._log_appliers[1], []
-    take = log_applier._read_run
+    looks, take = [], ReadRun.of
 
     def slow(*args):
         looks.append(1)
         clock.advance(2.0)
         return take(*args)
 
-    monkeypatch.setattr(log_applier, "_read_run", slow)
+    monkeypatch.setattr(ReadRun, "of", slow)
     publish_all(tmp_path, [stream.few()])
     for _ in range(5):
         model.poll()
