@@ -21,7 +21,7 @@ UNDO_DEPTH = 16
 CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
 """States of a version relative to its change log (processor.versions.log_applier)."""
 GUARD_MODES = OFF, ON, STRICT = "off", "on", "strict"
-"""Modes of the guard, which holds suspicious deltas (processor.watching.delta_guard).
+"""Modes of the guard, which holds suspicious deltas (processor.extensions.guard).
 
 These words are here, since a command that only names them should not have to load kernels.
 """

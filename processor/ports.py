@@ -117,6 +117,11 @@ class Extension:
         observers: What makes an observer (processor.sessions.observers) of a process's requests, by name: from its
             session groups and the clock.
         counters: Help texts of the observers' counters, by name.
+        judges: What makes a judge (processor.versions.judges) of a model's deltas and versions, by name: from the
+            JudgedModel.
+        scorer: What makes the scorer of a replica's sampled rows (processor.versions.row_scoring): from the subgraph
+            that scores rows of several requests, the plan, the sample, what creates buffers, and the clock; None for
+            none.
         ejectors: What makes an ejector (processor.versions.score_watch) of bad versions, by name: from the evidence of
             a host.
         answerers: What makes an answerer (processor.sessions.answerer) of requests, by the attribute of a request that
@@ -138,6 +143,8 @@ class Extension:
     programs: Mapping[str, Callable[[], int]] = field(default_factory=dict)
     observers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     counters: Mapping[str, str] = field(default_factory=dict)
+    judges: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    scorer: Callable[[Any, Any, Any, Callable[[], Any], Any], Any] | None = None
     ejectors: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     answerers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     stages: Mapping[str, Callable[[int, Sequence[int], Any, frozenset[int]], Any]] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.serve_config import ServeConfig
@@ -12,6 +13,7 @@ EXTENSIONS = {
     "admin_host": "admin",
     "admin_port": "admin",
     "admin_token": "admin",
+    "delta_guard": "guard",
     "import_timeout_s": "auto_import",
     "import_cpu_s": "auto_import",
     "import_memory_bytes": "auto_import",
@@ -38,10 +40,12 @@ def check_extensions(config: ServeConfig) -> None:
 
 
 def _used_by_core(config: ServeConfig, name: str) -> bool:
-    """Return whether the core has a use for an option too: changes over the data ports, and API keys, know the token.
+    """Return whether the core has a use for an option too, such as a token, which changes over the data ports know.
 
     Args:
         config: The options.
         name: Name of the option.
     """
+    if name == "delta_guard":
+        return config.delta_guard == OFF
     return name == "admin_token" and (config.model_control != "none" or bool(config.api_keys))

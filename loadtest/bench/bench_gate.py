@@ -21,7 +21,7 @@ import numpy as np
 
 from freshet_serving.models.bench import write_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.versions.kept_file import INTERVAL_S
+from freshet_serving.processor.versions.upkeep import KEEP_INTERVAL_S
 from loadtest.bench.bench_guard import RESULTS
 from loadtest.reports.report import machine, opening, origin, table
 
@@ -78,7 +78,7 @@ def measure(folder: Path, rows: int, pairs: int, requests: int) -> dict[str, Any
                     without_ns += block(requests // TURNS * 2)
             spent.append((with_ns, without_ns))
             began_s = time.process_time()
-            model.gate.keep(version)
+            model.judges.keep(version)
             kept_ms.append((time.process_time() - began_s) * 1e3)
     # The first pair warms up.
     low, median, high = statistics.quantiles((a / b for a, b in spent[1:]), n=4)
@@ -97,7 +97,7 @@ def page(document: Any) -> str:
     heads = ["", "with the gate", "without", "ratio (quartiles)", "aim"]
     shown = f"**{median:.3f}** ({low:.3f} to {high:.3f})"
     row = ["a request, us", f"{document['with_us']:.1f}", f"{document['without_us']:.1f}", shown, f"at most {AIM}"]
-    keeping = f"Kept requests are written in {document['keep_ms']:.1f} ms, once in {INTERVAL_S:g} s."
+    keeping = f"Kept requests are written in {document['keep_ms']:.1f} ms, once in {KEEP_INTERVAL_S:g} s."
     pairs = f"{document['pairs']} pairs of {document['requests']:,} requests."
     return "\n".join(
         [*opening("The server's gate", __doc__ or "", document), pairs, "", table(heads, [row]), "", keeping, ""]

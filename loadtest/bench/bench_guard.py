@@ -29,10 +29,11 @@ from rich.console import Console
 
 from freshet_serving.models.bench import bench_delta, write_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.extensions.guard.guard import guard_of
 from freshet_serving.processor.generation import OFF, ON
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.watching.delta_guard import DeltaBounds
+from freshet_serving.processor.watching import DeltaBounds
 from loadtest.bench.guard_streams import STREAMS, train_stream
 from loadtest.bench.guard_trial import HELD, NOT_TRIED, ROLLED_BACK, try_stream
 from loadtest.load.sides import Ratio, ratio
@@ -88,7 +89,7 @@ def costs(folder: Path, rounds: int, rows: int, say: Callable[[str], None]) -> A
                 processor.process(one)
             requests["looked at" if looked else "not"].append((time.process_time() - began_s) / 200 * 1e6)
             replica.sample._gathered.clear()
-        preview = model.guard_stats.preview_s
+        preview = guard_of(model).preview_s
     found = {
         "delta_ms": {mode: [wall for wall, _ in each] for mode, each in sides.items()},
         "delta_cpu_ms": {mode: [cpu for _, cpu in each] for mode, each in sides.items()},

@@ -24,7 +24,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
+from freshet_serving.processor.watching import LabelSums
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
 from loadtest.bench.guard_streams import MODEL, KeptStream
 
@@ -142,9 +142,9 @@ class Replay:
             self._block.note(0, np.tile(scores, times))
             self._block.done(times * requests, times * len(batch))
             sums = LabelSums(times * float(scores.sum()), times * float(label.sum()), times * len(batch))
-            self.model.calibrated(self.version.generation, sums)
+            self.model.loaded(1).add_labels(self.version.generation, sums)
             self.clock.advance(float(seconds > 0))
-            verdict = self.model.watch(self.clock.now_s(), 1, Sketch.total(1, [self._block]))
+            verdict = self.model.loaded(1).watch(self.clock.now_s(), Sketch.total(1, [self._block]))
             if verdict is not None:
                 return self.model.auto_rollback(verdict)
         return []

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from freshet_serving.processor.watching.delta_figures import rank_correlation
+from freshet_serving.processor.extensions.guard.delta_figures import rank_correlation
 from loadtest.bench.guard_poison import DRIFT, POISONS, PoisonCase, drift_step
 from loadtest.bench.guard_replay import GoodOutcome, Replay
 from loadtest.bench.guard_streams import KeptStream

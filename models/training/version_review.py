@@ -44,7 +44,7 @@ from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Refused
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import ChangeLog, VersionContents, VersionReader
-from freshet_serving.processor.watching import NOTE_OF_INPUTS, input_histograms
+from freshet_serving.processor.watching.input_histogram import NOTE_OF_INPUTS, input_histograms
 
 NEWEST_ROWS = 1 << 16
 NOTE_OF_GATE = "gate"

@@ -1,24 +1,29 @@
 """Served versions: their deltas from record to flip, one writer per model, replicas that sessions read.
 
 host            the models of a repository: loading, polling, changes, readiness
+host_readiness  which models a host waits for, and why what it serves is no answer
+upkeep          what a host does by itself between changes, on threads of its own
 model           one model: its loaded versions, its labels, its single writer
 routed_model    one model as requests see it: its routes, and the policy they follow from
+loaded_version  a loaded version with its applier: publish on it, judge what it serves
+version_loading  load a version from its files, with its deltas
+version_selection  which versions of a model are loaded, and why others are not
 log_applier     keep a loaded version in sync with its change log on disk
+run_reading     read a run of deltas of a change log, folded into one
+dropped_deltas  delta files dropped into a version's folder: which are worth a try
 held_deltas     when a hold may be released automatically, and which deltas survive a rejected one
 part_restoration  the delta that takes features, or rows and weights, back alone
+judges          the port of judges of deltas and versions
+delta_checks    ask the judges before a delta is served, and log what became of it
+sample          a sample of the rows that a replica is requested to score
+row_scoring     the port of what scores sampled rows, for judges
 timeline        the newest records of a version in a form for people
-pre_deploy_check  check deltas before they are served, and keep what monitoring needs afterwards
-preview         score recently requested rows under a state that is not served yet
-kept_requests   kept requests as bytes: columns that another version, and a file, can hold
-kept_file       kept requests over a restart, in the scratch folder
-request_scoring  score kept requests under one version
-version_gate    judge a new version by kept requests before it takes over
 bake_time       how long a replaced version stays loaded
 served_version  a loaded version, writer side: stage, flip, reclaim, undo
 replica         a loaded version, reader side: what sessions pin and run; its warm-up
 control         the shared words that a flip changes, mapped by all processes
 change_results  results of changing a served model
-score_watch     eject bad canaries, follow trends of scores, have bad deltas rolled back
+score_watch     have bad canaries ejected, bad deltas and versions rolled back
 readiness       reasons for being unready: a change that hangs, and staleness
 poll_rounds     poll every model without waiting for slow ones
 failed_versions  versions that failed to load and when to retry them; versions whose log must be re-read
@@ -37,13 +42,14 @@ __all__ = [
     "failed_versions",
     "held_deltas",
     "host",
+    "judges",
     "model",
     "overview",
     "policy",
-    "preview",
     "replica",
-    "request_scoring",
     "routes",
+    "row_scoring",
+    "sample",
     "score_watch",
     "served_version",
     "timeline",

@@ -54,8 +54,8 @@ READERS = WORDS - 1
 """Number of readers in one process; the word after theirs belongs to the process itself (Pins.ASKING)."""
 RANKING_READER, PREVIEW_READER, SHADOW_READER, TRIAL_READER = range(READERS - 4, READERS)
 """Pin words of the threads that rank items (processor.extensions.top_items.item_ranker), preview a state
-(processor.versions.preview), score shadow traffic (processor.extensions.trials.shadow) and score canary requests again
-(processor.extensions.trials.canary_trial). No session and no scattered request uses them.
+(processor.versions.row_scoring), score shadow traffic (processor.extensions.trials.shadow) and score canary requests
+again (processor.extensions.trials.canary_trial). No session and no scattered request uses them.
 """
 
 

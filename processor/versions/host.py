@@ -17,30 +17,31 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
-from freshet_serving.processor.generation import DIVERGED, ON, WAITING, Generation
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.generation import ON, STRICT, Generation
+from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
-from freshet_serving.processor.standby_thread import PeriodicThread, StandbyThread
+from freshet_serving.processor.standby_thread import StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
-from freshet_serving.processor.versions.kept_file import INTERVAL_S, KeptFiles
+from freshet_serving.processor.versions.host_readiness import HostReadiness
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.poll_rounds import PollRounds
-from freshet_serving.processor.versions.readiness import LONG_S, Staleness, find_stale
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routes import Routes, VersionStatus, find
 from freshet_serving.processor.versions.score_watch import ScoreWatch
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.trainer_watch import TrainerWatch
+from freshet_serving.processor.versions.upkeep import CLOSE_S, Upkeep
 from freshet_serving.processor.versions.version_decisions import (
     describe_served,
     reject_version,
@@ -59,11 +60,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("freshet.host")
 
-LOOK_INTERVAL_S = 1.0
-BEATS = 4
 REST_S = 5.0
-HELD_UP = f"a change has blocked all others for more than {LONG_S:g} s"
-CLOSE_S = 5.0
 REACHED_WITHIN_S = 5.0
 """A repository that did not respond for longer than this counts as unreachable."""
 
@@ -97,11 +94,14 @@ class ModelHost(ABC):
             remote: Source of the rows of remote tables.
             budgets: Memory for the rows of tables.
             policies: Configured policies by model.
-            delta_guard: Mode of the delta guard (processor.watching.delta_guard) for models whose policy has no such
+            delta_guard: Mode of the delta guard (processor.extensions.guard) for models whose policy has no such
                 section.
             max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
             ready_when_empty: Be ready while there is no model.
-            scratch: Folder that keeps requests over a restart (processor.versions.kept_file); "" for none.
+            scratch: Folder that keeps requests over a restart (processor.extensions.guard.kept_file); "" for none.
+
+        Raises:
+            BadInput: The mode of the guard or a configured policy asks for an extension that is not there.
         """
         self.repository = repository
         self.trainers = TrainerWatch(repository, clock.now_s)
@@ -120,24 +120,21 @@ class ModelHost(ABC):
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
         self._policies = policies or {}
-        self._kept_files = KeptFiles(scratch, repository.root, clock) if scratch else None
+        if delta_guard == STRICT and "guard" not in ENGINE.all():
+            raise missing("delta_guard", "guard")
+        for name, policy in self._policies.items():
+            policy.check_extensions(f"model.{name}")
+        self._scratch = scratch
         guarded = DeltaBounds(mode=delta_guard)
         self._default = ModelPolicy(delta_guard=guarded, given=frozenset({"delta_guard"} if delta_guard != ON else ()))
         # Time at which a model whose poll() failed is polled again.
         self._resting: dict[str, float] = {}
-        self._periodic_threads: list[PeriodicThread] = []
-        self._beats, self._keeping = 0, False
+        self.upkeep = Upkeep(self, lambda: self.score_watch.look(self._models))
         self._rounds = PollRounds(self._poll_model)
-        self._max_staleness_s, self._told_unready = max_staleness_s, ""
-        self._told_concerns: tuple[str, ...] = ()
-        self._stuck = ""
+        self.readiness = HostReadiness(
+            repository, lambda: self._models, models or (), clock, max_staleness_s, ready_when_empty
+        )
         self._reached = False
-        self._ready_when_empty = ready_when_empty
-        # True while the first listing of an object store has not succeeded yet.
-        self._unseen = False
-        self._expected = frozenset(models or ())
-        # Expected models that failed to load and have not answered since: readiness does not wait for them.
-        self._excused: frozenset[str] = frozenset()
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Replicas:
@@ -195,8 +192,7 @@ class ModelHost(ABC):
         self._rounds.close()
         self._beside.close()
         self.score_watch.close()
-        for periodic_thread in self._periodic_threads:
-            periodic_thread.close(0.0 if self._stuck else CLOSE_S)
+        self.upkeep.close(0.0 if self.readiness.stuck else CLOSE_S)
 
     def refresh(self) -> None:  # noqa: B027
         """Make the processes that answer requests report their statistics again, before they are evaluated."""
@@ -232,76 +228,44 @@ class ModelHost(ABC):
 
     @property
     def answering(self) -> bool:
-        """True if every expected model answers, and at least one model does.
-
-        Expected models are those that were named, or that existed at the start; a model that is added later does not
-        count where there are such. A model that failed to load delays no other, but if no expected model answers at
-        all, the host is not ready.
-        """
+        """True if every expected model answers, and at least one model does (processor.versions.host_readiness)."""
         return not self._closed and not self.missing
 
     @property
     def missing(self) -> str:
         """Reason in one line why models do not answer as they should; "" if they do."""
-        models = self._models
-        if self._unseen:
-            return "the repository has not been reached yet"
-        if pending := self.pending_models:
-            return f"waiting for model{'s' if pending[1:] else ''} {', '.join(pending)}"
-        names = self._expected or models.keys()
-        if any(name in models and models[name].ready for name in names) or (self._ready_when_empty and not names):
-            return ""
-        if any(model.refused for model in models.values()):
-            return "no model can be served: the server's log has the reasons"
-        if reason := self.repository.misplaced():
-            return reason
-        return "no model is loaded: each was unloaded" if models else "the repository has no model"
+        return self.readiness.missing
 
     @property
     def stale(self) -> str:
         """Reason in one line why what is served is too stale, or will be because a change hangs; "" if neither."""
-        if self._stuck:
-            return self._stuck
-        found = find_stale(self._stalenesses(), self._max_staleness_s) if self._max_staleness_s else None
-        return found.line(self._max_staleness_s) if found else ""
+        return self.readiness.stale
 
     @property
     def concerns(self) -> tuple[str, ...]:
-        """Lines on what keeps existing files from being served, for the repository and for each version.
-
-        The repository has a line if it cannot be listed. Concerns do not make a server unready: every replica refuses
-        the same delta, and what each of them serves is sound. To prefer no answer to an old one, set max_staleness_s.
-        """
-        repository = (concern,) if (concern := self.repository.concern()) else ()
-        return repository + tuple(
-            f"model {name!r} version {number}: {status.state}: {status.reason}"
-            for name, model in sorted(self._models.items())
-            for number in sorted(model.served)
-            if (status := model.chain(number)) is not None and status.state in (WAITING, DIVERGED)
-        )
+        """Lines on what keeps existing files from being served (HostReadiness.concerns)."""
+        return self.readiness.concerns
 
     @property
     def stuck(self) -> bool:
         """True if a change of a model has held its lock for too long, as of the last check."""
-        return bool(self._stuck)
+        return bool(self.readiness.stuck)
+
+    @property
+    def pending_models(self) -> list[str]:
+        """The models that readiness waits for: expected, not answering, and not failed."""
+        return self.readiness.pending
+
+    def expect(self, models: Iterable[str]) -> None:
+        """Make readiness wait for these models too, until each of them answers or fails to load."""
+        with self._changing:
+            self.readiness.expect(models)
+            self._excuse()
 
     @property
     def reachable(self) -> bool:
         """True if the last poll could reach the repository."""
         return self._reached
-
-    def _stalenesses(self) -> Iterator[Staleness]:
-        """Yield the staleness of every version that answers requests without a version, for expected models."""
-        for name in sorted(self._expected):
-            if (model := self._models.get(name)) is not None:
-                for number in model.routes.shares():
-                    yield Staleness(name, number, model.staleness_s(number))
-
-    @property
-    def pending_models(self) -> list[str]:
-        """The models that readiness waits for: expected, not answering, and not failed."""
-        models = self._models
-        return sorted(n for n in self._expected - self._excused if n not in models or not models[n].ready)
 
     def load_all(self, strict: bool = False) -> None:
         """Poll the repository for the first time.
@@ -315,22 +279,15 @@ class ModelHost(ABC):
             if not self.repository.remote:
                 raise
             log.warning("%s; starting without knowing the models of the repository", error)
-            events, self._unseen = [], True
+            events, self.readiness.unseen = [], True
         self.expect(self._wanted or self._models)
         refused = [f"model {name!r} {model.refused}" for name, model in self._models.items() if model.refused]
         if refused and strict:
             raise BadInput(listed(refused, "; "))
         report(log, events)
-        for name in sorted(self._policies.keys() - set(self.repository.models())) if not self._unseen else ():
+        for name in sorted(self._policies.keys() - set(self.repository.models())) if not self.readiness.unseen else ():
             log.warning("model.%s: the repository does not contain this model yet", name)
         self.repository.follow()
-
-    def expect(self, models: Iterable[str]) -> None:
-        """Make readiness wait for these models too, until each of them answers or fails to load."""
-        with self._changing:
-            more = frozenset(models)
-            self._expected, self._excused = self._expected | more, self._excused - more
-            self._excuse()
 
     def poll(self, patience_s: float | None = None) -> list[str]:
         """Poll the repository once: load new versions, apply new deltas. Return the events. Cheap if nothing is new.
@@ -342,17 +299,16 @@ class ModelHost(ABC):
         with self._changing:
             if self._closed:
                 return []
-            if not self._periodic_threads:
-                self._start_keepers()
+            self.upkeep.start(bool(self._budgets))
             try:
                 self._find_models()
             except NotReady:
                 self._reached = False
                 raise
             self._reached = self.repository.seen_s() < REACHED_WITHIN_S
-            if self._unseen:
-                self._unseen = False
-                self._expected |= frozenset(self._wanted or self._models)
+            if self.readiness.unseen:
+                self.readiness.unseen = False
+                self.readiness.expected |= frozenset(self._wanted or self._models)
             names = list(self._models)
         if patience_s is None:
             events = [line for name in names for line in self._poll_model(name)]
@@ -370,7 +326,7 @@ class ModelHost(ABC):
             except NotReady:
                 self._root.again()
                 raise
-            gone = (self._models.keys() | self._expected) - set(there)
+            gone = (self._models.keys() | self.readiness.expected) - set(there)
             if late := {name for name in gone if self._rounds.at_work(name)}:
                 # A version that is loading may be served in a moment: the folder is listed again then.
                 self._root.again()
@@ -383,19 +339,11 @@ class ModelHost(ABC):
                 continue
             try:
                 if self.repository.versions(name):
-                    try:
-                        model = self._new_model(name)
-                    except BadInput as error:
-                        if name in self._policies:
-                            raise
-                        # A policy that the repository keeps: the others are served, and a change is looked at again.
-                        log.error("model %s is not served: %s", name, error)
-                        continue
-                    self._models = self._models | {name: model}
+                    self._models = self._models | {name: self._new_model(name)}
                     self.on_routes_changed()
                     del self._empty[name]
                 elif not self.repository.uncommitted(name):
-                    self._expected -= {name}.difference(self._wanted or ())
+                    self.readiness.expected -= {name}.difference(self._wanted or ())
             except NotReady:
                 folder.again()
                 raise
@@ -478,7 +426,7 @@ class ModelHost(ABC):
         if model not in self._models and not self._closed and self.repository.candidates(model):
             return describe_served(self.repository, Routes(model))
         served = self.model(model)
-        return describe_served(self.repository, served.routes, served.gate.verdicts)
+        return describe_served(self.repository, served.routes, served.judges.verdicts())
 
     def release_version(self, model: str, version: int, reason: str = "") -> list[str]:
         """Let servers choose a version that was held, withdrawn or kept as a candidate; return this server's events.
@@ -540,7 +488,9 @@ class ModelHost(ABC):
             generation: The generation that scored the rows.
             evidence: Sums of scores and labels.
         """
-        self.model(model).calibrated(generation, evidence)
+        if "guard" not in ENGINE.all():
+            raise missing("calibration", "guard")
+        self.model(model).loaded(generation.version).add_labels(generation, evidence)
 
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
         """Load a version beside those served.
@@ -614,16 +564,7 @@ class ModelHost(ABC):
         return sum(model.damaged.total() for model in self._models.values())
 
     def _excuse(self) -> None:
-        """Update the models that readiness does not wait for.
-
-        Another try, and another failure, do not make it wait again.
-        """
-        there = [(name, self._models[name]) for name in self._expected if name in self._models]
-        answering = {name for name, model in there if model.ready}
-        # A model without any version state has no files left.
-        excused = (self._excused - answering) | {name for name, model in there if model.refused or not model.status()}
-        if excused != self._excused:
-            self._excused = excused
+        if self.readiness.excuse():
             self.on_routes_changed()
 
     def _drop(self, gone: Set[str]) -> None:
@@ -631,7 +572,7 @@ class ModelHost(ABC):
         idle = {name for name in gone if name not in self._models or not self._models[name].ready}
         if idle:
             self._models = {name: model for name, model in self._models.items() if name not in idle}
-            self._expected -= idle.difference(self._wanted or ())
+            self.readiness.expected -= idle.difference(self._wanted or ())
             self.on_routes_changed()
 
     def _policy(self, name: str) -> ModelPolicy:
@@ -641,88 +582,10 @@ class ModelHost(ABC):
     def _new_model(self, name: str) -> ServedModel:
         return ServedModel(
             name, self.repository, self._load_version, self.connect, self._clock, self.on_routes_changed,
-            self._policy(name), self._kept_files,
+            self._policy(name), self._scratch,
         )  # fmt: skip
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
         # Check the row store before the files: if it is not ready, no time is spent on verification.
         remote = self._remote.tables(files.manifest) if self._remote else {}
         return ServedVersion(files, self._undo_depth, self._clock, self._processes, remote, self._budgets, self._beside)
-
-    def _start_keepers(self) -> None:
-        self._periodic_threads = [
-            PeriodicThread(self._look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
-            PeriodicThread(self._scrub, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
-            PeriodicThread(self._keep, INTERVAL_S, INTERVAL_S, "freshet-kept"),
-        ]
-        if self._budgets:
-            self._periodic_threads.append(PeriodicThread(self._maintain))
-        for periodic_thread in self._periodic_threads:
-            periodic_thread.start()
-        if self._closed:
-            # close() may have been called before these threads existed.
-            for periodic_thread in self._periodic_threads:
-                periodic_thread.close()
-
-    def _look(self) -> bool:
-        """Check once a second, and on every beat while a served delta is still being monitored."""
-        self._beats += 1
-        self._find_stuck()
-        self._tell_stale()
-        monitored = any(model.monitored for model in self._models.values())
-        if monitored:
-            self.refresh()
-        if monitored or self._beats % BEATS == 0:
-            self.score_watch.look(self._models)
-        return False
-
-    def _find_stuck(self) -> None:
-        """Check whether a change of a model has held its lock for too long."""
-        now_s = self._clock.now_s()
-        held = {name: model.lock_watch.look(now_s) for name, model in self._models.items()}
-        stuck = next((name for name, held_s in held.items() if held_s >= LONG_S), None)
-        # Keep the text constant while it lasts: each change of it is a line in the log.
-        self._stuck = f"model {stuck!r}: {HELD_UP}" if stuck else ""
-
-    def _tell_stale(self) -> None:
-        """Log once when the host becomes unready by staleness or a hanging change, and once when that ends.
-
-        Also pass the line and the concerns on when either has changed.
-        """
-        line, before, concerns = self.stale, self._told_unready, self.concerns
-        if line == before and concerns == self._told_concerns:
-            return
-        self._told_unready, self._told_concerns = line, concerns
-        if line and not before:
-            log.warning("not ready: %s", line)
-        elif before and not line:
-            held = before.endswith(HELD_UP)
-            log.info("changes are no longer blocked" if held else "the served version is no longer too old")
-        self.on_staleness_changed(line)
-
-    def _scrub(self) -> bool:
-        report(log, self.examine())
-        return False
-
-    def _keep(self) -> bool:
-        """Follow the requests of the version that answers by default, for every model; not at once after a start."""
-        if not self._keeping:
-            self._keeping = True
-            return False
-        for model in self._models.values():
-            if (version := model.routes.default) is not None:
-                model.gate.keep(version)
-        return False
-
-    def _maintain(self) -> bool:
-        """Do one slice of work for every table with a memory budget; return True if more remains."""
-        busy = False
-        for model in self._models.values():
-            for version in model.served.values():
-                try:
-                    busy |= version.maintain()
-                except FreshetError as error:
-                    log.warning("cannot maintain the tables of %s: %s", model.name, error)
-                except Exception:
-                    log.exception("cannot maintain the tables of %s", model.name)
-        return busy

@@ -25,7 +25,7 @@ States
     WAITING    something exists that cannot be served: a recorded delta that was refused, or a file that continues
                nothing
     HELD       serves the gate: the deltas behind it wait for a release, or a rollback. A delta that the guard
-               (processor.versions.pre_deploy_check) finds out of line is held by a record, which all servers of the
+               (processor.versions.delta_checks) finds out of line is held by a record, which all servers of the
                repository follow, whichever of them was first; in memory alone where no record can be written
     DIVERGED   the files on disk are not what is served under their name: nothing further is applied until the file that
                shows it is restored, a repair sets it aside (processor.repository.log.repair), or the version is loaded
@@ -40,13 +40,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
-from freshet_serving.processor.generation import CURRENT, DIVERGED, HELD, WAITING, Generation, Position
-from freshet_serving.processor.package import SUFFIX, Delta, DeltaRun
+from freshet_serving.processor.generation import CURRENT, DIVERGED, HELD, WAITING, Generation
+from freshet_serving.processor.package import Delta
 from freshet_serving.processor.repository import (
     HOLD,
     MANIFEST,
@@ -55,12 +54,13 @@ from freshet_serving.processor.repository import (
     ROLLBACK,
     ChainLink,
     ChangeLog,
-    DeltaFolderScanner,
     History,
     Identity,
     UnrecordedDelta,
     identity_of,
 )
+from freshet_serving.processor.versions.delta_checks import DeltaChecks
+from freshet_serving.processor.versions.dropped_deltas import FOR_GOOD, DroppedDeltas
 from freshet_serving.processor.versions.failed_versions import WarningMessage
 from freshet_serving.processor.versions.held_deltas import (
     AUTOMATIC,
@@ -69,14 +69,8 @@ from freshet_serving.processor.versions.held_deltas import (
     held_reason,
     set_by_guard,
 )
-from freshet_serving.processor.versions.pre_deploy_check import (
-    GATED,
-    ONE,
-    RUN,
-    GuardViolation,
-    PreDeployCheck,
-    entry_of,
-)
+from freshet_serving.processor.versions.judges import GATED, ONE, RUN, DeltaHeld
+from freshet_serving.processor.versions.run_reading import ReadRun
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
 from freshet_serving.processor.watching import (
     DAMAGED,
@@ -85,33 +79,14 @@ from freshet_serving.processor.watching import (
     REFUSED,
     UNREADABLE,
     ChainStatus,
-    DeltaEntry,
 )
 
-FOR_GOOD = -1
 LEARNED = 32
 """Number of newest deltas that the guard learns from when many are replayed."""
 
 
 class RebuildRequired(Exception):
     """The target cannot be reached from memory: the version has to be rebuilt from its files."""
-
-
-@dataclass(slots=True)
-class _ReadRun:
-    """The deltas of a run that could be read.
-
-    Attributes:
-        run: The deltas, folded.
-        links: Their links.
-        entries: Their log entries.
-        stopped: Error at the first delta that could not be read; None if all could.
-    """
-
-    run: DeltaRun = field(default_factory=DeltaRun)
-    links: list[ChainLink] = field(default_factory=list)
-    entries: list[DeltaEntry] = field(default_factory=list)
-    stopped: FreshetError | None = None
 
 
 class LogApplier:
@@ -122,7 +97,7 @@ class LogApplier:
         model: str,
         change_log: ChangeLog,
         clock: Clock,
-        pre_deploy_check: PreDeployCheck,
+        checks: DeltaChecks,
         seen_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Start at the head of the change log as far as it was read.
@@ -131,16 +106,14 @@ class LogApplier:
             model: Name of the model.
             change_log: Change log of the version.
             clock: Source of time.
-            pre_deploy_check: Check of new deltas.
+            checks: Checks of new deltas.
             seen_s: Returns the seconds since the repository was last seen (Repository.seen_s).
         """
-        self.change_log, self.pre_deploy_check = change_log, pre_deploy_check
+        self.change_log, self.checks = change_log, checks
         self._clock, self._seen_s = clock, seen_s
         self.current_at_s = clock.now_s()
         """Time at which it was last known to serve what the records say; initially the time of creation."""
-        self._model, self._dropped_deltas = model, DeltaFolderScanner(change_log.folder, clock.now_s)
-        # Path -> identity of the file, and the number of records (or FOR_GOOD) at which it was refused.
-        self._refused: dict[Path, tuple[Identity, int]] = {}
+        self._model, self._dropped = model, DroppedDeltas(change_log.folder, clock.now_s)
         self._diverged = self._logged = self._told = ""
         # The file that shows the divergence, and its identity when it last did.
         self._diverged_file: Path | None = None
@@ -156,14 +129,13 @@ class LogApplier:
         self._by_person = self._noted = 0
         # Schedule of release checks, and the error of the last one.
         self._looks, self._stays = ReleaseBackoff(), ""
-        self._waiting: dict[Path, str] = {}
         # (Digest served, number of records), and how many generations that is behind.
         self._counted: tuple[tuple[str, int], int] = (("", -1), 0)
         self.status = ChainStatus(CURRENT, "", change_log.history.head.digest, 0, 1, 0)
 
     def renewed(self, change_log: ChangeLog) -> LogApplier:
         """Return an applier that reads the records again and keeps everything else that this one knows."""
-        other = LogApplier(self._model, change_log, self._clock, self.pre_deploy_check, self._seen_s)
+        other = LogApplier(self._model, change_log, self._clock, self.checks, self._seen_s)
         other.start()
         other.override(self._here, self._held_here)
         other.current_at_s, other._vouched_here, other.status = self.current_at_s, self._vouched_here, self.status
@@ -269,7 +241,7 @@ class LogApplier:
             self._logged = ""
             events.insert(0, f"{self._model} continues: {goes_on}")
         if version.digest == self.target.digest:
-            self.pre_deploy_check.known = self.change_log.history.number
+            self.checks.known = self.change_log.history.number
         self.tell(version)
         return events
 
@@ -319,10 +291,10 @@ class LogApplier:
                 delta = self.change_log.read_delta(link)
                 if left > LEARNED and not version.opened:
                     version.apply(delta, link.digest)
-                    self.pre_deploy_check.replayed(version, delta)
+                    self.checks.replayed(version, delta)
                 else:
                     self.apply(version, delta, link.digest, judged=version.opened and self._is_new(link))
-            except GuardViolation as error:
+            except DeltaHeld as error:
                 return [*events, *self._hold(link, error)]
             except FreshetError as error:
                 return [*events, *self._stopped(link, error)]
@@ -331,13 +303,13 @@ class LogApplier:
 
     def _apply_together(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> list[str]:
         """Serve a run of deltas by one flip, or one after another if it is out of line as a whole."""
-        taken, events = self._read_run(version, ahead), list[str]()
+        taken, events = ReadRun.of(self.change_log, version, ahead), list[str]()
         if taken.links:
             newest = taken.links[-1]
             try:
                 judged = newest.step > self.vouched and self._is_new(newest)
                 self._apply_run(version, taken, judged, RUN)
-            except GuardViolation:
+            except DeltaHeld:
                 return self._apply_each(version, ahead)
             except FreshetError as error:
                 return self._stopped(newest, error)
@@ -349,36 +321,17 @@ class LogApplier:
 
     def _is_new(self, link: ChainLink) -> bool:
         """Return True if a generation was recorded after this server last served what the records said."""
-        return link.record is not None and link.record.number > self.pre_deploy_check.known
-
-    def _read_run(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> _ReadRun:
-        """Read consecutive deltas, up to the first that cannot be applied."""
-        manifest, taken = version.manifest, _ReadRun()
-        step = version.position.step
-        for link in ahead:
-            try:
-                delta = self.change_log.read_delta(link)
-                at = Position(manifest.model, manifest.version, 0, step)
-                at.check_parent(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
-                delta.check_fits(manifest)
-            except FreshetError as error:
-                taken.stopped = error
-                break
-            taken.run.add(delta)
-            taken.links.append(link)
-            taken.entries.append(entry_of(delta, link.digest))
-            step = delta.step
-        return taken
+        return link.record is not None and link.record.number > self.checks.known
 
     def _apply_run(
         self,
         version: ServedVersion,
-        taken: _ReadRun,
+        taken: ReadRun,
         judged: bool,
         asked: str,
         commit: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serve the newest delta of a run by one flip; raise GuardViolation.
+        """Serve the newest delta of a run by one flip; raise DeltaHeld.
 
         Args:
             version: The loaded version.
@@ -390,10 +343,10 @@ class LogApplier:
         delta, digest = taken.run.folded(), taken.links[-1].digest
 
         def examine(change: StateChange) -> None:
-            self.pre_deploy_check.examine(version, delta, change, judged, asked)
+            self.checks.examine(version, delta, change, judged, asked)
 
         version.apply(delta, digest, examine=examine, commit=commit)
-        self.pre_deploy_check.served(version, delta, taken.entries[:-1])
+        self.checks.served(version, delta, taken.entries[:-1])
 
     def _stopped(self, link: ChainLink, error: FreshetError) -> list[str]:
         """Record why a delta cannot be served; return the events."""
@@ -411,18 +364,18 @@ class LogApplier:
         if not version.opened or gate is history.head or self._blocked is not None or version.digest != gate.digest:
             return []
         began_s = self._clock.now_s()
-        if not self._looks.due(pair, began_s) or not self.pre_deploy_check.judges or not self.held_by_guard:
+        if not self._looks.due(pair, began_s) or not self.checks.judges or not self.held_by_guard:
             return []
         ahead = [link for link in history.back(history.head) if link.step > gate.step][::-1]
         reason = f"{AUTOMATIC}{version.manifest.version}.{history.head.step} is consistent with {version.generation}"
         try:
             if not self._held_here:
                 self.change_log.may_write()
-            taken = self._read_run(version, ahead)
+            taken = ReadRun.of(self.change_log, version, ahead)
             if taken.stopped is not None:
                 return []
             self._apply_run(version, taken, True, GATED, lambda: self._commit_release(reason, pair))
-        except GuardViolation:
+        except DeltaHeld:
             version.forget_refused()
             return []
         except FreshetError as error:
@@ -431,7 +384,7 @@ class LogApplier:
             return [] if repeated else [f"{self._model} remains held: {error}"]
         finally:
             self._looks.looked(pair, began_s, self._clock.now_s())
-        self.pre_deploy_check.released()
+        self.checks.released()
         return [f"{self._model} {version.generation} served: the hold is released: {reason}"]
 
     def _commit_release(self, reason: str, pair: tuple[str, str]) -> None:
@@ -477,15 +430,15 @@ class LogApplier:
             judged: True if it may be held.
 
         Raises:
-            GuardViolation: The delta is out of line.
+            DeltaHeld: The delta is out of line.
         """
         judged = judged and delta.step > self.vouched
 
         def examine(change: StateChange) -> None:
-            self.pre_deploy_check.examine(version, delta, change, judged, ONE, lambda: self._was_served(delta))
+            self.checks.examine(version, delta, change, judged, ONE, lambda: self._was_served(delta))
 
         apply_ms = version.apply(delta, digest, keep=keep, examine=examine, commit=commit)
-        self.pre_deploy_check.served(version, delta)
+        self.checks.served(version, delta)
         return apply_ms
 
     def _was_served(self, delta: Delta) -> bool:
@@ -499,7 +452,7 @@ class LogApplier:
         except FreshetError:
             return False
 
-    def _hold(self, link: ChainLink, error: GuardViolation) -> list[str]:
+    def _hold(self, link: ChainLink, error: DeltaHeld) -> list[str]:
         """Make all servers serve the parent of a delta instead of the delta; raise Diverged."""
         reason = held_reason(Generation(self.change_log.manifest.version, link.step), error.reason)
         before = self.change_log.history.links[link.parent]
@@ -548,42 +501,33 @@ class LogApplier:
     def _adopt(self, version: ServedVersion) -> list[str]:
         """Record and serve delta files that were dropped into the folder, as long as one continues another."""
         events: list[str] = []
-        history = self.change_log.history
-        self._waiting = {
-            path: why
-            for path, why in self._waiting.items()
-            if int(path.name.removesuffix(SUFFIX)) > history.top and path.exists()
-        }
-        number = FOR_GOOD
+        history, number = self.change_log.history, FOR_GOOD
+        self._dropped.prune(history.top)
         while number != history.number and self._blocked is None:
             number = history.number
-            for arrived in (self._dropped_deltas.next, self._dropped_deltas.others):
+            for arrived in (self._dropped.next, self._dropped.others):
                 for bare in arrived(history.top) if number == history.number else ():
                     if bare.step > history.top and self._blocked is None:
                         events += self._try(version, bare)
         return events
 
     def _try(self, version: ServedVersion, bare: UnrecordedDelta) -> list[str]:
-        number = self.change_log.history.number
-        seen, refused = identity_of(bare.path), self._refused.get(bare.path)
-        if seen is None or refused in ((seen, number), (seen, FOR_GOOD)):
+        seen = self._dropped.worth_a_try(bare, self.change_log.history.number)
+        if seen is None:
             return []
-        self._waiting.pop(bare.path, None)
+        number = self.change_log.history.number
         try:
             link, delta = self.change_log.adopt(bare.path)
             return self._serve(version, link, delta)
         except Diverged:
             raise
         except NotReady as error:
-            self._dropped_deltas.again()
+            self._dropped.again()
             return self.wait(f"delta {bare.step} waits: {error}")
         except Conflict as error:
-            self._refused[bare.path] = seen, number
-            self._waiting[bare.path] = f"delta {bare.step} waits: {error}"
+            return [f"{self._model} {self._dropped.refuse(bare, seen, number, f'waits: {error}')}"]
         except FreshetError as error:
-            self._refused[bare.path] = seen, FOR_GOOD
-            self._waiting[bare.path] = f"delta {bare.step} refused: {error}"
-        return [f"{self._model} {self._waiting[bare.path]}"]
+            return [f"{self._model} {self._dropped.refuse(bare, seen, FOR_GOOD, f'refused: {error}')}"]
 
     def _serve(self, version: ServedVersion, link: ChainLink, delta: Delta) -> list[str]:
         if version.digest != link.parent:
@@ -592,7 +536,7 @@ class LogApplier:
             self.apply(version, delta, link.digest)
         except NotReady:
             raise
-        except GuardViolation as error:
+        except DeltaHeld as error:
             return self._hold(link, error)
         except FreshetError as error:
             self._blocked = self.change_log.history.number, f"delta {link.step} refused: {error}"
@@ -622,15 +566,13 @@ class LogApplier:
             obstacle = GATE
         elif history.gate is not None:
             state, reason, obstacle = HELD, history.held or "held", GATE
-        elif self._waiting:
-            # Report the delta that comes next, if it is among them: only that one blocks the others.
-            step, path = min((int(path.name.removesuffix(SUFFIX)), path) for path in self._waiting)
-            refused = step == history.top + 1 and self._refused.get(path, ((), 0))[1] == FOR_GOOD
-            state, reason, obstacle = WAITING, self._waiting[path], REFUSED if refused else GAP
+        elif len(self._dropped):
+            reason, refused = self._dropped.first(history.top)
+            state, obstacle = WAITING, REFUSED if refused else GAP
         seen = version.digest, history.number
         if seen != self._counted[0]:
             self._counted = seen, _distance(history, version.digest)
-        behind = self._counted[1] + len(self._waiting)
+        behind = self._counted[1] + len(self._dropped)
         if state in (CURRENT, HELD) and self.change_log.folder.is_dir():
             # If the folder has gone, nothing was read, although no record was missed.
             self.current_at_s = max(self.current_at_s, self._clock.now_s() - self._seen_s())

@@ -52,7 +52,7 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
         routes = model.routes
         shares = routes.shares()
         for number, version in sorted(routes.served.items()):
-            trend = host.score_watch.trend(name, number)
+            scores, drift = model.judges.trend(number)
             counted = host.lookups(version).tolist()
             out = routes.traffic.out.get(number)
             snapshots.append(
@@ -63,8 +63,8 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
                     sketch=host.sketch(version),
                     tables={t.name: (c[0], c[1]) for t, c in zip(version.manifest.tables, counted)},
                     outputs=tuple(o.name for o in version.manifest.outputs),
-                    scores=trend.scores,
-                    drift=trend.drift,
+                    scores=scores,
+                    drift=drift,
                     labels=tuple(sorted(label for label, v in routes.labels.items() if v == number)),
                     share=shares.get(number, 0.0),
                     out=out.reason if out else "",
@@ -168,15 +168,5 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
 
 def _describe_gate(model: ServedModel) -> dict[str, Any]:
     """Return the versions that are held, and the newest verdicts on new versions."""
-    verdicts = {
-        str(number): {
-            "outcome": verdict.outcome,
-            "reason": verdict.reason,
-            "rows": verdict.rows,
-            "unreadable": verdict.unreadable,
-            "figures": [figure._asdict() for figure in verdict.figures],
-        }
-        for number, verdict in model.gate.verdicts.items()
-    }
     held = {str(number): why for number, why in sorted(model.decisions.held.items())}
-    return {"held": held, "verdicts": verdicts}
+    return {"held": held, "verdicts": model.judges.verdicts()}

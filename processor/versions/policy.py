@@ -9,10 +9,9 @@ file until it is unset.
     sticky_input   input whose first value is the sticky key of requests that bring none
     split_salt     another number reassigns sticky keys
     shadow         label that receives a copy of requests; shadow_share: of this share of them
-    guard          bounds of a canary: processor.watching.verdicts.CanaryBounds
-    delta_guard    bounds of a delta: processor.watching.delta_guard.DeltaBounds
+    guard          bounds of a canary: processor.watching.CanaryBounds
+    delta_guard    bounds of a delta: processor.watching.DeltaBounds
     unjudged       "serve" | "hold": what to do with a new version that the gate cannot judge
-                   (processor.versions.version_gate)
     bake_s         seconds for which a replaced version stays loaded (processor.versions.bake_time)
     max_rows       rows of a request, instead of the server's limit; max_ids, max_cells: likewise
                    (processor.features.limits)
@@ -26,6 +25,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.package import NAME
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.versions.traffic import TrafficSplit
@@ -132,17 +132,21 @@ class ModelPolicy:
         return cls(**read, given=frozenset(read))
 
     def check_extensions(self, where: str) -> None:
-        """Raise BadInput if the policy asks for what only the extension "trials" does, and that is not there.
+        """Raise BadInput if the policy asks for what only an extension does that is not there.
 
         Args:
             where: Prefix of keys in messages.
         """
-        if "trials" in ENGINE.all():
-            return
         canaries = sum(weight > 0 for weight in self.split.values()) > 1
-        for key, asked in (("shadow", self.shadow), ("guard", "guard" in self.given), ("split", canaries)):
-            if asked:
-                raise missing(f"{where}.{key}", "trials")
+        bounded = "delta_guard" in self.given and self.delta_guard.mode != OFF
+        asked: dict[str, dict[str, Any]] = {
+            "trials": {"shadow": self.shadow, "guard": "guard" in self.given, "split": canaries},
+            "guard": {"delta_guard": bounded, "unjudged": self.unjudged == HOLD},
+        }
+        for extension in asked.keys() - ENGINE.all().keys():
+            for key, asks in asked[extension].items():
+                if asks:
+                    raise missing(f"{where}.{key}", extension)
 
     @property
     def limits(self) -> dict[str, int]:

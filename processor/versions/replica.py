@@ -33,12 +33,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import EndedRun, Executable, Program
+from freshet_serving.processor.backends import Executable, Program
 from freshet_serving.processor.backends.cuda import allocator
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
-from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
 from freshet_serving.processor.features.input_lookup import NO_LOOKUPS, InputLookups
 from freshet_serving.processor.features.input_reader import blank_inputs
@@ -47,6 +46,7 @@ from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.repository import WARMUP
 from freshet_serving.processor.running import Package, open_programs
 from freshet_serving.processor.running.buffers import Buffers, BufferSize
@@ -56,10 +56,9 @@ from freshet_serving.processor.running.run_limit import endable
 from freshet_serving.processor.running.warm_up import measure, warm_up
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
-from freshet_serving.processor.versions.kept_requests import dump_requests, kept_requests, parse_requests
-from freshet_serving.processor.versions.preview import Preview, PreviewResult, PreviewState
-from freshet_serving.processor.versions.request_scoring import score_requests
-from freshet_serving.processor.watching import RequestScores
+from freshet_serving.processor.versions.row_scoring import PreviewState, RowScorer
+from freshet_serving.processor.versions.sample import RequestSample
+from freshet_serving.processor.watching import PreviewResult, RequestScores
 
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.remote_rows import RemoteTables
@@ -100,7 +99,7 @@ class Replicas(Protocol):
     def preview(
         self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float
     ) -> PreviewResult | None:
-        """Return the effect of a prepared state on scores (processor.versions.preview), or None if it is unknown.
+        """Return the effect of a prepared state on scores (processor.versions.row_scoring), or None if it is unknown.
 
         Args:
             frame: Number of the prepared frame.
@@ -111,7 +110,7 @@ class Replicas(Protocol):
         """
 
     def kept(self) -> bytes:
-        """Return recently answered requests (processor.versions.kept_requests); b"" if there are none."""
+        """Return recently answered requests (RowScorer.kept); b"" if there are none."""
 
     def remember(self, requests: bytes) -> None:
         """Keep requests, until there are enough of one's own; those that the version cannot read are left out."""
@@ -253,10 +252,14 @@ class Replica:
         self.chosen = self._opened.chosen
         self._programs: dict[str, list[Program]] = {name: part.programs for name, part in opened.items()}
         self._threads = threads
-        # A partial and not a method: a method of this replica, kept by its preview, would make a cycle of the two, and
+        # A partial and not a method: a method of this replica, kept by its scorer, would make a cycle of the two, and
         # the memory of an unloaded version would stay until the garbage collector looks at the oldest objects.
         self._new_buffers = partial(Buffers, self._sizes, len(self.manifest.tables), len(self.outputs), self._allocate)
-        self.sample = Preview(self.graphs.undivided, self._new_buffers, clock)
+        self.sample = RequestSample(clock)
+        create = ENGINE.only("scorer")
+        self._scorer: RowScorer | None = (
+            create(self.graphs.undivided, self.plan, self.sample, self._new_buffers, clock) if create else None
+        )
         self._recorded: list[Mapping[str, Column]] = []
         if WARMUP in self.manifest.files:
             from freshet_serving.processor.repository import parse_warmup
@@ -323,7 +326,7 @@ class Replica:
     def preview(
         self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float
     ) -> PreviewResult | None:
-        """Compare scores without reading row stores; return None if a table is in one.
+        """Compare scores without reading row stores; return None if a table is in one, or nothing here scores.
 
         Args:
             frame: Number of the prepared frame.
@@ -332,41 +335,36 @@ class Replica:
             max_rows: Maximum number of rows to score.
             max_s: Seconds that the preview may take.
         """
-        if self.remote is not None:
+        if self.remote is not None or self._scorer is None:
             return None
         with self._previewing, self.pinned(PREVIEW_READER) as state:
             prepared = self._frames[frame]
             name = self.graphs.undivided.name
             before = PreviewState(state.generation.digest, state.epoch, state.tables, state.executables[name])
             after = PreviewState(generation.digest, epoch, prepared.tables, prepared.executables[name])
-            return self.sample.look(before, after, self.cost, max_rows, max_s)
+            return self._scorer.compare(before, after, self.cost, max_rows, max_s)
 
     def kept(self) -> bytes:
         names = {i.name for i in self.manifest.read_inputs} | {entity.key for entity in self.manifest.entities}
-        return dump_requests(kept_requests(self.sample.kept(), names))
+        return self._scorer.kept(names) if self._scorer else b""
 
     def remember(self, requests: bytes) -> None:
-        if self.remote is not None:
-            return
-        for request in parse_requests(requests):
-            # What only another version can read is no request of this one.
-            with suppress(BadInput, EndedRun):
-                self.sample.take(self.plan.bind_inputs(request.inputs).without_flags(), request.inputs)
+        if self.remote is None and self._scorer is not None:
+            self._scorer.remember(requests)
 
     def score(self, requests: bytes, max_s: float) -> RequestScores | None:
-        """Score requests without reading row stores; return None if a table is in one.
+        """Score requests without reading row stores; return None if a table is in one, or nothing here scores.
 
         Args:
             requests: The requests.
             max_s: Seconds that it may take.
         """
-        if self.remote is not None:
+        if self.remote is not None or self._scorer is None:
             return None
-        kept, run, buffers = parse_requests(requests), self.graphs.undivided, self._new_buffers()
         with self._previewing, self.pinned(PREVIEW_READER) as pinned:
-            executables = pinned.executables[run.name]
+            executables = pinned.executables[self.graphs.undivided.name]
             state = PreviewState(pinned.generation.digest, pinned.epoch, pinned.tables, executables)
-            return score_requests(kept, self.plan, run, state, buffers, self.cost, self._clock, max_s)
+            return self._scorer.score(requests, state, self.cost, max_s)
 
     def example(self) -> Mapping[str, Column | str] | None:
         return self.sample.example

@@ -45,9 +45,6 @@ class RoutedModel:
             clock: Source of time.
             changed: Called after `routes` was replaced.
             policy: The configured policy; what the repository has kept overrides it.
-
-        Raises:
-            BadInput: The policy asks for an extension that is not there.
         """
         self.name = name
         self._repository, self._clock, self._changed = repository, clock, changed
@@ -56,7 +53,6 @@ class RoutedModel:
         self._kept_labels = repository.labels(name)
         self._told, split, out = self._kept_traffic()
         self.policy = self._told.over(self._configured)
-        self.policy.check_extensions(f"model.{name}")
         self.routes: Routes[ServedVersion] = Routes(
             name, labels={**self._configured.labels, **self._kept_labels}, traffic=self._traffic(split, out)
         )

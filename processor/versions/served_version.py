@@ -67,9 +67,8 @@ from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThre
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.table import RowVersions, ServedTable
 from freshet_serving.processor.versions.control import ControlEntry, ControlWords
-from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.replica import Arrays, Dense, Frame, Replicas
-from freshet_serving.processor.watching import LONG_S, SHORT_S, Histogram
+from freshet_serving.processor.watching import LONG_S, SHORT_S, Histogram, PreviewResult
 
 FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
 GRACE_TIMEOUT_S = 60.0

@@ -31,7 +31,7 @@ def timeline(version: ServedVersion, log_applier: LogApplier, most: int) -> dict
         log_applier: The applier of its change log.
         most: Maximum number of records.
     """
-    history, known = log_applier.change_log.history, log_applier.pre_deploy_check.log.entries()
+    history, known = log_applier.change_log.history, log_applier.checks.log.entries()
     links = [link for link in islice(reversed(history.links.values()), most) if link.record is not None]
     records = [*(link.record for link in links if link.record), *islice(reversed(history.events), most)]
     records = sorted(records, key=lambda record: record.number, reverse=True)[:most]

@@ -29,7 +29,7 @@ from freshet_serving.processor.repository import (
     listed,
     root_hash,
 )
-from freshet_serving.processor.watching import UNJUDGED, GateVerdict
+from freshet_serving.processor.watching import UNJUDGED
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.routes import Routes
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.model")
 
 GATE, ROLLBACK = "gate", "rollback"
-NO_VERDICTS: Mapping[int, GateVerdict] = {}
+NO_VERDICTS: Mapping[str, Any] = {}
 MAX_GATE_LINES = 20
 
 
@@ -324,14 +324,14 @@ def check_exists(repository: Repository, model: str, number: int) -> None:
 
 
 def describe_served(
-    repository: Repository, routes: Routes[ServedVersion], verdicts: Mapping[int, GateVerdict] = NO_VERDICTS
+    repository: Repository, routes: Routes[ServedVersion], verdicts: Mapping[str, Any] = NO_VERDICTS
 ) -> list[dict[str, Any]]:
     """Return the entries of describe_versions() with what a server does with each version.
 
     Args:
         repository: The model repository.
         routes: The routes of the model.
-        verdicts: The newest verdicts of the server's gate, by version.
+        verdicts: The newest verdicts on versions (judges.Judge.verdicts).
 
     Returns:
         Entries with, in addition, `generation` ("" if it is not served), `default`, `labels`, and `unjudged`: why the
@@ -343,8 +343,9 @@ def describe_served(
         entry["generation"] = str(version.generation) if version is not None else ""
         entry["default"] = version is not None and version is routes.default
         entry["labels"] = sorted(label for label, number in routes.labels.items() if number == entry["version"])
-        verdict = verdicts.get(entry["version"]) if version is not None else None
-        entry["unjudged"] = (verdict.kind or verdict.reason) if verdict and verdict.outcome == UNJUDGED else ""
+        verdict = verdicts.get(str(entry["version"])) if version is not None else None
+        unjudged = verdict is not None and verdict["outcome"] == UNJUDGED
+        entry["unjudged"] = (verdict["kind"] or verdict["reason"]) if verdict is not None and unjudged else ""
     return entries
 
 

@@ -130,7 +130,7 @@ def _to_version(model: ServedModel, target: RollbackTarget, served: Generation, 
 
 def _before(model: ServedModel, served: Generation) -> RollbackTarget:
     """Return what was served before a generation; raise Conflict if it is the first."""
-    steps = [link.step for link in model.line(served.version)]
+    steps = [link.step for link in model.loaded(served.version).line()]
     if len(steps) > 1:
         return RollbackTarget(served.version, steps[1])
     earlier = model.decisions.choosable(0, served.version)[:-1]

@@ -1,43 +1,42 @@
-"""Statistics of batches and scores, and the verdicts drawn from them. Pure values; nothing here acts.
+"""Statistics of batches and scores, and the values that judges draw from them. Pure values; nothing here acts.
 
-Import names from here, except the function delta_figures(), which has the name of its module.
+Import names from here.
 
 sketch     mergeable counts of a version's batches
-verdicts   bounds of a canary, verdicts, and the weighing of one side against another's
-trend      how far a version's scores have moved
-delta_figures  figures of a delta, relative to the state before it
-delta_guard    judges whether a delta may be served, and logs the newest deltas
-drift          limits how far scores may move within an hour and a day
-post_deploy_monitor  judges whether a served delta must be rolled back
-input_drift    how far the inputs of requests have moved
-input_histogram  how far they are from those of training
-version_monitor  judges whether a version that has taken over must be taken back
-version_judge  judges whether a new version may take over
+bounds     bounds of what is judged, as an operator sets them
+judgements  values that judges and those who act on them exchange
+verdicts   the weighing of one side's evidence against another's, for judges of what is served
+delta_log  what became of a version's newest deltas
+input_histogram  how far the inputs of requests are from those of training
 stats      snapshots of sessions, groups, models, versions
 """
 
-from freshet_serving.processor.watching.delta_figures import LEAST_ROWS, Figure, RowLengths, longest_row, score_figures
-from freshet_serving.processor.watching.delta_guard import (
+from freshet_serving.processor.watching.bounds import CanaryBounds, DeltaBounds
+from freshet_serving.processor.watching.delta_log import (
     IN_LINE,
-    OF_SCORES,
     OUT_OF_LINE,
     REPLAYED,
     UNJUDGED,
-    DeltaBounds,
     DeltaEntry,
-    DeltaGuard,
     DeltaLog,
-    is_quiet,
     score_shift,
 )
-from freshet_serving.processor.watching.drift import Drift
-from freshet_serving.processor.watching.input_drift import input_shifts
-from freshet_serving.processor.watching.input_histogram import NOTE_OF_INPUTS, input_histograms, training_shifts
-from freshet_serving.processor.watching.post_deploy_monitor import AutoRollback, LabelSums, PostDeployMonitor
+from freshet_serving.processor.watching.judgements import (
+    LEAST_ROWS,
+    AutoRollback,
+    Figure,
+    Finding,
+    LabelSums,
+    PreviewResult,
+    RequestScores,
+    Verdict,
+    VersionRollback,
+)
 from freshet_serving.processor.watching.sketch import (
     PHASES,
     ROW_BOUNDS,
     TIME_BOUNDS_S,
+    Scores,
     Sketch,
     StatsBlock,
     first_lost,
@@ -61,10 +60,6 @@ from freshet_serving.processor.watching.stats import (
     VersionStats,
     total,
 )
-from freshet_serving.processor.watching.trend import Trend
-from freshet_serving.processor.watching.verdicts import CanaryBounds, Verdict, weigh
-from freshet_serving.processor.watching.version_judge import GateVerdict, RequestScores, VersionJudge
-from freshet_serving.processor.watching.version_monitor import VersionMonitor, VersionRollback
 
 __all__ = [
     "DAMAGED",
@@ -73,9 +68,7 @@ __all__ = [
     "IN_LINE",
     "LEAST_ROWS",
     "LONG_S",
-    "NOTE_OF_INPUTS",
     "OBSTACLES",
-    "OF_SCORES",
     "OUT_OF_LINE",
     "PHASES",
     "REFUSED",
@@ -90,38 +83,27 @@ __all__ = [
     "ChainStatus",
     "DeltaBounds",
     "DeltaEntry",
-    "DeltaGuard",
     "DeltaLog",
-    "Drift",
     "Figure",
-    "GateVerdict",
+    "Finding",
     "GroupStats",
     "Histogram",
     "LabelSums",
     "ModelStats",
-    "PostDeployMonitor",
+    "PreviewResult",
     "RequestScores",
-    "RowLengths",
+    "Scores",
     "SessionStats",
     "Sketch",
     "StatsBlock",
-    "Trend",
     "Verdict",
-    "VersionJudge",
-    "VersionMonitor",
     "VersionRollback",
     "VersionStats",
-    "delta_figures",
     "first_lost",
-    "input_histograms",
-    "input_shifts",
-    "is_quiet",
-    "longest_row",
+    "input_histogram",
     "note_batch",
     "note_scores",
-    "score_figures",
     "score_shift",
     "total",
-    "training_shifts",
-    "weigh",
+    "verdicts",
 ]

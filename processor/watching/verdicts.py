@@ -10,71 +10,9 @@ reversed its scores may have the same mean).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
-
-from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.watching.bounds import CanaryBounds
+from freshet_serving.processor.watching.judgements import Verdict
 from freshet_serving.processor.watching.sketch import Sketch
-
-
-@dataclass(frozen=True, slots=True)
-class CanaryBounds:
-    """Bounds within which a canary may stay.
-
-    Attributes:
-        window_s: Seconds for which it is watched before counting begins again.
-        min_requests: Requests of each side that errors and shift are judged on.
-        min_scores: Scores of each side that shift is judged on.
-        max_error_share: Largest share of failures above the baseline's; 1 for any.
-        max_nonfinite_share: Largest share of non-finite scores above the baseline's; 1 for any.
-        max_score_shift: Largest Scores.shift() of any output.
-    """
-
-    window_s: float = 60.0
-    min_requests: int = 200
-    min_scores: int = 1000
-    max_error_share: float = 0.02
-    max_nonfinite_share: float = 0.0
-    max_score_shift: float = 0.25
-
-    @classmethod
-    def parse(cls, raw: Any, where: str) -> CanaryBounds:
-        """Read bounds from JSON or TOML.
-
-        Args:
-            raw: The parsed section.
-            where: Its name, for messages.
-
-        Raises:
-            BadInput: If it is not a section with known keys and values in range.
-        """
-        if not isinstance(raw, dict):
-            raise BadInput(f"{where}: expected a section, got {json_kind(raw)}")
-        known = {f.name: int if f.type == "int" else float for f in fields(cls)}
-        read: dict[str, Any] = {}
-        for key, value in raw.items():
-            if key not in known:
-                raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(known)}")
-            kinds = (int,) if known[key] is int else (int, float)
-            least = 1 if known[key] is int or key == "window_s" else 0
-            most = 1.0 if key.endswith("_share") else 1e9
-            if type(value) not in kinds or not least <= value <= most:
-                raise BadInput(f"{where}.{key}: expected {least} to {most:g}, got {str(value)[:40]!r}")
-            read[key] = known[key](value)
-        return cls(**read)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A verdict against a canary or a delta.
-
-    Attributes:
-        kind: errors | nonfinite | shift; for a delta also the kind of a figure, drift or calibration.
-        reason: Explanation for people.
-    """
-
-    kind: str
-    reason: str
 
 
 def weigh(bounds: CanaryBounds, baseline: Sketch, canary: Sketch, traffic: bool = False) -> Verdict | None:

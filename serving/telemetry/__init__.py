@@ -4,7 +4,7 @@ observers          the access log, the tracer and the extensions' observers of o
 logs               the log and the access log
 metrics            Prometheus metrics
 trainer_metrics    metric families of trainers
-gate_metrics       metric families of the gate of new versions
+judgement_metrics  metric families of judgements: deltas and versions that are held, released, rolled back
 version_metrics    metric families of loaded versions
 triton_statistics  per-model statistics in the form of Triton's statistics extension
 tracing            traces of a sample of the requests

@@ -22,7 +22,7 @@ from freshet_serving.processor.versions.overview import model_stats, version_sta
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.ports import SERVER
-from freshet_serving.serving.telemetry.gate_metrics import gate_families
+from freshet_serving.serving.telemetry.judgement_metrics import judgement_families
 from freshet_serving.serving.telemetry.trainer_metrics import trainer_families
 from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
 
@@ -343,8 +343,7 @@ class Metrics(Collector):
         yield from trainer_families(processor.trainers.standings())
         yield from _group_families(groups)
         yield from _catalogue_families(processor.catalogue)
-        yield from _guard_families(processor.catalogue)
-        yield from gate_families(processor.catalogue)
+        yield from judgement_families(processor.catalogue)
         for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
             for name, text, value in table:
                 family = kind(name, text, labels=("model",))
@@ -386,33 +385,6 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
         for file, count in sorted(model.damaged.items()):
             damaged.add_metric((name, file), count)
     yield from (ready, refused, held, damaged)
-
-
-def _guard_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
-    held = CounterMetricFamily(
-        "freshet_deltas_held", "Deltas held by the guard before they were served.", labels=("model", "kind")
-    )
-    auto_rollbacks = CounterMetricFamily("freshet_deltas_rolled_back", "Automatic rollbacks.", labels=("model", "kind"))
-    released = CounterMetricFamily(
-        "freshet_deltas_auto_released",
-        "Holds that this server released automatically because the newest generation was in line with the served one.",
-        labels=("model",),
-    )
-    preview = HistogramMetricFamily(
-        "freshet_delta_preview_duration_seconds",
-        "Seconds spent scoring recent rows before a delta is served.",
-        labels=("model",),
-    )
-    for name, model in sorted(catalogue.items()):
-        done = model.guard_stats
-        for kind, count in sorted(done.held.items()):
-            held.add_metric((name, kind), count)
-        for kind, count in sorted(done.auto_rollbacks.items()):
-            auto_rollbacks.add_metric((name, kind), count)
-        released.add_metric((name,), done.released)
-        cumulated = buckets(done.preview_s.bounds, done.preview_s.counts)
-        preview.add_metric((name,), cumulated, done.preview_s.total)
-    yield from (held, auto_rollbacks, released, preview)
 
 
 def _request_families(counts: Counts) -> Iterator[Metric]:

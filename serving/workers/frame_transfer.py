@@ -36,7 +36,7 @@ from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.tables.remote_rows import RemoteTables
 from freshet_serving.processor.versions.control import ControlWords
 from freshet_serving.processor.versions.replica import WRITTEN_BY_READERS, Frame, Replica
-from freshet_serving.processor.versions.request_scoring import dump_scores
+from freshet_serving.processor.versions.row_scoring import dump_scores
 from freshet_serving.serving.front.example_text import texts
 from freshet_serving.serving.workers.array_packing import ArrayPacker, ArrayUnpacker, PackedArray
 from freshet_serving.serving.workers.channel import Message

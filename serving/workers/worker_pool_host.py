@@ -50,13 +50,13 @@ from freshet_serving.processor.tables.remote_rows import open_remote_tables
 from freshet_serving.processor.versions.failed_versions import report
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.overview import describe
-from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.replica import Frame
-from freshet_serving.processor.versions.request_scoring import parse_scores
+from freshet_serving.processor.versions.row_scoring import parse_scores
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import (
     Figure,
     GroupStats,
+    PreviewResult,
     RequestScores,
     SessionStats,
     Sketch,

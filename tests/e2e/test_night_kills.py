@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.extensions.guard.kept_file import KeptFiles
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.versions.kept_file import KeptFiles
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
 from tests.e2e.dying import Step
 from tests.e2e.servers import ALONE, LiveServer
+from tests.processor.extensions.guard.test_version_gate_model import asked, write_bad
 from tests.processor.versions.models import open_model
-from tests.processor.versions.test_model_gate import asked, write_bad
 from tests.processor.versions.test_served_version import scores
 from tests.support.guarded import Stream, write_guarded
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.kills, pytest.mark.long]
 DIES_WITHIN_S = 60
 MODEL, GATE, RECORDS = (
     "processor.versions.model",
-    "processor.versions.version_gate",
+    "processor.extensions.guard.version_gate",
     "processor.repository.version_records",
 )
 DECISIONS, BAKE = "processor.versions.version_decisions", "processor.versions.bake_time"

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.extensions.guard.kept_file import KeptFiles
 from freshet_serving.processor.repository import Repository
-from freshet_serving.processor.versions.kept_file import KeptFiles
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_guard_live import LAYOUTS, Load
+from tests.processor.extensions.guard.test_version_gate_model import asked, write_bad
 from tests.processor.versions.models import open_model
-from tests.processor.versions.test_model_gate import asked, write_bad
 from tests.support.guarded import write_guarded
 from tests.support.waiting import until
 

@@ -23,12 +23,11 @@ from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Input, Output
 from freshet_serving.processor.sessions.request import Done
 from freshet_serving.processor.versions.change_results import RollbackResult
+from freshet_serving.processor.versions.judges import JudgedModel, JudgementCounts, Judges
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.pre_deploy_check import GuardStats
 from freshet_serving.processor.versions.traffic import Traffic
 from freshet_serving.processor.versions.trainer_watch import TrainerStanding
-from freshet_serving.processor.versions.version_gate import VersionGate
-from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
+from freshet_serving.processor.watching import LabelSums
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
 from freshet_serving.processor.watching.stats import ChainStatus, GroupStats, Histogram, SessionStats
 
@@ -283,17 +282,19 @@ class FakeProcessor:
         routes = SimpleNamespace(served={3: version}, shares=lambda: {3: 0.95}, traffic=Traffic(), labels={"stable": 3})
         chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2, "held")
         states = [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE")]
-        guard_stats = GuardStats()
-        guard_stats.held["bias"], guard_stats.auto_rollbacks["shift"] = 2, 1
-        guard_stats.preview_s.observe(0.004)
+        counts = JudgementCounts()
+        counts.held["bias"], counts.auto_rollbacks["shift"] = 2, 1
         held = {5: "held by gate: the order"}
-        gate = VersionGate("ctr", ModelPolicy, FakeClock())
-        gate.outcomes["out of line"], gate.input_drift = 1, {"age": 0.3}
+        judges = Judges(JudgedModel("ctr", ModelPolicy, FakeClock(), Path(), ""))
+        judges.trend = lambda number: (tuple(scored(0.25, 0.25, 0.5).every()), (0.125,))
+        if guard := judges.by_name.get("guard"):
+            guard.preview_s.observe(0.004)
+            guard.gate.outcomes["out of line"], guard.gate.input_drift = 1, {"age": 0.3}
         model = SimpleNamespace(
             ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
             status=lambda: states,
-            damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), guard_stats=guard_stats,
-            gate=gate, decisions=SimpleNamespace(barred=held, held=held),
+            damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), judgement_counts=counts,
+            judges=judges, decisions=SimpleNamespace(barred=held, held=held),
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 
@@ -302,13 +303,6 @@ class FakeProcessor:
 
     def sketch(self, version: Any) -> Sketch:
         return scored(0.25, 0.25, 0.5, np.nan)
-
-    @property
-    def score_watch(self) -> FakeProcessor:
-        return self
-
-    def trend(self, model: str, version: int) -> Any:
-        return SimpleNamespace(scores=tuple(scored(0.25, 0.25, 0.5).every()), drift=(0.125,))
 
     def evidence(self, observer: str, *versions: Any) -> None:
         return None

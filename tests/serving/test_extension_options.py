@@ -13,6 +13,7 @@ SET = {
     "admin_host": "::1",
     "admin_port": 0,
     "admin_token": "secret",
+    "delta_guard": "strict",
     "import_timeout_s": 5.0,
     "import_cpu_s": 5,
     "import_memory_bytes": 1 << 33,
@@ -32,8 +33,9 @@ def test_option_of_a_missing_extension_is_refused(option, without_extensions):
 
 
 def test_options_that_nobody_set_are_not_refused(without_extensions):
-    without_extensions("admin", "auto_import", "explaining")
+    without_extensions("admin", "auto_import", "explaining", "guard")
     check_extensions(ServeConfig("fake"))
+    check_extensions(ServeConfig("fake", delta_guard="off"))
 
 
 @pytest.mark.parametrize("use", [{"model_control": "explicit"}, {"api_keys": "keys.toml"}])

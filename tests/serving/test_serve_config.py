@@ -5,7 +5,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.sessions.placement import GroupConfig, SessionConfig
-from freshet_serving.processor.watching.verdicts import CanaryBounds
+from freshet_serving.processor.watching import CanaryBounds
 from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig, load_config
 from tests.support.extensions import needs

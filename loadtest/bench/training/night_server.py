@@ -13,6 +13,7 @@ import numpy as np
 
 from freshet_serving.models.data.source import Batch
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.extensions.guard.guard import guard_of
 from freshet_serving.processor.repository import RELEASE, Repository, root_hash
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.replica import Replica
@@ -61,7 +62,7 @@ class NightServer:
             True if it is served now; and why it is not, or why the gate could not judge it, or "".
         """
         events = self._model.poll()
-        verdict = self._model.gate.verdicts.get(number)
+        verdict = guard_of(self._model).gate.verdicts.get(number)
         if self.served != number:
             return False, verdict.reason if verdict is not None and verdict.reason else "; ".join(map(str, events))
         return True, f"unjudged: {verdict.reason}" if verdict is not None and verdict.outcome == UNJUDGED else ""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
-from freshet_serving.processor.watching import CanaryBounds, Sketch, Verdict, weigh
+from freshet_serving.processor.watching import CanaryBounds, Sketch, Verdict
+from freshet_serving.processor.watching.verdicts import weigh
 
 
 class CanaryEvidence(NamedTuple):

@@ -19,10 +19,10 @@ from freshet_serving.processor.errors import (
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import model_repository as repository_module
-from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.versions.upkeep import Upkeep
 from tests.processor.engines import (
     TIMEOUT_S,
     USERS,
@@ -322,14 +322,14 @@ def test_loading_model_does_not_delay_deltas_of_others(root, open_processor, mon
     write_package(root, users=USERS, model="other")
     processor = open_processor(policies={"other": AT_ONCE})
     other = processor.host.catalogue["other"]
-    loading, gate, load = threading.Event(), threading.Event(), other._load
+    loading, gate, load = threading.Event(), threading.Event(), other._loader.load
 
     def held(files):
         loading.set()
         assert gate.wait(TIMEOUT_S)
         return load(files)
 
-    monkeypatch.setattr(other, "_load", held)
+    monkeypatch.setattr(other._loader, "load", held)
     write_package(root, 2, users=USERS, model="other")
     events = processor.poll(0.01)
     assert loading.wait(TIMEOUT_S)
@@ -361,7 +361,7 @@ def test_maintenance_error_of_one_model_does_not_stop_the_others(root, open_proc
         return True
 
     monkeypatch.setattr(ServedVersion, "maintain", maintain)
-    assert processor.host._maintain()
+    assert processor.host.upkeep.maintain()
     assert "cannot maintain the tables of able" in caplog.text
 
 
@@ -378,7 +378,7 @@ def test_table_maintenance_error_does_not_stop_other_tables(error, caplog):
 
     versions = {"a": SimpleNamespace(maintain=fail), "b": SimpleNamespace(maintain=maintain)}
     models = {name: SimpleNamespace(name=name, served={1: version}) for name, version in versions.items()}
-    assert ModelHost._maintain(SimpleNamespace(_models=models)) is True
+    assert Upkeep(SimpleNamespace(catalogue=models), lambda: None).maintain() is True
     assert tended == [True]
     assert f"cannot maintain the tables of a: {error}" in caplog.text
 
@@ -411,7 +411,7 @@ def test_kept_requests_survive_a_restart_in_the_scratch_folder(root, open_proces
     first.process(request([1, 2, 3]))
     kept = first.host.model("small").pick().replicas.kept()
     for _ in range(2):
-        first.host._keep()
+        first.host.upkeep.keep()
     first.close()
     again = open_processor(scratch=str(scratch))
     assert again.host.model("small").pick().replicas.kept() == kept

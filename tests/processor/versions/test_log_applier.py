@@ -16,7 +16,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables import table as table_module
 from freshet_serving.processor.versions.failed_versions import WarningMessage
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
+from freshet_serving.processor.watching import LabelSums
 from tests.processor.repository.log.damaged import damaged_chain
 from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
 from tests.support.descriptors import few_descriptors
@@ -279,7 +279,7 @@ def test_rollback_rebuild_without_memory_is_retried_with_backoff(root, monkeypat
         raise NotReady("not enough memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(model, "_load", starved)
+        patch.setattr(model._loader, "load", starved)
         change_log.rollback(2)
         assert looked(model) == ["small generation 1.2 waits: not enough memory"]
         assert len(tried) == 1, "it rests"
@@ -437,7 +437,7 @@ def test_generation_that_cannot_be_built_is_reported_once(root, monkeypatch):
         raise TooLarge("there is no room for it")
 
     with monkeypatch.context() as patch:
-        patch.setattr(model, "_load", refuse)
+        patch.setattr(model._loader, "load", refuse)
         change_log.rollback(2)
         why = "generation 1.2 cannot be built from the files: there is no room for it"
         assert looked(model) == [f"small {why}"]
@@ -513,10 +513,10 @@ def test_labels_are_accepted_only_for_existing_generations(root):
     model = open_model(root)
     record(root, 1, [1])
     looked(model)
-    model.calibrated(Generation(1, 1), LabelSums(2.0, 3.0, 5))
-    model.calibrated(Generation(1, 0), LabelSums(2.0, 3.0, 5))
+    model.loaded(1).add_labels(Generation(1, 1), LabelSums(2.0, 3.0, 5))
+    model.loaded(1).add_labels(Generation(1, 0), LabelSums(2.0, 3.0, 5))
     for generation in (Generation(1, 2), Generation(1, 10**9)):
         with pytest.raises(NotFound, match="does not exist"):
-            model.calibrated(generation, LabelSums(2.0, 3.0, 5))
+            model.loaded(generation.version).add_labels(generation, LabelSums(2.0, 3.0, 5))
     with pytest.raises(BadInput, match="labels: expected a sum from 0 to 5"):
-        model.calibrated(Generation(1, 1), LabelSums(2.0, 1e300, 5))
+        model.loaded(1).add_labels(Generation(1, 1), LabelSums(2.0, 1e300, 5))

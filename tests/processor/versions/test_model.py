@@ -93,7 +93,7 @@ def test_broken_version_is_refused_once_and_the_served_one_continues(root, monke
         (2, "END", "dense.safetensors: does not match its checksum"),
         (1, "AVAILABLE", ""),
     ]
-    monkeypatch.setattr(model, "_load", lambda reader: pytest.fail("a refused version was tried again"))
+    monkeypatch.setattr(model._loader, "load", lambda reader: pytest.fail("a refused version was tried again"))
     for _ in range(3):
         assert model.poll() == []
 
@@ -113,7 +113,7 @@ def test_incomplete_version_is_never_touched(root, monkeypatch):
     model = open_model(root)
     shutil.copytree(root / "small" / "1", root / "small" / ".2.abcd.tmp")
     (root / "small" / "3").mkdir()
-    monkeypatch.setattr(model, "_load", lambda reader: pytest.fail("an unfinished version was opened"))
+    monkeypatch.setattr(model._loader, "load", lambda reader: pytest.fail("an unfinished version was opened"))
     assert model.poll() == []
 
 
@@ -124,7 +124,7 @@ def test_version_failing_unexpectedly_is_refused_without_internal_details(root, 
     def explode(reader):
         raise ZeroDivisionError("/secret")
 
-    monkeypatch.setattr(model, "_load", explode)
+    monkeypatch.setattr(model._loader, "load", explode)
     write_package(root, 2, users=USERS)
     assert model.poll() == ["small version 2 refused: the version cannot be loaded; see the server's log"]
     assert_serves(model, "1.0")

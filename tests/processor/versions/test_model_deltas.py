@@ -187,7 +187,7 @@ def test_delta_of_a_different_model_is_refused(root):
     write_package(root, model="other", users=USERS)
     data = delta_bytes(root, 1, [0])
     (root / "other" / "1" / "deltas" / "1.safetensors").write_bytes(data)
-    other = ServedModel("other", Repository(root), open_model(root)._load, connect, SystemClock())
+    other = ServedModel("other", Repository(root), open_model(root)._loader.load, connect, SystemClock())
     (loaded,) = other.poll()
     assert loaded == "other 1.0 loaded"
     with pytest.raises(BadInput, match="expected model 'other', got 'small'"):

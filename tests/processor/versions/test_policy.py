@@ -6,7 +6,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.versions.policy import ModelPolicy, VersionPolicy
-from freshet_serving.processor.watching.verdicts import CanaryBounds
+from freshet_serving.processor.watching import CanaryBounds
 
 WHOLE = {
     "versions": "latest:2",

@@ -114,10 +114,10 @@ def test_server_beyond_the_staleness_limit_is_not_ready(open_processor, clock, c
     wanted = "model 'small' version 1 is 8 s stale (max_staleness_s = 5)"
     assert processor.host.stale == wanted
     with caplog.at_level(logging.INFO, "freshet.host"):
-        processor.host._tell_stale()
-        processor.host._tell_stale()
+        processor.host.readiness.tell(processor.host.on_staleness_changed)
+        processor.host.readiness.tell(processor.host.on_staleness_changed)
         processor.poll()
-        processor.host._tell_stale()
+        processor.host.readiness.tell(processor.host.on_staleness_changed)
     assert processor.host.ready
     assert [r.message for r in caplog.records if "not ready" in r.message] == [f"not ready: {wanted}"]
     assert [r.message for r in caplog.records if "no longer" in r.message] == [
@@ -233,16 +233,16 @@ def test_change_hanging_for_a_minute_makes_a_server_unready(open_processor, cloc
     with caplog.at_level(logging.INFO, "freshet.host"):
         for advance_s in (0.0, 59.0, 1.0, 30.0):
             clock.advance(advance_s)
-            processor.host._find_stuck()
-            processor.host._tell_stale()
+            processor.host.readiness.check()
+            processor.host.readiness.tell(processor.host.on_staleness_changed)
             assert processor.host.ready == (not processor.host.stuck)
         assert model.lock_watch.held_s == 90.0
         wanted = "model 'small': a change has blocked all others for more than 60 s"
         assert processor.host.stale == wanted
         go.set()
         holder.join()
-        processor.host._find_stuck()
-        processor.host._tell_stale()
+        processor.host.readiness.check()
+        processor.host.readiness.tell(processor.host.on_staleness_changed)
     assert processor.host.ready
     assert model.lock_watch.held_s == 0.0
     # Of a slow machine the log may still say that the model has been loaded.
@@ -254,7 +254,7 @@ def test_closing_does_not_wait_for_a_hanging_change(open_processor, clock):
     processor = open_processor(clock)
     slow = PeriodicThread(lambda: threading.Event().wait(60))
     slow.start()
-    processor.host._periodic_threads.append(slow)
-    processor.host._stuck = "model 'small'"
+    processor.host.upkeep.threads.append(slow)
+    processor.host.readiness.stuck = "model 'small'"
     processor.close()
     assert slow.is_alive()

@@ -10,9 +10,9 @@ import pytest
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.version_decisions import reject_version, release_version
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
+from tests.processor.extensions.guard.test_version_gate_model import asked, write_bad
 from tests.processor.repository.test_candidates import commit
 from tests.processor.versions.models import USERS, open_model, publish
-from tests.processor.versions.test_model_gate import asked, write_bad
 from tests.support.guarded import write_guarded
 from tests.support.packages import write_package
 

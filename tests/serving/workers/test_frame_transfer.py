@@ -17,7 +17,7 @@ from freshet_serving.processor.repository.version import VersionReader, table_fi
 from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.tables.table import ServedTable
 from freshet_serving.processor.versions.control import PINS, WORDS, ControlEntry
-from freshet_serving.processor.versions.request_scoring import parse_scores
+from freshet_serving.processor.versions.row_scoring import parse_scores
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel

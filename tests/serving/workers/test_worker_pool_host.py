@@ -14,11 +14,12 @@ from freshet_serving.processor.errors import BadInput, NotFound, NotReady
 from freshet_serving.processor.extensions.trials.canary_judge import CanaryEvidence
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.repository import FolderWatch
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.versions.control import IDLE, PINS
 from freshet_serving.processor.versions.overview import model_stats
-from freshet_serving.processor.versions.request_scoring import dump_scores
 from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.versions.row_scoring import dump_scores
 from freshet_serving.processor.watching import RequestScores
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
 from freshet_serving.serving.serve_config import ServeConfig
@@ -228,7 +229,7 @@ def test_version_is_closed_in_workers_after_it_is_unrouted(hosts, root):
     host.load_all()
     first = version_of(host).replicas.key
     write_package(root, version=2, users=USERS)
-    host.model("small")._folder = type(host.model("small")._folder)(root / "small")
+    host.model("small")._selection.folder = FolderWatch(root / "small")
     host.poll()
     second = version_of(host).replicas.key
     for worker in workers:
@@ -477,8 +478,8 @@ def test_refused_delta_is_reported_to_every_worker_once(hosts):
     log_applier = host.catalogue["small"]._log_appliers[1]
     log_applier.status = dataclasses.replace(log_applier.status, state="WAITING", reason="delta 32 refused")
     before = len(workers[0].said)
-    host._tell_stale()
-    host._tell_stale()
+    host.readiness.tell(host.on_staleness_changed)
+    host.readiness.tell(host.on_staleness_changed)
     told = ("unready", {"seats": [], "stale": "", "concerns": host.concerns})
     assert host.concerns == ("model 'small' version 1: WAITING: delta 32 refused",)
     assert [worker.said[-1] for worker in workers] == [told] * 2
@@ -488,9 +489,9 @@ def test_refused_delta_is_reported_to_every_worker_once(hosts):
 def test_stale_model_is_reported_to_workers_without_unrouting_it(hosts):
     host, workers = hosts()
     host.load_all()
-    host._max_staleness_s = 5.0
+    host.readiness.max_staleness_s = 5.0
     host.catalogue["small"]._log_appliers[1].current_at_s -= 60.0
-    host._tell_stale()
+    host.readiness.tell(host.on_staleness_changed)
     assert not host.ready
     assert [worker.said[-1] for worker in workers] == [
         ("unready", {"seats": [], "stale": host.stale, "concerns": ()})
@@ -498,6 +499,6 @@ def test_stale_model_is_reported_to_workers_without_unrouting_it(hosts):
     host.on_routes_changed()
     assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
     host.poll()
-    host._tell_stale()
+    host.readiness.tell(host.on_staleness_changed)
     assert host.ready
     assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2

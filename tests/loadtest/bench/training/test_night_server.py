@@ -6,7 +6,7 @@ import pytest
 from freshet_serving.models.data.source import Batch
 from freshet_serving.processor.repository import Repository
 from loadtest.bench.training.night_server import NightServer
-from tests.processor.versions.test_model_gate import write_bad
+from tests.processor.extensions.guard.test_version_gate_model import write_bad
 from tests.support.guarded import as_inputs, write_guarded
 
 

@@ -48,15 +48,32 @@ def test_engine_without_trials_answers_and_observes_nothing(root, open_processor
     assert processor.host.evidence("shadow", processor.host.model("small").pick()) is None
 
 
-def test_kept_policy_that_asks_for_a_trial_keeps_no_other_model_from_being_served(
+def test_model_whose_kept_policy_asks_for_a_trial_is_refused_beside_others(
     root, open_processor, without_extensions, caplog
 ):
-    open_processor(policies={"small": ModelPolicy.parse({"labels": {"next": 1}}, "model.small")}).host.set_policy(
-        "small", {"shadow": "next"}
-    )
+    policies = {"small": ModelPolicy.parse({"labels": {"next": 1}}, "model.small")}
+    open_processor(policies=policies).host.set_policy("small", {"shadow": "next"})
     write_package(root, 1, model="other", users=USERS)
     without_extensions("trials")
-    processor = open_processor()
-    assert processor.host.models() == ["other"]
-    assert "model small is not served: model.small.shadow needs the extension 'trials'" in caplog.text
-    assert processor.host.poll() == []
+    host = open_processor(policies=policies, strict=False).host
+    why = "model.small.shadow needs the extension 'trials'"
+    assert host.models() == ["other", "small"]
+    assert host.model("other").ready
+    assert host.ready
+    assert why in host.status("small")[0].error
+    assert why in host.model("small").refused
+    assert host.info()["models"]["small"]["versions"][0]["error"] == host.status("small")[0].error
+    assert caplog.text.count("small version 1 refused") == 1
+    assert host.poll() == []
+    with pytest.raises(BadInput, match=why):
+        host.load("small", 1)
+
+
+def test_model_is_served_once_its_policy_asks_for_no_trial_any_more(root, open_processor, without_extensions):
+    policies = {"small": ModelPolicy.parse({"labels": {"next": 1}}, "model.small")}
+    open_processor(policies=policies).host.set_policy("small", {"shadow": "next"})
+    without_extensions("trials")
+    host = open_processor(policies=policies, strict=False).host
+    host.set_policy("small", {"shadow": None})
+    assert host.poll() == ["small 1.0 loaded"]
+    assert host.ready

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
+from freshet_serving.processor.watching import LabelSums
 from freshet_serving.serving.loading.priority import BULK_NBYTES
 from tests.serving.extensions.admin.fakes import Client
 

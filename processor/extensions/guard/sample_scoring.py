@@ -1,0 +1,180 @@
+"""Score recently requested rows under a new state, before any request is served by it, and kept ones of a version.
+
+A replica keeps a sample of the rows that it is requested to score (processor.versions.sample). A new state scores them
+once, and their scores are compared with those under the served generation. Whether the new ones may be served is
+decided elsewhere (delta_guard, version_judge).
+
+Ownership: everything is done in the thread that makes changes, on buffers that no session has.
+
+Invariants
+- Both states score the very same rows, with the same bucket, so that any difference is caused by the delta. Scores of
+  the served state are those that it had when it was new, or are computed under a pin.
+- A row whose input is bit-identical under the same executable has the score that it had: it is not run again.
+- The new state is read without a pin: its rows and its frame belong to the writer, who waits for the scores.
+- A preview is not counted: no lookups, no scores, no costs.
+
+Costs: a lookup of as many rows as fit the allowed time, and runs of the executable for those that the delta changes,
+off the GIL. For the first delta after the sample was refreshed all rows are run, twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.backends import EndedRun, Executable
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.guard.delta_figures import score_figures
+from freshet_serving.processor.extensions.guard.kept_requests import dump_requests, kept_requests, parse_requests
+from freshet_serving.processor.extensions.guard.request_scoring import extent, score_requests
+from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.running.buffers import Buffers
+from freshet_serving.processor.running.given_rows import run_rows
+from freshet_serving.processor.running.graph_run import SubgraphRun
+from freshet_serving.processor.versions.row_scoring import PreviewState
+from freshet_serving.processor.versions.sample import RequestSample, SampleRows
+from freshet_serving.processor.watching import LEAST_ROWS, PreviewResult, RequestScores
+
+Outputs = Mapping[str, NDArray[np.float32]]
+
+
+class SampleScores(NamedTuple):
+    """The sample's scores under one generation.
+
+    Attributes:
+        digest: Digest of the generation.
+        sample: The very list that was scored.
+        executable: The executable that scored it.
+        rows: Number of rows that were scored, the sample's first.
+        inputs: Their inputs, by name.
+        outputs: Scores by output name.
+    """
+
+    digest: str
+    sample: Sequence[SampleRows]
+    executable: Executable
+    rows: int
+    inputs: Outputs
+    outputs: Outputs
+
+
+class SampleScorer:
+    """Scores the sample of one replica under its states, and kept requests (processor.versions.row_scoring)."""
+
+    def __init__(
+        self,
+        run: SubgraphRun,
+        plan: SparsePlan,
+        sample: RequestSample,
+        buffers: Callable[[], Buffers],
+        clock: Clock,
+    ) -> None:
+        """Start without any scores.
+
+        Args:
+            run: The subgraph that scores rows of several requests.
+            plan: Binds kept requests.
+            sample: The sample.
+            buffers: Creates buffers when they are first needed.
+            clock: Source of time.
+        """
+        self._run, self._plan, self._sample, self._make, self._clock = run, plan, sample, buffers, clock
+        self._buffers: Buffers | None = None
+        self._scored: SampleScores | None = None
+
+    def kept(self, names: Collection[str]) -> bytes:
+        return dump_requests(kept_requests(self._sample.kept(), names))
+
+    def remember(self, requests: bytes) -> None:
+        for request in parse_requests(requests):
+            # What only another version can read is no request of this one.
+            with suppress(BadInput, EndedRun):
+                self._sample.take(self._plan.bind_inputs(request.inputs).without_flags(), request.inputs)
+
+    def score(self, requests: bytes, state: PreviewState, costs: Mapping[int, float], max_s: float) -> RequestScores:
+        kept = parse_requests(requests)
+        return score_requests(kept, self._plan, self._run, state, self._make(), costs, self._clock, max_s)
+
+    def compare(
+        self, before: PreviewState, after: PreviewState, costs: Mapping[int, float], max_rows: int, max_s: float
+    ) -> PreviewResult | None:
+        began_s = self._clock.now_s()
+        sample, sampled = self._sample.renewed(max_rows)
+        bucket, rows = extent(costs, min(max_rows, sampled), max_s)
+        if rows < LEAST_ROWS:
+            return None
+        known, digest = self._scored, before.digest
+        if known is None or known.digest != digest or known.sample is not sample or known.rows < rows:
+            known = self._score(before, sample, bucket, rows, None)
+        scored = self._score(after, sample, bucket, rows, known)
+        self._scored = scored
+        figures = score_figures({name: scores[:rows] for name, scores in known.outputs.items()}, scored.outputs)
+        return PreviewResult(rows, self._clock.now_s() - began_s, figures)
+
+    def _score(
+        self, state: PreviewState, sample: Sequence[SampleRows], bucket: int, rows: int, known: SampleScores | None
+    ) -> SampleScores:
+        """Score the first rows of the sample.
+
+        Args:
+            state: The state to score them under.
+            sample: The sample.
+            bucket: Bucket to run.
+            rows: Number of rows.
+            known: Scores of the same rows under another state; unchanged rows are not run again.
+        """
+        if self._buffers is None:
+            self._buffers = self._make()
+        run, executable, most = self._run, state.executables[bucket], max(state.executables)
+        filled, at = self._buffers.inputs(run.name, 0, most), 0
+        every = {name: np.empty((rows, *array.shape[1:]), np.float32) for name, array in filled.items()}
+        for bound, spans in runs(sample, rows, most):
+            stop = min(at + most, rows)
+            # A row whose floats are rejected still counts as a row, under both states alike.
+            with suppress(BadInput, EndedRun):
+                run.fill(BatchView(state.tables, state.epoch, bound, spans, self._buffers.counts), filled)
+            for name, array in filled.items():
+                every[name][at:stop] = array[: stop - at]
+            at = stop
+        if known is None or known.executable is not executable:
+            changed = np.arange(rows)
+            results = {name: np.empty(shape, np.float32) for name, shape in run.spec.output_shapes(rows).items()}
+        else:
+            # Compare bits, so that NaN equals itself.
+            differs = np.zeros(rows, bool)
+            for name, array in every.items():
+                before = known.inputs[name][:rows].reshape(rows, -1).view(np.uint32)
+                differs |= (array.reshape(rows, -1).view(np.uint32) != before).any(axis=1)
+            changed = np.flatnonzero(differs)
+            results = {name: scores[:rows].copy() for name, scores in known.outputs.items()}
+        run_rows(self._buffers.get(executable, run.name), bucket, every, results, changed)
+        return SampleScores(state.digest, sample, executable, rows, every, results)
+
+
+def runs(
+    sample: Sequence[SampleRows], rows: int, bucket: int
+) -> Iterator[tuple[list[BoundRequest], NDArray[np.int64]]]:
+    """Yield the first rows of a sample one bucket at a time, in the form that fill() accepts.
+
+    Args:
+        sample: The sampled requests.
+        rows: Number of rows in all.
+        bucket: Rows per step.
+    """
+    part, spans, left = [], [], bucket
+    for bound, count, _ in sample:
+        first = 0
+        while first < count and rows:
+            taken = min(count - first, left, rows)
+            part.append(bound)
+            spans.append((first, taken))
+            first, left, rows = first + taken, left - taken, rows - taken
+            if not left or not rows:
+                yield part, np.array(spans, np.int64)
+                part, spans, left = [], [], bucket

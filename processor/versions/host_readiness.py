@@ -1,0 +1,157 @@
+"""Readiness of a host: which models it waits for, and why what it serves is no answer.
+
+Expected models are those that were named, or that existed at the start; a model that is added later does not count
+where there are such. A model that failed to load delays no other, and another try does not make the host wait again;
+but if no expected model answers at all, the host is not ready. A change that has held its model's lock for a minute
+makes the host unready until it has ended.
+
+Invariants: `expected` and the models that are excused are replaced as a whole, by who holds the host's lock; everything
+else here is read by any thread, and waits for nobody. check() and tell() have one caller at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.generation import DIVERGED, WAITING
+from freshet_serving.processor.repository import Repository
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.readiness import LONG_S, Staleness, find_stale
+
+log = logging.getLogger("freshet.host")
+
+HELD_UP = f"a change has blocked all others for more than {LONG_S:g} s"
+
+
+class HostReadiness:
+    """The readiness of one host.
+
+    Attributes:
+        expected: Models that the host waits for.
+        unseen: True while the first listing of an object store has not succeeded yet.
+        max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        models: Callable[[], Mapping[str, ServedModel]],
+        expected: Iterable[str],
+        clock: Clock,
+        max_staleness_s: float,
+        ready_when_empty: bool,
+    ) -> None:
+        """Wait for the named models.
+
+        Args:
+            repository: The model repository.
+            models: Returns all known models by name.
+            expected: Names of the models.
+            clock: Source of time.
+            max_staleness_s: See the attribute.
+            ready_when_empty: Be ready while there is no model.
+        """
+        self._repository, self._models, self._clock = repository, models, clock
+        self.expected, self.unseen = frozenset(expected), False
+        self.max_staleness_s, self._ready_when_empty = max_staleness_s, ready_when_empty
+        # Expected models that failed to load and have not answered since.
+        self._excused: frozenset[str] = frozenset()
+        self.stuck = ""
+        """The change that has held its model's lock for too long, as of the last check(); "" for none."""
+        self._told = "", tuple[str, ...]()
+
+    @property
+    def missing(self) -> str:
+        """Reason in one line why models do not answer as they should; "" if they do."""
+        models = self._models()
+        if self.unseen:
+            return "the repository has not been reached yet"
+        if pending := self.pending:
+            return f"waiting for model{'s' if pending[1:] else ''} {', '.join(pending)}"
+        names = self.expected or models.keys()
+        if any(name in models and models[name].ready for name in names) or (self._ready_when_empty and not names):
+            return ""
+        if any(model.refused for model in models.values()):
+            return "no model can be served: the server's log has the reasons"
+        if reason := self._repository.misplaced():
+            return reason
+        return "no model is loaded: each was unloaded" if models else "the repository has no model"
+
+    @property
+    def pending(self) -> list[str]:
+        """The models that are waited for: expected, not answering, and not failed."""
+        models = self._models()
+        return sorted(n for n in self.expected - self._excused if n not in models or not models[n].ready)
+
+    @property
+    def stale(self) -> str:
+        """Reason in one line why what is served is too stale, or will be because a change hangs; "" if neither."""
+        if self.stuck:
+            return self.stuck
+        beyond = find_stale(self._stalenesses(), self.max_staleness_s) if self.max_staleness_s else None
+        return beyond.line(self.max_staleness_s) if beyond else ""
+
+    @property
+    def concerns(self) -> tuple[str, ...]:
+        """Lines on what keeps existing files from being served, for the repository and for each version.
+
+        The repository has a line if it cannot be listed. Concerns do not make a server unready: every replica refuses
+        the same delta, and what each of them serves is sound. To prefer no answer to an old one, set max_staleness_s.
+        """
+        repository = (concern,) if (concern := self._repository.concern()) else ()
+        return repository + tuple(
+            f"model {name!r} version {number}: {status.state}: {status.reason}"
+            for name, model in sorted(self._models().items())
+            for number in sorted(model.served)
+            if (status := model.chain(number)) is not None and status.state in (WAITING, DIVERGED)
+        )
+
+    def expect(self, models: Iterable[str]) -> None:
+        """Wait for these models too, until each of them answers or fails to load."""
+        more = frozenset(models)
+        self.expected, self._excused = self.expected | more, self._excused - more
+
+    def excuse(self) -> bool:
+        """Update the models that are not waited for, because they failed; return True if others are now."""
+        models = self._models()
+        there = [(name, models[name]) for name in self.expected if name in models]
+        answering = {name for name, model in there if model.ready}
+        # A model without any version state has no files left.
+        excused = (self._excused - answering) | {name for name, model in there if model.refused or not model.status()}
+        before, self._excused = self._excused, excused
+        return excused != before
+
+    def check(self) -> None:
+        """Check whether a change of a model has held its lock for too long."""
+        now_s = self._clock.now_s()
+        held = {name: model.lock_watch.look(now_s) for name, model in self._models().items()}
+        stuck = next((name for name, held_s in held.items() if held_s >= LONG_S), None)
+        # Keep the text constant while it lasts: each change of it is a line in the log.
+        self.stuck = f"model {stuck!r}: {HELD_UP}" if stuck else ""
+
+    def tell(self, changed: Callable[[str], None]) -> None:
+        """Log once when the host becomes unready by staleness or a hanging change, and once when that ends.
+
+        Args:
+            changed: Is passed the line if it, or the concerns, have changed.
+        """
+        (before, concerns), self._told = self._told, (self.stale, self.concerns)
+        line = self._told[0]
+        if (before, concerns) == self._told:
+            return
+        if line and not before:
+            log.warning("not ready: %s", line)
+        elif before and not line:
+            held = before.endswith(HELD_UP)
+            log.info("changes are no longer blocked" if held else "the served version is no longer too old")
+        changed(line)
+
+    def _stalenesses(self) -> Iterator[Staleness]:
+        """Yield the staleness of every version that answers requests without a version, for expected models."""
+        models = self._models()
+        for name in sorted(self.expected):
+            if (model := models.get(name)) is not None:
+                for number in model.routes.shares():
+                    yield Staleness(name, number, model.staleness_s(number))

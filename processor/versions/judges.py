@@ -1,0 +1,271 @@
+"""The port of judges: may a delta or a version be served, and must what is served be taken back?
+
+An extension offers judges (processor.ports.Extension.judges), one for each model. A judge says what it finds, and the
+core acts: it records holds and releases, rolls back and withdraws. What a person, a trainer or another server has
+recorded is obeyed without any judge. As they are, Judge and DeltaJudge hold nothing; one of an extension overrides what
+it has an opinion on.
+
+Invariants
+- A delta is examined in the writer's thread, under the model's lock, once it is staged and before its flip: what a
+  judge raises refuses the delta. A version is checked between being loaded and being offered.
+- Of several judges the first that objects decides; all of them are told what is served.
+- look() has one caller at a time and waits for no change of a model. What it returns is asked for again until it is
+  done.
+- Without a judge nothing is held, and no hold is released automatically.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import Delta
+from freshet_serving.processor.ports import ENGINE
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
+from freshet_serving.processor.watching import (
+    AutoRollback,
+    Finding,
+    LabelSums,
+    Scores,
+    Sketch,
+    Verdict,
+    VersionRollback,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE, RUN, GATED = "one", "run", "gated"
+"""Kinds of change.
+
+ONE is one delta, which is held if it is out of line. RUN is a run of deltas, which are checked one by one if it is out
+of line. GATED is held deltas, which are released if they are in line.
+"""
+NOTHING_FOUND = Finding()
+
+
+class DeltaHeld(Conflict):
+    """A delta is not served because a judge objects.
+
+    Attributes:
+        kind: Kind of the verdict (processor.watching.judgements.Verdict).
+        reason: Reason for people.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind, self.reason = kind, reason
+
+
+class VersionHeld(Conflict):
+    """A version is not served because a judge objects; the message is the reason for people."""
+
+
+class JudgedModel(NamedTuple):
+    """A model, as far as its judges know it.
+
+    Attributes:
+        name: Name of the model.
+        policy: Returns the policy in force.
+        clock: Source of time.
+        repository: Root of the repository.
+        scratch: Folder that keeps requests over a restart; "" for none.
+    """
+
+    name: str
+    policy: Callable[[], ModelPolicy]
+    clock: Clock
+    repository: Path
+    scratch: str
+
+
+class JudgementCounts:
+    """What became of the verdicts on one model's deltas and versions.
+
+    Attributes:
+        held: Held deltas, by kind of verdict.
+        released: Number of holds that were lifted automatically.
+        auto_rollbacks: Automatically rolled back deltas, by kind of verdict.
+        taken_back: Versions that were rolled back automatically once they were served, by kind of verdict.
+    """
+
+    def __init__(self) -> None:
+        self.held: Counter[str] = Counter()
+        self.released = 0
+        self.auto_rollbacks: Counter[str] = Counter()
+        self.taken_back: Counter[str] = Counter()
+
+
+class DeltaJudge:
+    """Judges the deltas of one version. Used under the model's lock, except monitored(), look() and tell()."""
+
+    @property
+    def judges(self) -> bool:
+        """True if it can object to a delta at all."""
+        return False
+
+    def examine(self, version: ServedVersion, delta: Delta, change: StateChange, asked: str) -> Finding:
+        """Examine a change that is ready to be served.
+
+        Args:
+            version: The version; it serves the state that the change begins with.
+            delta: Everything that the change brings, a run of deltas folded into one.
+            change: The change, staged and prepared.
+            asked: ONE, RUN or GATED.
+        """
+        return NOTHING_FOUND
+
+    def held(self, verdict: Verdict) -> None:
+        """Note that the delta that was examined last is held for a verdict."""
+
+    def served(self, version: ServedVersion, delta: Delta) -> None:
+        """Note that the change that was examined last is served.
+
+        Args:
+            version: The version that serves it.
+            delta: Everything that the change brings.
+        """
+
+    def monitored(self, generation: Generation) -> bool:
+        """Report whether a served generation is not yet known to be good."""
+        return False
+
+    def look(self, now_s: float, generation: Generation, sketch: Sketch, released: int) -> AutoRollback | None:
+        """Judge what is served; return the rollback to make, or None.
+
+        Args:
+            now_s: Monotonic seconds.
+            generation: The generation that is served.
+            sketch: All counts of the version so far.
+            released: The newest step that a person has released.
+        """
+        return None
+
+    def tell(self, generation: Generation, evidence: LabelSums) -> None:
+        """Add label sums of rows that a generation has scored. Any thread may call it.
+
+        Args:
+            generation: The generation that scored the rows.
+            evidence: Sums over these rows.
+        """
+
+
+class Judge:
+    """Judges the deltas and versions of one model. Changed under the model's lock, except look() and keep()."""
+
+    def of_version(self) -> DeltaJudge:
+        """Return a judge of the deltas of a version that is being loaded."""
+        return DeltaJudge()
+
+    def begin(self, chosen: Collection[int], others: Collection[int], root_of: Callable[[int], str]) -> int:
+        """Note the versions that are chosen when the server starts; called whenever versions are chosen.
+
+        Args:
+            chosen: The versions.
+            others: The versions that may be served instead of the newest of them; none if it need not be judged.
+            root_of: Returns the root hash of a version.
+
+        Returns:
+            The version to load first, by which the newest is judged; 0 for none.
+        """
+        return 0
+
+    def check(self, before: ServedVersion, after: ServedVersion) -> str:
+        """Return the reason why a version that is about to take over by itself must be held; "" if there is none.
+
+        Args:
+            before: The version that answers by default.
+            after: The newer version, loaded and not offered yet.
+
+        Raises:
+            NotReady: There is not enough memory to judge it now.
+        """
+        return ""
+
+    def took_over(self, before: ServedVersion | None, after: ServedVersion) -> None:
+        """Note a version that is served now.
+
+        Args:
+            before: The version that answered by default until now; None at a start.
+            after: The version.
+        """
+
+    def keep(self, version: ServedVersion) -> None:
+        """Keep over a restart what is needed of the version that answers by default; called regularly."""
+
+    def look(
+        self, now_s: float, served: Mapping[int, tuple[ServedVersion, Sketch]], default: int, chosen: bool
+    ) -> VersionRollback | None:
+        """Follow the scores of the versions; return the way back to make to another version, or None.
+
+        Args:
+            now_s: Monotonic seconds.
+            served: The loaded versions with all their counts so far.
+            default: Number of the version that answers by default; 0 for none.
+            chosen: True if a person has chosen that version.
+        """
+        return None
+
+    def trend(self, version: int) -> tuple[tuple[Scores, ...], tuple[float, ...] | None]:
+        """Return the newest scores of each output of a version, and how far they moved; ((), None) if unknown.
+
+        Args:
+            version: The version.
+        """
+        return (), None
+
+    def verdicts(self) -> Mapping[str, Any]:
+        """Return the newest verdicts on versions, JSON-able, by version."""
+        return {}
+
+
+class Judges(Judge):
+    """All judges of one model.
+
+    Attributes:
+        by_name: The judges, by the names under which extensions offer them.
+    """
+
+    def __init__(self, model: JudgedModel) -> None:
+        """Create what the extensions offer.
+
+        Args:
+            model: The model.
+        """
+        self.by_name: Mapping[str, Judge] = {name: create(model) for name, create in ENGINE.offers("judges").items()}
+
+    def of_deltas(self) -> list[DeltaJudge]:
+        """Return judges of the deltas of a version that is being loaded."""
+        return [judge.of_version() for judge in self.by_name.values()]
+
+    def begin(self, chosen: Collection[int], others: Collection[int], root_of: Callable[[int], str]) -> int:
+        return max((judge.begin(chosen, others, root_of) for judge in self.by_name.values()), default=0)
+
+    def check(self, before: ServedVersion, after: ServedVersion) -> str:
+        return next((why for judge in self.by_name.values() if (why := judge.check(before, after))), "")
+
+    def took_over(self, before: ServedVersion | None, after: ServedVersion) -> None:
+        for judge in self.by_name.values():
+            judge.took_over(before, after)
+
+    def keep(self, version: ServedVersion) -> None:
+        for judge in self.by_name.values():
+            judge.keep(version)
+
+    def look(
+        self, now_s: float, served: Mapping[int, tuple[ServedVersion, Sketch]], default: int, chosen: bool
+    ) -> VersionRollback | None:
+        rollbacks = [judge.look(now_s, served, default, chosen) for judge in self.by_name.values()]
+        return next((rollback for rollback in rollbacks if rollback is not None), None)
+
+    def trend(self, version: int) -> tuple[tuple[Scores, ...], tuple[float, ...] | None]:
+        trends = (judge.trend(version) for judge in self.by_name.values())
+        return next((trend for trend in trends if trend != ((), None)), ((), None))
+
+    def verdicts(self) -> Mapping[str, Any]:
+        return {number: one for judge in self.by_name.values() for number, one in judge.verdicts().items()}

@@ -1,0 +1,105 @@
+"""A sample of the rows that a replica is requested to score: an example for people, and evidence for judges.
+
+Ownership: arriving requests add to the sample that is being gathered, and only while more rows are needed, so nearly
+always they read one attribute and do nothing. Everything else is done under the lock, in the thread that makes changes.
+A sampled row keeps the data it refers to alive, as its request sent it.
+
+Costs: a request pays for reading one attribute, and occasionally for an append.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.watching import LEAST_ROWS
+
+REFRESH_S = 300.0
+ROWS_OF_ONE, IDS_OF_ONE = 8, 16384
+"""Limits for one request: rows that are sampled, and the most ids it may hold to be sampled at all."""
+MOST_ROWS = 256
+
+
+class SampleRows(NamedTuple):
+    """The first rows of a request.
+
+    Attributes:
+        bound: The bound request.
+        rows: Number of rows.
+        inputs: Its inputs as sent, with what was looked up for it; None if they are not known.
+    """
+
+    bound: BoundRequest
+    rows: int
+    inputs: Mapping[str, Column] | None = None
+
+
+class RequestSample:
+    """The sample of one replica."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Start with an empty sample.
+
+        Args:
+            clock: Source of time.
+        """
+        self.wanted = True
+        """True while take() is to be called for requests."""
+        self.example: Mapping[str, Column] | None = None
+        """Inputs of the newest sampled request, as an example for people to start from."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._most = MOST_ROWS
+        # Appended to by the threads that bring requests.
+        self._gathered: list[SampleRows] = []
+        self._gathered_rows = self._sample_rows = 0
+        self._sample: Sequence[SampleRows] = ()
+        self._since_s = clock.now_s()
+
+    def take(self, bound: BoundRequest, inputs: Mapping[str, Column] | None = None) -> None:
+        """Add some rows of a request that is about to be answered to the sample.
+
+        Args:
+            bound: The bound request.
+            inputs: Its inputs as sent.
+        """
+        if bound.ids <= IDS_OF_ONE:
+            self.example = inputs or self.example
+            rows = min(bound.rows, ROWS_OF_ONE)
+            self._gathered.append(SampleRows(bound, rows, inputs))
+            # Two threads that add at once may count only one of them: a few more rows are gathered then.
+            self._gathered_rows += rows
+            if self._gathered_rows >= self._most:
+                self.wanted = False
+
+    def kept(self) -> Sequence[SampleRows]:
+        """Return the sample, or what is being gathered if that is more. Starts gathering again when it is due."""
+        with self._lock:
+            self._renew(self._most)
+            return tuple(self._gathered) if self._gathered_rows > self._sample_rows else self._sample
+
+    def renewed(self, max_rows: int) -> tuple[Sequence[SampleRows], int]:
+        """Return the sample and its number of rows; the same object until enough others are gathered.
+
+        Args:
+            max_rows: Maximum number of rows to gather from now on.
+        """
+        with self._lock:
+            self._renew(max_rows)
+            return self._sample, self._sample_rows
+
+    def _renew(self, max_rows: int) -> None:
+        """Replace the sample by the gathered rows once there are enough, and start gathering again when it is due."""
+        self._most = max_rows
+        full = self._gathered_rows >= max_rows
+        if full or self._gathered_rows >= max(LEAST_ROWS, 2 * self._sample_rows):
+            self._sample, self._sample_rows = tuple(self._gathered), sum(e.rows for e in self._gathered)
+            if full:
+                self._gathered, self._gathered_rows = [], 0
+                self._since_s = self._clock.now_s()
+        if not self.wanted and self._clock.now_s() - self._since_s >= REFRESH_S:
+            self.wanted = True

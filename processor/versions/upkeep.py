@@ -1,0 +1,125 @@
+"""What a host does by itself between changes: judge what is served, check files, keep requests, maintain tables.
+
+Each kind of work has a thread of its own, so that none delays another. The threads start with the first poll, and end
+when the host is closed; closing does not wait for one that hangs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.standby_thread import PeriodicThread
+from freshet_serving.processor.versions.failed_versions import report
+from freshet_serving.processor.versions.host_readiness import HostReadiness
+from freshet_serving.processor.versions.model import ServedModel
+
+log = logging.getLogger("freshet.host")
+
+LOOK_INTERVAL_S = 1.0
+BEATS = 4
+KEEP_INTERVAL_S = 60.0
+CLOSE_S = 5.0
+
+
+class KeptUp(Protocol):
+    """A host, as far as its upkeep needs it (processor.versions.host.ModelHost)."""
+
+    readiness: HostReadiness
+
+    @property
+    def catalogue(self) -> Mapping[str, ServedModel]: ...
+
+    def refresh(self) -> None: ...
+
+    def examine(self) -> list[str]: ...
+
+    def on_staleness_changed(self, stale: str) -> None: ...
+
+
+class Upkeep:
+    """The periodic work of one host."""
+
+    def __init__(self, host: KeptUp, look: Callable[[], None]) -> None:
+        """Do nothing before start().
+
+        Args:
+            host: The host.
+            look: Has the scores of what is served evaluated.
+        """
+        self._host, self._judge = host, look
+        self.threads: list[PeriodicThread] = []
+        self._beats, self._keeping, self._closed = 0, False, False
+
+    def start(self, budgeted: bool) -> None:
+        """Start the threads, once.
+
+        Args:
+            budgeted: True if there are tables with a memory budget to maintain.
+        """
+        if self.threads:
+            return
+        self.threads = [
+            PeriodicThread(self.look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
+            PeriodicThread(self.scrub, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
+            PeriodicThread(self.keep, KEEP_INTERVAL_S, KEEP_INTERVAL_S, "freshet-kept"),
+        ]
+        if budgeted:
+            self.threads.append(PeriodicThread(self.maintain))
+        for thread in self.threads:
+            thread.start()
+        if self._closed:
+            # close() may have been called before these threads existed.
+            self.close()
+
+    def close(self, wait_s: float = CLOSE_S) -> None:
+        """End the threads.
+
+        Args:
+            wait_s: Seconds to wait for each.
+        """
+        self._closed = True
+        for thread in self.threads:
+            thread.close(wait_s)
+
+    def look(self) -> bool:
+        """Check once a second, and on every beat while a served delta is still being monitored."""
+        self._beats += 1
+        self._host.readiness.check()
+        self._host.readiness.tell(self._host.on_staleness_changed)
+        monitored = any(model.monitored for model in self._host.catalogue.values())
+        if monitored:
+            self._host.refresh()
+        if monitored or self._beats % BEATS == 0:
+            self._judge()
+        return False
+
+    def scrub(self) -> bool:
+        """Unload versions whose files are damaged."""
+        report(log, self._host.examine())
+        return False
+
+    def keep(self) -> bool:
+        """Follow the requests of the version that answers by default, for every model; not at once after a start."""
+        if not self._keeping:
+            self._keeping = True
+            return False
+        for model in self._host.catalogue.values():
+            if (version := model.routes.default) is not None:
+                model.judges.keep(version)
+        return False
+
+    def maintain(self) -> bool:
+        """Do one slice of work for every table with a memory budget; return True if more remains."""
+        busy = False
+        for model in self._host.catalogue.values():
+            for version in model.served.values():
+                try:
+                    busy |= version.maintain()
+                except FreshetError as error:
+                    log.warning("cannot maintain the tables of %s: %s", model.name, error)
+                except Exception:
+                    log.exception("cannot maintain the tables of %s", model.name)
+        return busy

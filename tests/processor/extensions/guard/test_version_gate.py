@@ -1,0 +1,264 @@
+"""The gate's verdicts on versions whose scores are made up."""
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.extensions.guard.kept_file import ServedBefore
+from freshet_serving.processor.extensions.guard.kept_requests import KeptRequest, dump_requests
+from freshet_serving.processor.extensions.guard.version_gate import MOST_VERDICTS, VersionGate
+from freshet_serving.processor.extensions.guard.version_judge import LEARN
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores
+from freshet_serving.processor.watching.input_histogram import input_histograms
+
+ROWS = 128
+GOOD = 1 / (1 + np.exp(2 - np.random.default_rng(0).standard_normal(ROWS)))
+
+
+class Replicas:
+    """Replicas of a version that scores as a test says."""
+
+    def __init__(self, scores, kept=b"requests"):
+        self._scores, self._kept, self.remembered = scores, kept, []
+
+    def kept(self):
+        return self._kept
+
+    def remember(self, requests):
+        self.remembered.append(requests)
+
+    def score(self, requests, max_s):
+        assert requests == b"requests"
+        if self._scores is None:
+            return None
+        whole = np.ones(ROWS, bool)
+        return RequestScores(whole, ~whole, {"ctr": np.asarray(self._scores, np.float32).reshape(-1, 1)})
+
+
+class Version:
+    """A version with such replicas."""
+
+    def __init__(self, scores, kept=b"requests", number=2):
+        self.replicas, self.manifest = Replicas(scores, kept), SimpleNamespace(version=number, inputs=["a"], notes={})
+
+
+SERVED = Version(GOOD, number=1)
+
+
+class Files:
+    """Kept files of one model, in memory."""
+
+    def __init__(self, requests=b""):
+        self.requests, self.learned, self.before = requests, None, None
+
+    def read(self, model, inputs):
+        assert (model, inputs) == ("small", ["a"])
+        return self.requests, self.learned
+
+    def write(self, model, inputs, requests, learned, before):
+        assert (model, inputs) == ("small", ["a"])
+        self.requests, self.learned, self.before = requests, learned, before
+
+    def served(self, model):
+        assert model == "small"
+        return self.before
+
+
+@pytest.fixture
+def gate():
+    return VersionGate("small", ModelPolicy, FakeClock())
+
+
+def test_version_in_line_is_not_held(gate):
+    assert gate.check(SERVED, Version(GOOD * 1.1)) == ""
+    assert gate.verdicts[2].outcome == IN_LINE
+    assert gate.outcomes == {IN_LINE: 1}
+    assert sum(gate.judge_s.counts) == 1
+
+
+def test_version_out_of_line_is_held_and_logged(gate, caplog):
+    reason = gate.check(SERVED, Version(GOOD * 1e-4))
+    verdict = gate.verdicts[2]
+    assert (verdict.outcome, verdict.reason) == (OUT_OF_LINE, reason)
+    assert reason.startswith("the mean score of 'ctr' would change by a factor of 1e+04")
+    assert [(record.levelno, record.message) for record in caplog.records] == [
+        (logging.ERROR, f"small version 2: out of line: {verdict.reason}")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (Version(GOOD, kept=b""), Version(GOOD), "no requests of the served version are kept yet"),
+        (SERVED, Version(None), "its rows are in a row store, or no process could score the kept requests"),
+        (Version(None), Version(GOOD), "its rows are in a row store, or no process could score the kept requests"),
+        (SERVED, Version(["x"]), "the kept requests could not be scored; see the server's log"),
+    ],
+)
+def test_version_that_cannot_be_scored_is_served_unless_the_policy_holds_it(gate, before, after, reason):
+    assert gate.check(before, after) == ""
+    assert (gate.verdicts[2].outcome, gate.verdicts[2].reason) == (UNJUDGED, reason)
+    strict = VersionGate("small", lambda: ModelPolicy(unjudged="hold"), FakeClock())
+    assert strict.check(before, after) == f"not judged: {reason}"
+
+
+def test_version_is_not_judged_while_memory_is_short(gate):
+    short = Version(GOOD)
+    short.replicas.score = lambda *_: (_ for _ in ()).throw(MemoryError)
+    with pytest.raises(NotReady, match="not enough memory"):
+        gate.check(SERVED, short)
+    assert not gate.verdicts
+    assert not gate.outcomes
+
+
+def test_gate_is_off_with_the_delta_guard():
+    policy = ModelPolicy.parse({"delta_guard": {"mode": "off"}}, "model.small")
+    assert not VersionGate("small", lambda: policy, FakeClock()).judges
+
+
+def test_gate_learns_from_versions_that_are_still_served_when_the_next_one_comes(gate):
+    for number in range(2, 2 + LEARN):
+        assert gate.judge(Version(GOOD, number=number - 1), Version(GOOD * 1.01, number=number)).outcome == IN_LINE
+    # Version 1 is still served: the newest of those changes was not one for good.
+    assert gate.judge(SERVED, Version(GOOD * 1.6, number=9)).outcome == IN_LINE
+    assert gate.judge(Version(GOOD, number=LEARN + 1), Version(GOOD * 1.6, number=10)).outcome == OUT_OF_LINE
+
+
+def test_gate_learns_nothing_from_versions_that_it_could_not_judge(gate):
+    alike = np.resize(GOOD[:4], ROWS)
+    for number in range(2, 3 + LEARN):
+        gate.judge(Version(alike, number=number - 1), Version(alike, number=number))
+    assert set(gate.outcomes) == {UNJUDGED}
+    assert gate.judge(SERVED, Version(GOOD * 1.6, number=20)).outcome == IN_LINE
+
+
+def test_verdicts_are_bounded(gate):
+    for number in range(2, MOST_VERDICTS + 10):
+        gate.judge(Version(GOOD, kept=b"", number=1), Version(GOOD, number=number))
+    assert len(gate.verdicts) == MOST_VERDICTS
+    assert max(gate.verdicts) == MOST_VERDICTS + 9
+
+
+def test_requests_are_carried_over_to_the_version_that_takes_over(gate):
+    new = Version(GOOD)
+    gate.took_over(SERVED, new)
+    gate.took_over(Version(GOOD, kept=b""), new)
+    gate.took_over(None, new)
+    assert new.replicas.remembered == [b"requests"]
+
+
+def test_requests_survive_a_restart():
+    files, after = Files(), Version(GOOD)
+    VersionGate("small", ModelPolicy, FakeClock(), files).keep(SERVED)
+    VersionGate("small", ModelPolicy, FakeClock(), files).took_over(None, after)
+    assert after.replicas.remembered == [b"requests"]
+
+
+def test_limits_that_were_learned_survive_a_restart():
+    files, before = Files(), VersionGate("small", ModelPolicy, FakeClock())
+    before._kept_files = files
+    for number in range(2, 3 + LEARN):
+        before.judge(Version(GOOD, number=number - 1), Version(GOOD * 1.01, number=number))
+    before.keep(SERVED)
+    after = VersionGate("small", ModelPolicy, FakeClock(), files)
+    after.took_over(None, SERVED)
+    assert after.judge(SERVED, Version(GOOD * 1.6)).outcome == OUT_OF_LINE
+
+
+def test_nothing_is_written_without_requests_or_a_folder(gate):
+    files = Files(b"before")
+    VersionGate("small", ModelPolicy, FakeClock(), files).keep(Version(GOOD, kept=b""))
+    gate.keep(SERVED)
+    assert files.requests == b"before"
+
+
+def test_drift_of_inputs_is_measured_against_the_version_before(gate):
+    def asked(low):
+        return Version(GOOD, kept=dump_requests([KeptRequest({"a": np.arange(low, low + 8)}, 8)] * 10))
+
+    gate.keep(asked(0))
+    assert gate.input_drift == {}
+    gate.took_over(asked(0), Version(GOOD))
+    gate.keep(asked(0))
+    assert gate.input_drift == {"a": 0.0}
+    gate.keep(asked(4))
+    assert gate.input_drift["a"] > 0.25
+
+
+def test_drift_of_inputs_is_measured_against_training_where_notes_say(gate):
+    version = Version(GOOD, kept=dump_requests([KeptRequest({"a": np.arange(8) % 4}, 8)] * 10))
+    version.manifest.notes = {"inputs": input_histograms([{"a": np.arange(400) % 4}])}
+    gate.keep(version)
+    assert gate.input_drift["a"] < 0.05
+    version.manifest.notes = {"inputs": input_histograms([{"a": 4 + np.arange(400) % 4}])}
+    gate.keep(version)
+    assert gate.input_drift["a"] > 0.25
+
+
+def test_kept_requests_that_cannot_be_read_are_a_line_in_the_log(gate, caplog):
+    gate.took_over(SERVED, Version(GOOD))
+    gate.keep(SERVED)
+    assert "cannot read the kept requests of small" in caplog.text
+
+
+def test_failure_to_carry_requests_is_logged(gate, caplog):
+    gate.took_over(SERVED, object())
+    assert "cannot give small the requests that are kept" in caplog.text
+
+
+ROOTS = {1: "a", 2: "b", 3: "c"}
+
+
+def started(before, others=(1, 2, 3), files=None, policy=ModelPolicy):
+    """A gate that starts with version 3 chosen, and the version to load first."""
+    files = files or Files()
+    files.before = before
+    gate = VersionGate("small", policy, FakeClock(), files)
+    return gate, gate.begin({3}, set(others), ROOTS.get)
+
+
+def test_version_served_before_a_start_is_loaded_first_to_judge_the_newest():
+    gate, first = started(ServedBefore(2, {1: "a", 2: "b"}))
+    assert first == 2
+    assert not gate.knows(3, "c")
+    assert gate.begin({3}, {1, 2, 3}, ROOTS.get) == 0
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        ServedBefore(3, {3: "c"}),
+        ServedBefore(2, {2: "b", 3: "c"}),
+        ServedBefore(2, {2: "another"}),
+        ServedBefore(7, {7: "g"}),
+    ],
+)
+def test_newest_version_is_served_at_a_start_if_nothing_older_can_judge_it(before):
+    gate, first = started(before)
+    assert (first, gate.knows(3, "c"), gate.verdicts) == (0, True, {})
+
+
+def test_barred_version_judges_nothing_at_a_start():
+    assert started(ServedBefore(2, {2: "b"}), others=(1, 3))[1] == 0
+
+
+def test_start_without_a_record_says_that_the_newest_is_unjudged(caplog):
+    caplog.set_level("INFO", logger="freshet.gate")
+    gate, first = started(None)
+    assert (first, gate.knows(3, "c"), gate.verdicts[3].kind) == (0, True, "start")
+    assert "small version 3 is unjudged (start)" in caplog.text
+    assert started(None, others={3})[0].verdicts == {}
+
+
+def test_record_of_what_is_served_is_written_with_the_requests():
+    files = Files()
+    gate = VersionGate("small", ModelPolicy, FakeClock(), files)
+    gate.begin({1}, {1}, ROOTS.get)
+    gate.let_in(2, "b")
+    gate.keep(Version(GOOD, number=2))
+    assert files.before == ServedBefore(2, {1: "a", 2: "b"})
