@@ -62,6 +62,7 @@ BEATS = 4
 REST_S = 5.0
 HELD_UP = f"a change has blocked all others for more than {LONG_S:g} s"
 CLOSE_S = 5.0
+CLOSED = "the processor is closed"
 REACHED_WITHIN_S = 5.0
 """A repository that did not respond for longer than this counts as unreachable."""
 
@@ -188,7 +189,7 @@ class ModelHost(ABC):
 
         Waits for work in progress, but not for long: it may itself wait for a lock that is never released.
         """
-        self._closed = self._closed or "the processor is closed"
+        self._closed = self._closed or CLOSED
         self.repository.close()
         self._rounds.close()
         self._beside.close()
