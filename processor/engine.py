@@ -230,7 +230,7 @@ class Processor:
         # The host loads and changes models; the predictor answers requests with them.
         self.host = InProcessHost(config, clock or SystemClock())
         self.predictor = self.host.predictor
-        self._answer_bytes = ENGINE.get("messages", "deeprec")
+        self._answer_bytes = ENGINE.only("messages")
 
     @classmethod
     def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Self:
