@@ -41,7 +41,7 @@ from freshet_serving.processor.sessions.request import PredictReply, PredictRequ
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
-from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.host import CLOSED, ModelHost
 from freshet_serving.processor.versions.overview import describe
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
@@ -105,28 +105,6 @@ class ProcessorConfig(SessionConfig):
     online_stores: Sequence[Any] = ()
 
 
-class InProcessPredictor(Predictor):
-    """Answers requests with what a host of this process serves, by its current routes."""
-
-    def __init__(self, host: ModelHost, groups: Groups, clock: Clock, limits: RequestLimits) -> None:
-        super().__init__(groups, clock, limits)
-        self._host = host
-
-    def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
-        return _replica(self._host.model(model).routes.pick(version, label))
-
-    def route(
-        self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
-    ) -> Replica:
-        return _replica(self._host.model(model).routes.route(version, label, key))
-
-    def models(self) -> list[str]:
-        return self._host.models()
-
-    def status(self, model: str) -> list[VersionStatus]:
-        return self._host.status(model)
-
-
 class InProcessHost(ModelHost):
     """The host of a process that answers requests for its models itself, with its predictor."""
 
@@ -153,7 +131,7 @@ class InProcessHost(ModelHost):
             config.policies, config.delta_guard, config.max_staleness_s, config.ready_when_empty,
             config.scratch,
         )  # fmt: skip
-        self.predictor = InProcessPredictor(self, Groups(config, clock), clock, config.limits)
+        self.predictor = Predictor(Groups(config, clock), clock, config.limits)
         self._forked = False
         _open_hosts.add(self)
 
@@ -212,6 +190,8 @@ class InProcessHost(ModelHost):
         if self._forked:
             # The threads that would be waited for are those of the parent.
             return
+        with self._following:
+            self.predictor.refuse(CLOSED)
         super().close()
         self.predictor.close()
         # Hosts, models and their callbacks refer to each other: without this, mapped files and their leases would stay
@@ -227,6 +207,8 @@ class InProcessHost(ModelHost):
         """Make calls raise NotReady in a child of the process that opened it: a fork copies no threads."""
         self._forked = True
         self._closed = "the processor was opened by the parent of this process: open one after fork()"
+        # Without the lock, which a thread of the parent may hold: a child has no other thread that updates routes.
+        self.predictor.refuse(self._closed)
 
 
 _open_hosts: weakref.WeakSet[InProcessHost] = weakref.WeakSet()
@@ -254,7 +236,7 @@ class Processor:
         # The host loads and changes models; the predictor answers requests with them.
         self.host = InProcessHost(config, clock or SystemClock())
         self.predictor = self.host.predictor
-        self._answer_bytes = ENGINE.get("messages", "deeprec")
+        self._answer_bytes = ENGINE.only("messages")
 
     @classmethod
     def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Self:

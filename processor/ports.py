@@ -107,13 +107,14 @@ class Extension:
             value and the numbers of the plan's sources, a processor.features.late_values.LateInputs.
         training_sections: Readers of the subsections of a training configuration, by the section: from a subsection's
             name, its TOML and the folder that relative paths start from, what the manifest's section has of it.
-        messages: What answers requests as bytes, by the name of their form: returns the reply's bytes, from a
-            Processor, the bytes, and the model's name or None.
+        messages: What answers requests as bytes: returns the reply's bytes, from a Processor, the bytes, and the
+            model's name or None; None for nothing.
         row_stores: Stores of the rows of tables, by the schemes of their URLs: a RowStore (processor.tables.row_store)
             from the URL, its timeout in seconds and the clock.
-        row_sources: What reads rows outside of the process, as "remote": a RemoteTables (processor.tables.remote_rows)
-            from the configuration and the clock.
-        programs: What `python -m freshet_serving.processor.NAME` runs, by name: returns the exit code.
+        row_source: What reads rows outside of the process: a RemoteTables (processor.tables.remote_rows) from the
+            configuration and the clock; None for nothing.
+        interface_builder: What `python -m freshet_serving.processor.capi` runs: returns the exit code; None for
+            nothing.
         observers: What makes an observer (processor.sessions.observers) of a process's requests, by name: from its
             session groups and the clock.
         counters: Help texts of the observers' counters, by name.
@@ -137,10 +138,10 @@ class Extension:
     input_stores: Mapping[str, Callable[[], InputStores]] = field(default_factory=dict)
     late_values: Mapping[str, Callable[[Any, Mapping[tuple[str, int], int]], Any]] = field(default_factory=dict)
     training_sections: Mapping[str, Callable[[str, Mapping[str, Any], Path], Any]] = field(default_factory=dict)
-    messages: Mapping[str, Callable[[Any, bytes, str | None], bytes]] = field(default_factory=dict)
+    messages: Callable[[Any, bytes, str | None], bytes] | None = None
     row_stores: Mapping[str, Callable[[str, float, Any], Any]] = field(default_factory=dict)
-    row_sources: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
-    programs: Mapping[str, Callable[[], int]] = field(default_factory=dict)
+    row_source: Callable[[Any, Any], Any] | None = None
+    interface_builder: Callable[[], int] | None = None
     observers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     counters: Mapping[str, str] = field(default_factory=dict)
     judges: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from freshet_serving.processor.errors import NotReady
 
 
 class Engine(Protocol):
-    """The engine of a lifecycle: the host of models, or a worker's predictor."""
+    """The engine of a lifecycle: the host of models, or a worker's RoutedEngine."""
 
     @property
     def ready(self) -> bool: ...

@@ -50,8 +50,8 @@ class ServerExtension:
         dialects: decode() and encode() of forms of predict requests (serving.http.dialects) by name, from a call.
         metrics: Metric families by subject, from a host of models (processor.versions.host) and the snapshots of its
             models (processor.watching.ModelStats).
-        regions: What opens regions of shared memory (serving.front.shared_memory.Regions), as "shared_memory", from the
-            most bytes that a request may read.
+        regions: What opens regions of shared memory (serving.front.shared_memory.Regions), from the most bytes that a
+            request may read; None for nothing.
         admin_port: The admin port, from serving.server_parts.ServerParts and a socket that listens; None for none.
         admin_routes: Routes of the admin port, by the last part of their path, from serving.server_parts.ServerParts.
         importer: The importer, from the options and the host of the models; None for none.
@@ -65,7 +65,7 @@ class ServerExtension:
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     dialects: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     metrics: Mapping[str, Callable[[Any, Sequence[Any]], Iterable[Any]]] = field(default_factory=dict)
-    regions: Mapping[str, Callable[[int], Any]] = field(default_factory=dict)
+    regions: Callable[[int], Any] | None = None
     admin_port: Callable[[Any, socket.socket], AdminPort] | None = None
     admin_routes: Mapping[str, Callable[[Any], Routes]] = field(default_factory=dict)
     importer: Callable[[Any, Any], Importer] | None = None

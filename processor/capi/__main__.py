@@ -12,11 +12,11 @@ from freshet_serving.processor.ports import ENGINE, missing
 
 def main() -> int:
     """Run the extension's program, and return the exit code."""
-    program = ENGINE.get("programs", "capi")
-    if program is None:
+    build = ENGINE.only("interface_builder")
+    if build is None:
         print(missing("the C interface", "deeprec"), file=sys.stderr)
         return 1
-    code: int = program()
+    code: int = build()
     return code
 
 

@@ -1,24 +1,43 @@
 """Accept requests and deliver replies: the entry point of every process that answers predictions.
 
 A request is validated in the caller's thread and computed by the SessionGroup. Thread-safe.
+
+Invariants
+- A request finds its replica in one mapping, by model (`_table`). Whoever holds the models pushes it: the host of this
+  process, or the supervisor by a message. It is never edited: update_routes() replaces it by one store, one caller at a
+  time, so that older routes do not replace newer ones.
+- A call reads the mapping once. So a request's version, label, key, input and limits are judged by the same routes. A
+  request that was read for a replica (select_replica()) and submitted after a change keeps that replica, even if its
+  version or model has been unloaded since: it is answered as it would have been before.
+- A replica that a request holds stays whole, because nothing of it is freed before the last such request. A version is
+  closed only after routes without it have been pushed, and opened before routes name it.
+- The turns of requests without a key are a sequence of the process (processor.versions.traffic), not of the routes:
+  they go on when routes change.
+- After refuse(), no request is routed, whatever is pushed later.
+
+Costs: a push makes one entry for each model; a request looks up one.
+
+Rejected: asking the host for a model, the model for its routes, and the version for its replica (a request then reads
+what four owners change, and a worker needs a second way); a lock (requests would wait for pushes).
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, first_value
-from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.features.input_reader import with_blank_row
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE, missing
+from freshet_serving.processor.repository import unknown_model
 from freshet_serving.processor.running.run_limit import RunEnds, TimeLimit
 from freshet_serving.processor.sessions.answerer import Answerer
 from freshet_serving.processor.sessions.group import Post, Wake
@@ -33,7 +52,7 @@ from freshet_serving.processor.sessions.request import (
     without_unknown,
 )
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.versions.routes import Routes
+from freshet_serving.processor.versions.routes import Routes, VersionStatus
 
 # How often a thread that waits for an inline reply checks that the owner is still there to compute it.
 OWNER_GONE_S = 0.05
@@ -43,8 +62,23 @@ MAX_SHOWN_NBYTES = 1 << 20
 """Most bytes of entity records that are kept for a client that asks for values: more than a reply's header holds."""
 
 
-class Predictor(ABC):
-    """Answers requests by the replicas that replica() and route() pick.
+@dataclass(frozen=True, slots=True)
+class ModelRoute:
+    """What a request for one model is judged by.
+
+    Attributes:
+        routes: Selects the replica.
+        limits: Limits of a request.
+        sticky_input: Name of the input by whose first value requests are split; "" for none.
+    """
+
+    routes: Routes[Replica]
+    limits: RequestLimits
+    sticky_input: str
+
+
+class Predictor:
+    """Answers requests by the routes that were pushed last.
 
     Attributes:
         groups: The process's session groups.
@@ -53,7 +87,7 @@ class Predictor(ABC):
     """
 
     def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
-        """Create a predictor over a process's session groups.
+        """Create a predictor over a process's session groups, without a model.
 
         Args:
             groups: The session groups.
@@ -61,9 +95,10 @@ class Predictor(ABC):
             limits: Limits of a request for models that have none of their own.
         """
         self.groups, self._clock, self._limits = groups, clock, limits
-        self._own_limits: dict[str, RequestLimits] = {}
-        # Models whose requests are split by the value of an input; usually none.
-        self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
+        self._table: Mapping[str, ModelRoute] = {}
+        self._gone = ModelRoute(Routes(""), limits, "")
+        # Why no request is answered any more; "" while they are.
+        self._refusal = ""
         self.observers = Observers(groups, clock)
         self.answerers: Mapping[str, Answerer] = {
             attribute: create(groups, clock) for attribute, create in ENGINE.offers("answerers").items()
@@ -71,19 +106,22 @@ class Predictor(ABC):
         self._ends = RunEnds(clock)
 
     def update_routes(self, routes: Mapping[str, Routes[Replica]]) -> None:
-        """Update what submit() needs beyond route(); called whenever routes change, by one thread at a time.
+        """Replace the routes of all models; called by one thread at a time.
 
         Args:
             routes: The routes of every model.
         """
-        traffic = {model: route.traffic for model, route in routes.items()}
-        self._own_limits = {model: self._limits.over(t.limits) for model, t in traffic.items() if t.limits}
-        self._by_input = {
-            model: partial(self._route_by_input, t.sticky_input)
-            for model, t in traffic.items()
-            if t.split is not None and t.sticky_input
-        }
+        table = {model: self._route_of(model_routes) for model, model_routes in routes.items()}
+        self._table = {} if self._refusal else table
         self.observers.follow(routes)
+
+    def refuse(self, reason: str) -> None:
+        """Raise NotReady for all further requests; not during update_routes().
+
+        Args:
+            reason: The first one that is given is what clients read.
+        """
+        self._refusal, self._table = self._refusal or reason, {}
 
     def close(self) -> None:
         """Answer queued requests, then stop observers and sessions."""
@@ -107,11 +145,18 @@ class Predictor(ABC):
             raise missing(subject or attribute, attribute)
         return answerer
 
+    def models(self) -> list[str]:
+        """Return the names of all models, sorted."""
+        return sorted(self._table)
+
+    def status(self, model: str) -> list[VersionStatus]:
+        """Return the status of each version of a model, newest first; raise NotFound for an unknown model."""
+        return self._find(model).routes.status()
+
     def limits(self, model: str) -> RequestLimits:
         """Return the limits of a request for a model, whether or not the model exists."""
-        return self._own_limits.get(model, self._limits)
+        return self._table.get(model, self._gone).limits
 
-    @abstractmethod
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
         """Return the replica that represents a model where traffic is not split.
 
@@ -124,8 +169,8 @@ class Predictor(ABC):
             NotFound: There is none.
             NotReady: It is loading.
         """
+        return self._find(model).routes.pick(version, label)
 
-    @abstractmethod
     def route(
         self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
     ) -> Replica:
@@ -141,6 +186,7 @@ class Predictor(ABC):
             NotFound: There is none.
             NotReady: It is loading.
         """
+        return self._find(model).routes.route(version, label, key)
 
     def select_replica(
         self,
@@ -209,9 +255,13 @@ class Predictor(ABC):
         returned True for it.
         """
         if replica is None:
-            replica = self.route(request.model, request.version, request.label, request.key)
-        if self._by_input and request.model in self._by_input:
-            replica = self._by_input[request.model](request) or replica
+            route = self._find(request.model)
+            replica = route.routes.route(request.version, request.label, request.key)
+        else:
+            # Its model may have gone since.
+            route = self._table.get(request.model, self._gone)
+        if route.sticky_input:
+            replica = _by_input(route, request) or replica
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
         answerer = None
         if request.top_items:
@@ -219,25 +269,25 @@ class Predictor(ABC):
             answerer.check(request, replica)
         if replica.lookup is not None and request.filled is None:
             if (blank := with_blank_row(replica.manifest, request.inputs)) is not None:
-                self._submit_none(request, blank, replica, deadline_s, done)
+                self._submit_none(request, blank, replica, route.limits, deadline_s, done)
                 return
             end_s = math.inf if deadline_s is None else deadline_s
             filled = replica.lookup.fill(request.inputs, end_s, request.left_out)
             request.inputs, request.filled = filled.inputs, filled
         if answerer is not None:
-            answerer.submit(request, replica, deadline_s, self.limits(request.model), done)
+            answerer.submit(request, replica, deadline_s, route.limits, done)
             return
-        limits, limit = self._own_limits.get(request.model, self._limits), None
+        limit = None
         if replica.plan.stage is not None:
             last_s = self._clock.now_s() + LONGEST_STAGE_S
             limit = TimeLimit(self._ends, last_s if deadline_s is None else min(deadline_s, last_s))
         try:
-            bound = replica.plan.bind_inputs(request.inputs, limits, limit)
+            bound = replica.plan.bind_inputs(request.inputs, route.limits, limit)
         except BadInput:
             # Asked only here: requests with candidates should not pay for it.
             if (blank := with_blank_row(replica.manifest, request.inputs)) is None:
                 raise
-            self._submit_none(request, blank, replica, deadline_s, done)
+            self._submit_none(request, blank, replica, route.limits, deadline_s, done)
             return
         if replica.sample.wanted:
             # A preview reads records of a state that is not served: it must not write the flags of this reply.
@@ -260,26 +310,16 @@ class Predictor(ABC):
         request: PredictRequest,
         blank: Mapping[str, Column],
         replica: Replica,
+        limits: RequestLimits,
         deadline_s: float | None,
         done: Done,
     ) -> None:
         """Queue a request for no candidates: it is checked and computed as one blank row, which nobody else sees."""
-        bound = replica.plan.bind_inputs(blank, self._own_limits.get(request.model, self._limits))
+        bound = replica.plan.bind_inputs(blank, limits)
         done = without_rows(done)
         self.groups.of(request.model).enqueue(
             Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
         )
-
-    def _route_by_input(self, name: str, request: PredictRequest) -> Replica | None:
-        """Return the replica chosen by the first value of an input.
-
-        None if the request names a version, label or key, or has no such input. Versions of a split have the same
-        inputs, so a request read for one can be bound to another.
-        """
-        if request.version is not None or request.label is not None or request.key is not None:
-            return None
-        key = first_value(request.inputs.get(name))
-        return None if key is None else self.route(request.model, key=key)
 
     def set_owner(self, wake: Wake, post: Post) -> bool:
         """Make the calling event loop's thread the one that computes inline (see SessionGroup.set_owner).
@@ -349,3 +389,29 @@ class Predictor(ABC):
         """
         replica = self.replica(model, version, label)
         return replica.manifest, replica.generation
+
+    def _find(self, model: str) -> ModelRoute:
+        table = self._table
+        route = table.get(model)
+        if route is None:
+            if self._refusal:
+                raise NotReady(self._refusal)
+            raise unknown_model(model, table)
+        return route
+
+    def _route_of(self, routes: Routes[Replica]) -> ModelRoute:
+        traffic = routes.traffic
+        limits = self._limits.over(traffic.limits) if traffic.limits else self._limits
+        return ModelRoute(routes, limits, traffic.sticky_input if traffic.split is not None else "")
+
+
+def _by_input(route: ModelRoute, request: PredictRequest) -> Replica | None:
+    """Return the replica chosen by the first value of the route's sticky input.
+
+    None if the request names a version, label or key, or has no such input. Versions of a split have the same inputs,
+    so a request read for one can be bound to another.
+    """
+    if request.version is not None or request.label is not None or request.key is not None:
+        return None
+    key = first_value(request.inputs.get(route.sticky_input))
+    return None if key is None else route.routes.route(key=key)

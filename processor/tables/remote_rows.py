@@ -144,7 +144,7 @@ def open_remote_tables(config: RemoteConfig | None, clock: Clock) -> RemoteTable
     """
     if config is None:
         return None
-    source = ENGINE.get("row_sources", "remote")
+    source = ENGINE.only("row_source")
     if source is None:
         raise missing("remote", REMOTE_ROWS)
     tables: RemoteTables = source(config, clock)

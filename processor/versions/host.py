@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.host")
 
 REST_S = 5.0
+CLOSED = "the processor is closed"
 REACHED_WITHIN_S = 5.0
 """A repository that did not respond for longer than this counts as unreachable."""
 
@@ -187,7 +188,7 @@ class ModelHost(ABC):
 
         Waits for work in progress, but not for long: it may itself wait for a lock that is never released.
         """
-        self._closed = self._closed or "the processor is closed"
+        self._closed = self._closed or CLOSED
         self.repository.close()
         self._rounds.close()
         self._beside.close()

@@ -131,13 +131,14 @@ class RoutedModel:
         """
         with self._routing:
             out = {**self.routes.traffic.out, number: EjectedVersion(reason, self._clock.unix_s())}
-            traffic = replace(self.routes.traffic, out=out)
-            self.routes = replace(self.routes, traffic=traffic)
+            self.routes = replace(self.routes, traffic=replace(self.routes.traffic, out=out))
+        # Before it is kept, because the repository may be slow.
+        self._changed()
+        with self._routing:
             try:
-                self._keep(self._told, traffic)
+                self._keep(self._told, self.routes.traffic)
             except (NotReady, SigningKeyRequired) as error:
                 log.warning("%s version %d is excluded from traffic only until a restart: %s", self.name, number, error)
-        self._changed()
 
     def readmit(self, number: int) -> None:
         """Return its traffic share to an ejected version; raise NotFound."""

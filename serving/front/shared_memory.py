@@ -61,7 +61,7 @@ class Regions(Protocol):
 
 def region_opener() -> Callable[[int], Regions]:
     """Return what opens regions, from the most bytes that a request may read; raise BadInput without the extension."""
-    opener: Callable[[int], Regions] | None = SERVER.get("regions", "shared_memory")
+    opener: Callable[[int], Regions] | None = SERVER.only("regions")
     if opener is None:
         raise missing("shared_memory", "shared_memory")
     return opener

@@ -36,11 +36,11 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from freshet_serving.processor.clock import Clock, SystemClock
+from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.errors import FreshetError, NotReady, shortage
 from freshet_serving.processor.features.input_lookup import open_lookups
-from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
 from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
@@ -48,9 +48,6 @@ from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.session_options import SessionConfig
 from freshet_serving.processor.tables.remote_rows import RemoteConfig, open_remote_tables
-from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.versions.routes import Routes, VersionStatus, find
-from freshet_serving.processor.versions.traffic import Traffic
 from freshet_serving.serving.access.credentials import DATA_PLACE, AccessControl, Credentials
 from freshet_serving.serving.data_ports import DataPorts
 from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
@@ -67,6 +64,7 @@ from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel, ChannelClosed, DescriptorsExhausted, Message, refusal
 from freshet_serving.serving.workers.frame_transfer import FrameReceiver
 from freshet_serving.serving.workers.keyed_executor import KeyedExecutor
+from freshet_serving.serving.workers.routed_engine import RoutedEngine
 from freshet_serving.serving.workers.worker_counts import Report, evidence_key, observed
 
 log = logging.getLogger("freshet.worker")
@@ -79,54 +77,6 @@ SCRAPE_TIMEOUT_S = 10.0
 # Loading and warming a version takes time.
 CONTROL_TIMEOUT_S = 600.0
 STARVED_RETRY_S = 0.1
-
-
-class WorkerPredictor(Predictor):
-    """Answers with the replicas that the supervisor's routes name."""
-
-    def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
-        super().__init__(groups, clock, limits)
-        self.ready = False
-        self.missing = ""
-        # The supervisor determines staleness and sets it in the lifecycle.
-        self.stale = ""
-        self.concerns: tuple[str, ...] = ()
-        self._models: dict[str, Routes[Replica]] = {}
-
-    def reroute(self, message: Message, replicas: dict[int, FrameReceiver]) -> None:
-        """Replace all routes with the supervisor's, in one step.
-
-        Args:
-            message: The "routes" message.
-            replicas: Receivers of the open versions, by key.
-        """
-        self._models = {
-            name: Routes(
-                name,
-                {int(number): replicas[key].replica for number, key in model["served"].items()},
-                model["labels"],
-                {s[0]: VersionStatus(*s) for s in model["states"]},
-                Traffic.from_json(model["traffic"]),
-            )
-            for name, model in message["models"].items()
-        }
-        self.update_routes(self._models)
-        self.ready, self.missing = message["ready"], message["missing"]
-
-    def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
-        return find(self._models, model).pick(version, label)
-
-    def route(
-        self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
-    ) -> Replica:
-        return find(self._models, model).route(version, label, key)
-
-    def models(self) -> list[str]:
-        return sorted(self._models)
-
-    def status(self, model: str) -> list[VersionStatus]:
-        """Return the status of each version of a model, newest first; raise NotFound for an unknown model."""
-        return find(self._models, model).status()
 
 
 class WorkerMetrics(Counts):
@@ -173,14 +123,15 @@ class Worker:
         self._clock = SystemClock()
         self._occupancy = Occupancy(ResourceLimits.here().cores, computing, self._slot, beats)
         groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, self._occupancy)
-        self._predictor = WorkerPredictor(groups, self._clock, RequestLimits.of(options))
-        self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
+        self._predictor = Predictor(groups, self._clock, RequestLimits.of(options))
+        self._engine = RoutedEngine(self._predictor)
+        self._lifecycle: Lifecycle[RoutedEngine] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
         self._watching = Observers(options, self._slot)
         self._watching.count(self._metrics)
         self._watching.observe(self._predictor, self._metrics)
         self._ports = DataPorts(
-            self._lifecycle,
+            self._lifecycle.part(lambda engine: engine.predictor),
             self._metrics,
             options,
             self._watching,
@@ -265,7 +216,7 @@ class Worker:
             self._ports.drain_share(message["share"])
         elif op == "unready":
             self._notice(message["seats"], message["stale"])
-            self._predictor.concerns = tuple(message["concerns"])
+            self._engine.concerns = tuple(message["concerns"])
         elif op in ("open", "frame", "preview", "kept", "remember", "score", "example", "forget", "close"):
             first = op == "open" or (op == "frame" and message["first"])
             self._changes.submit(message["version"], lambda: self._change(message, fds), long=first)
@@ -335,11 +286,11 @@ class Worker:
         self._ended_connections[self._slot] += 1
 
     def _reroute(self, message: Message) -> None:
-        self._predictor.reroute(message, self._receivers)
+        self._engine.reroute(message, self._receivers)
         if message["draining"]:
             self._lifecycle.drain()
         if message["loaded"] and not self._lifecycle.opened:
-            self._lifecycle.open(self._predictor)
+            self._lifecycle.open(self._engine)
             # Exempt loaded objects from collection, so that the collector has less to walk between two requests.
             gc.collect()
             gc.freeze()

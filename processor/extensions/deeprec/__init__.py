@@ -32,4 +32,4 @@ def _build_library() -> int:
 
 
 REQUIRES = ()
-EXTENSION = Extension(messages={"deeprec": _answer}, programs={"capi": _build_library})
+EXTENSION = Extension(messages=_answer, interface_builder=_build_library)

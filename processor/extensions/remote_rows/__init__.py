@@ -42,4 +42,4 @@ def _open_tables(config: RemoteConfig, clock: Clock) -> StoredTables:
 
 
 REQUIRES = ("redis",)
-EXTENSION = Extension(row_stores=dict.fromkeys(SCHEMES, _open_redis), row_sources={"remote": _open_tables})
+EXTENSION = Extension(row_stores=dict.fromkeys(SCHEMES, _open_redis), row_source=_open_tables)

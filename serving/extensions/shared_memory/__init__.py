@@ -22,4 +22,4 @@ def _open(max_read_nbytes: int) -> SystemRegions:
 
 
 REQUIRES = ()
-EXTENSION = ServerExtension(regions={"shared_memory": _open})
+EXTENSION = ServerExtension(regions=_open)

@@ -5,7 +5,7 @@ from freshet_serving.processor.ports import ENGINE, Extension
 
 
 def test_program_of_the_extension_is_run(monkeypatch):
-    monkeypatch.setattr(ENGINE, "_known", {"toy": Extension(programs={"capi": lambda: 7})})
+    monkeypatch.setattr(ENGINE, "_known", {"toy": Extension(interface_builder=lambda: 7)})
     assert capi.main() == 7
 
 

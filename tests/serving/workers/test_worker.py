@@ -9,92 +9,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.errors import BadInput, NotFound, NotReady
-from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.processor.versions.routes import VersionStatus
-from freshet_serving.processor.versions.traffic import Traffic
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.port import new_loop, reserve
 from freshet_serving.serving.workers import worker as worker_module
 from freshet_serving.serving.workers.channel import Channel
-from freshet_serving.serving.workers.worker import Worker, WorkerPredictor
+from freshet_serving.serving.workers.worker import Worker
 from freshet_serving.serving.workers.worker_pool import WorkerSettings
 from tests.serving.workers import channel_ends
 from tests.support.descriptors import few_descriptors
 
 WAIT_S = 30
-
-ROUTES = {
-    "loaded": True,
-    "ready": True,
-    "missing": "",
-    "draining": False,
-    "models": {
-        "ctr": {
-            "served": {"3": 11, "12": 14},
-            "labels": {"stable": 3},
-            "states": [[3, "AVAILABLE", ""], [12, "AVAILABLE", ""], [2, "END", "why"]],
-            "traffic": Traffic().to_json(),
-        },
-        "new": {"served": {}, "labels": {}, "states": [[1, "LOADING", ""]], "traffic": Traffic().to_json()},
-    },
-}
-
-
-class Held:
-    """changes.FrameReceiver."""
-
-    def __init__(self, replica):
-        self.replica = replica
-
-
-@pytest.fixture
-def predictor():
-    predictor = WorkerPredictor(None, FakeClock())
-    predictor.reroute(ROUTES, {11: Held("three"), 14: Held("twelve")})
-    return predictor
-
-
-def test_requests_are_answered_by_the_routed_version(predictor):
-    assert predictor.ready
-    assert predictor.models() == ["ctr", "new"]
-    assert predictor.replica("ctr") == "twelve"
-    assert predictor.replica("ctr", label="stable") == "three"
-    assert predictor.status("ctr")[-1] == VersionStatus(2, "END", "why")
-
-
-def test_request_limits_of_a_model_arrive_with_its_routes():
-    predictor = WorkerPredictor(None, FakeClock(), RequestLimits(max_ids=7))
-    own = {"ctr": {**ROUTES["models"]["ctr"], "traffic": Traffic(limits={"max_rows": 3}).to_json()}}
-    predictor.reroute({**ROUTES, "models": own}, {11: Held("three"), 14: Held("twelve")})
-    assert predictor.limits("ctr") == RequestLimits(max_rows=3, max_ids=7)
-    assert predictor.limits("other") == RequestLimits(max_ids=7)
-    predictor.reroute(ROUTES, {11: Held("three"), 14: Held("twelve")})
-    assert predictor.limits("ctr") == RequestLimits(max_ids=7)
-
-
-@pytest.mark.parametrize(
-    ("pick", "error", "words"),
-    [
-        (("other",), NotFound, "model 'other' is not in the repository, which holds ctr, new"),
-        (("new",), NotReady, "no version of model 'new' is loaded"),
-        (("ctr", 2), NotFound, "version 2 of model 'ctr' is not loaded"),
-        (("ctr", None, "gold"), NotFound, "label 'gold' of model 'ctr' is not set"),
-    ],
-)
-def test_unserved_version_is_refused_as_in_a_single_process(predictor, pick, error, words):
-    with pytest.raises(error) as caught:
-        predictor.replica(*pick)
-    assert str(caught.value) == words
-
-
-def test_routes_with_an_unknown_version_replace_nothing(predictor):
-    wrong = {**ROUTES, "models": {"ctr": {**ROUTES["models"]["ctr"], "served": {"13": 99}}}}
-    with pytest.raises(KeyError):
-        predictor.reroute(wrong, {11: Held("three")})
-    assert predictor.replica("ctr") == "twelve"
 
 
 class Told:
@@ -229,7 +155,8 @@ def test_worker_accepts_calls_only_once_it_has_its_routes(born):
     channel, grpc = born
     heard(channel, "hello")
     assert not listens(grpc), "a client would be refused what another worker answers"
-    channel.send({**ROUTES, "loaded": False, "models": {}, "op": "routes", "id": 1})
+    flags = {"loaded": False, "ready": True, "draining": False, "missing": ""}
+    channel.send({**flags, "models": {}, "op": "routes", "id": 1})
     heard(channel, "reply")
     assert listens(grpc)
 

@@ -11,7 +11,7 @@ from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.workers import worker_pool as fleet_module
 from freshet_serving.serving.workers.channel import ChannelClosed
-from freshet_serving.serving.workers.worker_pool import WorkerPool, WorkerProcess, WorkerSettings
+from freshet_serving.serving.workers.worker_pool import WorkerPool, WorkerSettings
 from tests.serving.workers.fakes import FakeWorker
 from tests.support.waiting import until
 
@@ -256,21 +256,6 @@ def test_hanging_processes_are_replaced_one_at_a_time(fleets):
     held.set()
     until(lambda: len(owner.dead) == 3 and len(worker_pool.available()) == 3)
     assert set(owner.dead) == set(hung)
-
-
-def test_heartbeat_is_any_message_or_beat(monkeypatch):
-    now_s, beats = [100.0], [0]
-    worker = WorkerProcess.__new__(WorkerProcess)
-    worker.heard_s = worker._moved_s = 90.0
-    worker._beats, worker._seen = lambda: beats[0], 0
-    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    assert worker.heartbeat_age_s() == 10.0
-    beats[0] += 1
-    assert worker.heartbeat_age_s() == 0.0
-    now_s[0] = 105.0
-    assert worker.heartbeat_age_s() == 5.0
-    worker.heard_s = 104.0
-    assert worker.heartbeat_age_s() == 1.0
 
 
 def test_suspect_process_gets_no_connections_until_it_responds(fleets):

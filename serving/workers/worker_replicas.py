@@ -1,0 +1,271 @@
+"""A version's replicas in all workers, as its writer sees them.
+
+Invariants
+- A frame that some worker cannot serve is served by none: prepare() returns when every worker has acknowledged it. One
+  that has gone or does not answer is reaped, so certainly dead, before that.
+- The arrays that a worker holds are known only once it has answered; until then they are sent to it anew.
+- The lock is the version's: methods run under it, except for on_exit(), cost, computes and user_split_thresholds.
+
+Rejected: a strong reference to the version (see WorkerReplicas).
+"""
+
+from __future__ import annotations
+
+import weakref
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Protocol
+
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.versions.replica import Frame
+from freshet_serving.processor.versions.row_scoring import parse_scores
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.watching import Figure, PreviewResult, RequestScores
+from freshet_serving.serving.workers.channel import ChannelClosed, Message
+from freshet_serving.serving.workers.frame_transfer import FrameSender, OutgoingFrame
+from freshet_serving.serving.workers.worker_counts import Totals
+from freshet_serving.serving.workers.worker_process import WorkerProcess
+
+ANSWER_TIMEOUT_S = 300.0
+PREVIEW_TIMEOUT_S = 0.5
+SCORE_TIMEOUT_S = 2.0
+
+
+class ReplicasHost(Protocol):
+    """The host of the models, as replicas need it (serving.workers.worker_pool_host)."""
+
+    @property
+    def totals(self) -> Totals:
+        """What the workers have reported."""
+
+    def register(self, replicas: WorkerReplicas) -> tuple[WorkerProcess, ...]:
+        """Register a version that is about to be opened; return the workers that are to open it now.
+
+        Raises:
+            NotReady: No process is up.
+        """
+
+    def unregister(self, replicas: WorkerReplicas) -> None:
+        """Forget a version that is closed."""
+
+    def reap(self, worker: WorkerProcess) -> None:
+        """Return once the process is dead and everything that it held is released."""
+
+
+class WorkerReplicas:
+    """A version's replicas in all workers: implements processor.versions.replica.Replicas.
+
+    Methods run under the version's lock, except on_exit(), cost, computes and user_split_thresholds.
+    """
+
+    def __init__(self, host: ReplicasHost, key: int, version: ServedVersion) -> None:
+        """Prepare to send a version to workers.
+
+        Args:
+            host: The host of the models.
+            key: Key by which workers know the version.
+            version: The version.
+        """
+        self.key, self._host = key, host
+        # A weak reference: the version holds this object, and the collector ignores what was loaded at start, so a
+        # cycle would never be freed and its files would stay mapped.
+        self._version, self._control = weakref.ref(version), version.control
+        self._sender = FrameSender(version.files, version.control)
+        self._held: dict[WorkerProcess, frozenset[int]] = {}
+        self._settled: OutgoingFrame | None = None
+
+    @property
+    def cost(self) -> Mapping[int, float]:
+        """Measured cost by bucket, as last reported: the mean over the workers."""
+        found: dict[int, list[float]] = {}
+        for gauges in self._host.totals.gauges().values():
+            for bucket, cost in gauges["costs"].get(str(self.key), []):
+                found.setdefault(bucket, []).append(cost)
+        return {bucket: sum(costs) / len(costs) for bucket, costs in sorted(found.items())}
+
+    @property
+    def computes(self) -> Mapping[int, str]:
+        """Backend and precision by bucket, as a worker last reported them; they are the same in all."""
+        every = (gauges["computes"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
+        return dict(next((computes for computes in every if computes), []))
+
+    @property
+    def user_split_thresholds(self) -> Sequence[int]:
+        """Thresholds of the user/candidate split, as one worker last reported them; each worker measures its own."""
+        every = (gauges["parts_turns"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
+        return next((turns for turns in every if turns), ())
+
+    def prepare(self, frame: Frame) -> None:
+        """Have all workers prepare a frame; raise NotReady when there is no worker at all."""
+        if self._settled is None:
+            self._open(frame)
+            return
+        self._offer(self._sender.number(frame), list(self._held))
+
+    def preview(
+        self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float
+    ) -> PreviewResult | None:
+        """Return the preview of the first worker that has one.
+
+        Args:
+            frame: Number of the prepared frame.
+            epoch: Epoch whose rows are staged.
+            generation: The generation that is previewed.
+            max_rows: Rows that a worker scores at most.
+            max_s: Seconds that a worker spends at most.
+        """
+        asked = {"frame": frame, "epoch": epoch, "step": generation.step, "digest": generation.digest}
+        for worker in list(self._held):
+            try:
+                answer = worker.ask("preview", {"version": self.key, **asked, "rows": max_rows, "seconds": max_s})
+                reply = answer.result(PREVIEW_TIMEOUT_S + max_s)["preview"]
+            except (ChannelClosed, TimeoutError):
+                continue
+            if reply is not None:
+                rows, seconds, figures = reply
+                return PreviewResult(rows, seconds, [Figure(*figure) for figure in figures])
+        return None
+
+    def kept(self) -> bytes:
+        """Return the kept requests of the worker that has most."""
+        kept = b""
+        for worker in list(self._held):
+            with suppress(ChannelClosed, TimeoutError):
+                answer = worker.ask("kept", {"version": self.key})
+                kept = max(kept, b64decode(answer.result(PREVIEW_TIMEOUT_S)["kept"]), key=len)
+        return kept
+
+    def remember(self, requests: bytes) -> None:
+        """Have every worker keep the requests."""
+        self._tell("remember", {"requests": b64encode(requests).decode()})
+
+    def score(self, requests: bytes, max_s: float) -> RequestScores | None:
+        """Return the scores of the first worker that answers.
+
+        Args:
+            requests: The kept requests.
+            max_s: Seconds that a worker spends at most.
+        """
+        asked = {"version": self.key, "requests": b64encode(requests).decode(), "seconds": max_s}
+        for worker in list(self._held):
+            with suppress(ChannelClosed, TimeoutError):
+                scores = worker.ask("score", asked).result(SCORE_TIMEOUT_S + max_s)["scores"]
+                return None if scores is None else parse_scores(b64decode(scores))
+        return None
+
+    def example(self) -> Mapping[str, Column | str] | None:
+        """Return the example of the first worker that has one."""
+        for worker in list(self._held):
+            try:
+                answer = worker.ask("example", {"version": self.key})
+                if found := answer.result(PREVIEW_TIMEOUT_S)["example"]:
+                    return dict(found)
+            except (ChannelClosed, TimeoutError):
+                continue
+        return None
+
+    def forget(self, frame: int, last: int | None = None) -> None:
+        self._tell("forget", {"frame": frame, "last": last})
+
+    def close(self) -> None:
+        """Close the version in all workers."""
+        self._host.unregister(self)
+        self._tell("close", {})
+        self._held, self._settled = {}, None
+
+    def bring(self, worker: WorkerProcess) -> None:
+        """Give a new worker the version as it stands.
+
+        Raises:
+            ChannelClosed: The worker has gone.
+            FreshetError: It cannot serve the version.
+        """
+        version = self._version()
+        if version is None:
+            return
+        with version.lock:
+            if self._settled is not None:
+                # The frame prepared last may never have been served; the worker needs the served one.
+                served = self._sender.number(version.change.frame)
+                for answer in self._ask(worker, served):
+                    answer.result(ANSWER_TIMEOUT_S)
+                self._held[worker] = served.numbers
+
+    def on_exit(self, worker: WorkerProcess) -> None:
+        """Release what a dead process held; called without the lock."""
+        self._control.clear(worker.slot)
+        self._held.pop(worker, None)
+
+    def _open(self, frame: Frame) -> None:
+        """Offer the first frame to every worker that has joined."""
+        workers = self._host.register(self)
+        try:
+            self._offer(self._sender.number(frame), workers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _offer(self, outgoing: OutgoingFrame, workers: Iterable[WorkerProcess]) -> None:
+        """Ask all workers at once to prepare the frame; raise a refusal."""
+        asked = []
+        for worker in workers:
+            try:
+                held = self._held.get(worker)
+                asked.append((worker, held, self._ask(worker, outgoing)))
+            except ChannelClosed:
+                self._lose(worker)
+        refused: FreshetError | None = None
+        for worker, held, answers in asked:
+            try:
+                for answer in answers:
+                    answer.result(ANSWER_TIMEOUT_S)
+            except (ChannelClosed, TimeoutError):
+                self._lose(worker)
+            except FreshetError as error:
+                refused = error
+                if held is not None:
+                    self._held[worker] = held
+            else:
+                self._held[worker] = outgoing.numbers
+        if refused is not None:
+            raise refused
+        if not self._held:
+            raise NotReady("workers: no process is up; try again")
+        self._settled = outgoing
+        self._sender.settle(outgoing)
+
+    def _ask(self, worker: WorkerProcess, outgoing: OutgoingFrame) -> list[Future[Message]]:
+        """Ask a worker to prepare the frame, after opening the version if it does not have it yet."""
+        asked, held = [], self._held.get(worker)
+        if held is not None:
+            # Until it answers, its arrays are unknown, and they stay unknown if the answer is not read.
+            self._held[worker] = frozenset()
+        if held is None:
+            message, fds = self._sender.opening(worker.slot)
+            asked.append(worker.ask("open", {**message, "version": self.key}, fds))
+        message, fds = self._sender.message(outgoing, held or frozenset())
+        asked.append(worker.ask("frame", {**message, "version": self.key, "first": held is None}, fds))
+        return asked
+
+    def _tell(self, op: str, message: Message) -> None:
+        for worker in list(self._held):
+            try:
+                worker.tell(op, {**message, "version": self.key})
+            except ChannelClosed:
+                self._lose(worker)
+
+    def _lose(self, worker: WorkerProcess) -> None:
+        """Reap a worker that has gone or does not answer."""
+        self._host.reap(worker)
+        self._held.pop(worker, None)
+
+
+def key_of(version: ServedVersion) -> int:
+    """Return the key by which workers know a version."""
+    replicas = version.replicas
+    assert isinstance(replicas, WorkerReplicas), "connect() created them"
+    return replicas.key
