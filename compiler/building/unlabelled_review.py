@@ -2,7 +2,7 @@
 
 No gate can compare its scores. What it has data for is compared: the inputs that requests send, and the tables' rows
 and ids. A difference is reported and not refused, because a model may change on purpose; the server's gate holds a
-version that cannot read the requests, knows few of their ids, or scores all of them alike (docs/how-to/guard.md).
+version that cannot read the requests, knows few of their ids, or scores all of them alike (docs/extensions/guard.md).
 
 Costs: the ids of each table are read once, and SAMPLED_IDS of those of the version before are looked for; not where the
 version before is in an object store, from where its tables would have to be fetched.

@@ -111,7 +111,7 @@ class TrainingRun:
         self._followed = self.source if isinstance(self.source, FollowedSource) else None
         self._endless = self._followed is not None and self._followed.endless
         self._report = reporter = reporter or SilentReporter()
-        self._unix_s, self._stopped, self._told_s = unix_s, threading.Event(), 0.0
+        self._unix_s, self._stopped, self._told_s, self._in_order = unix_s, threading.Event(), 0.0, True
         self._waited_s = 0.0  # time of the last wait for the repository
         self._checkpoints = Checkpoints(folder)
         if self._endless and not self._checkpoints.newest():
@@ -121,7 +121,6 @@ class TrainingRun:
         self.config = config = start.config
         self.state = start.state()
         self._joined = {field.name for entity in config.entities for field in entity.fields}
-        self._in_order = True
         self._versions = FullVersions(config, self.source, self._report, self._wait)
         drafted = draft(config, start.scaling, start.hash_seeds)
         self.trainer = (make_trainer or self.default_trainer)(

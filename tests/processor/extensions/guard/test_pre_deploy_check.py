@@ -346,7 +346,7 @@ def test_unrequested_rows_are_held_when_far_too_long(tmp_path, stream):
 
 @pytest.mark.parametrize(("times", "reached"), [(25, GOOD), (4, GOOD + 1)])
 def test_unrequested_rows_are_held_beyond_five_times_their_length(tmp_path, stream, times, reached):
-    """What A5 found: times 25. What passes is named in docs/how-to/guard.md."""
+    """What A5 found: times 25. What passes is named in docs/extensions/guard.md."""
     model = opened(tmp_path, asked=False)
     replica = model.pick().replicas
     for seed in range(40):
