@@ -38,6 +38,7 @@ __all__ = [
     "dataset",
     "decoding",
     "entity_table",
+    "file_order",
     "files",
     "formats",
     "joined_rows",
@@ -50,4 +51,5 @@ __all__ = [
     "source",
     "synthetic",
     "tabular",
+    "value_hashes",
 ]

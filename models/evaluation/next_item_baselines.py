@@ -33,7 +33,7 @@ Float64s = NDArray[np.float64]
 
 
 class Followers:
-    """What came some events after each item, as rows of items with their shares."""
+    """The items that came some events after each item, with their shares."""
 
     def __init__(self, before: Int64s, after: Int64s, items: int) -> None:
         """Count pairs.

@@ -30,7 +30,7 @@ REMEDY = (
 
 
 class LearnedRows:
-    """What a run's checkpoints remember of the rows that it has learned.
+    """The rows that a run has learned, as its checkpoints remember them.
 
     Attributes:
         state: As JSON: `first`, digests by column of the first ROWS rows; `last`, those of rows [start, end).

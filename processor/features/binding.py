@@ -99,7 +99,7 @@ class LeftOut(NamedTuple):
 
 
 class OptionalParts(NamedTuple):
-    """What binds parts of a request that only some models have; None or empty for the others.
+    """Binders of the parts of a request that only some models have; None or empty for the others.
 
     Attributes:
         stage: The stage.

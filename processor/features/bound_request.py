@@ -21,7 +21,7 @@ from freshet_serving.processor.kernels import pool
 
 
 class RecordSource(Protocol):
-    """What fills inputs from records (entity_records.EntityRecords)."""
+    """A source of inputs that records hold (entity_records.EntityRecords)."""
 
     def record_nbytes(self, keys: int) -> int:
         """Return the bytes of so many records; 0 if they do not hold the columns as they were given."""

@@ -64,7 +64,7 @@ MAX_SHOWN_NBYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelRoute:
-    """What a request for one model is judged by.
+    """The routes and limits of requests for one model.
 
     Attributes:
         routes: Selects the replica.

@@ -85,7 +85,7 @@ class JudgedModel(NamedTuple):
 
 
 class JudgementCounts:
-    """What became of the verdicts on one model's deltas and versions.
+    """Counts of the verdicts on one model's deltas and versions.
 
     Attributes:
         held: Held deltas, by kind of verdict.

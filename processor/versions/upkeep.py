@@ -1,4 +1,4 @@
-"""What a host does by itself between changes: judge what is served, check files, keep requests, maintain tables.
+"""Work that a host does by itself: judge what is served, check files, keep requests, maintain tables.
 
 Each kind of work has a thread of its own, so that none delays another. The threads start with the first poll, and end
 when the host is closed; closing does not wait for one that hangs.

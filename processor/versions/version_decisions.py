@@ -29,7 +29,6 @@ from freshet_serving.processor.repository import (
     listed,
     root_hash,
 )
-from freshet_serving.processor.watching import UNJUDGED
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.routes import Routes
@@ -344,8 +343,7 @@ def describe_served(
         entry["default"] = version is not None and version is routes.default
         entry["labels"] = sorted(label for label, number in routes.labels.items() if number == entry["version"])
         verdict = verdicts.get(str(entry["version"])) if version is not None else None
-        unjudged = verdict is not None and verdict["outcome"] == UNJUDGED
-        entry["unjudged"] = (verdict["kind"] or verdict["reason"]) if verdict is not None and unjudged else ""
+        entry["unjudged"] = verdict["unjudged"] if verdict is not None else ""
     return entries
 
 

@@ -1,4 +1,4 @@
-"""Which versions of a model are loaded, by policy, labels, people and decisions; and why others are not served.
+"""Select the versions of a model that are loaded, by policy, labels, people and decisions; say why others are not.
 
 Used under the model's lock, except disturbed(). It decides, and the model acts: it admits a version to requests, drops
 it, publishes its status.

@@ -45,7 +45,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputHistogram:
-    """What one input was like in training.
+    """Values of one input in training, counted.
 
     Attributes:
         edges: float64 [n], ascending edges of numbers; None for ids and words.

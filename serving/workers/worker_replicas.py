@@ -40,7 +40,7 @@ class ReplicasHost(Protocol):
 
     @property
     def totals(self) -> Totals:
-        """What the workers have reported."""
+        """The sums that the workers have reported."""
 
     def register(self, replicas: WorkerReplicas) -> tuple[WorkerProcess, ...]:
         """Register a version that is about to be opened; return the workers that are to open it now.

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.extensions.guard.kept_file import KeptFiles
-from freshet_serving.processor.repository import Repository
+from freshet_serving.processor.extensions.guard.guard import guard_of
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_guard_live import LAYOUTS, Load
 from tests.processor.extensions.guard.test_version_gate_model import asked, write_bad
@@ -54,9 +52,8 @@ def test_bad_version_that_came_while_the_server_was_down_is_held_at_its_start(tm
     repository, scratch = tmp_path / "repository", tmp_path / "scratch"
     scratch.mkdir()
     write_guarded(repository)
-    files = KeptFiles(scratch, Repository(repository).root, SystemClock())
-    before = asked(open_model(repository, kept_files=files))
-    before.gate.keep(before.pick())
+    before = asked(open_model(repository, scratch=str(scratch)))
+    guard_of(before).gate.keep(before.pick())
     write_bad(repository, 2)
     options = (*LAYOUTS[layout], "--scratch", str(scratch))
     with LiveServer(repository, *options, log=tmp_path / "serve.log") as server:

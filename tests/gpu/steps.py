@@ -22,6 +22,7 @@ import numpy as np
 
 from freshet_serving.compiler.imports.boundary import Boundary
 from freshet_serving.processor.backends.base import Artefact, Executable, aligned
+from freshet_serving.processor.backends.capsule import unpack
 from freshet_serving.processor.backends.cuda import Cuda
 from freshet_serving.processor.backends.onnxruntime import OnnxRuntime
 from freshet_serving.processor.backends.xla import Xla, device
@@ -30,7 +31,6 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput, Conflict
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.running.graph_run import GraphRun
-from freshet_serving.processor.running.opening import unpack
 from tests.gpu import tensorrt_steps
 from tests.gpu.bundled import Check, Figures, Skip, ms, timed
 from tests.gpu.http_step import http

@@ -19,7 +19,7 @@ from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.repository import root_hash
 from freshet_serving.processor.versions.judges import Judge, JudgedModel
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching import SHORT_S, Histogram, Scores, Sketch, VersionRollback
+from freshet_serving.processor.watching import SHORT_S, UNJUDGED, Histogram, Scores, Sketch, VersionRollback
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.model import ServedModel
@@ -91,7 +91,7 @@ class Guard(Judge):
         return {
             str(number): {
                 "outcome": verdict.outcome,
-                "kind": verdict.kind,
+                "unjudged": (verdict.kind or verdict.reason) if verdict.outcome == UNJUDGED else "",
                 "reason": verdict.reason,
                 "rows": verdict.rows,
                 "unreadable": verdict.unreadable,

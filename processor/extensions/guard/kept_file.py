@@ -44,7 +44,7 @@ MAX_LINE_NBYTES = 1 << 20
 
 
 class ServedBefore(NamedTuple):
-    """What a server had served of a model.
+    """The version of a model that a server had served.
 
     Attributes:
         version: The version that answered by default.

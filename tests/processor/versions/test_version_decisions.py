@@ -16,7 +16,6 @@ from freshet_serving.processor.versions.version_decisions import (
     reject_version,
     release_version,
 )
-from freshet_serving.processor.watching import UNJUDGED
 from freshet_serving.serving.codecs.wire import dump_json
 from tests.processor.versions.models import USERS, open_model
 from tests.support.extensions import needs
@@ -151,7 +150,7 @@ def test_server_lists_what_it_does_with_each_version(root):
     assert (newest["generation"], newest["default"], newest["labels"]) == ("", False, [])
     assert (oldest["version"], oldest["state"], oldest["generation"]) == (1, "available", "1.0")
     assert (oldest["default"], oldest["labels"], oldest["unjudged"]) == (True, ["old"], "")
-    verdicts = {str(number): {"outcome": UNJUDGED, "kind": "start", "reason": ""} for number in (1, 2)}
+    verdicts = {str(number): {"unjudged": "start"} for number in (1, 2)}
     newest, oldest = describe_served(Repository(root), model.routes, verdicts)
     assert (newest["unjudged"], oldest["unjudged"]) == ("", "start")
 

@@ -1,12 +1,15 @@
 """Requests for the best items through the HTTP application, over a model in process."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import Processor, ProcessorConfig
+from freshet_serving.processor.extensions.top_items.item_ranker import ItemRanker
 from freshet_serving.serving.request_headers import top_items_of
-from tests.serving.fakes import send
+from tests.serving.fakes import FakeProcessor, send
 from tests.serving.http.data_app import BODY, serve
 from tests.support.ranked import MODEL, best, write_ranked
 
@@ -92,7 +95,9 @@ def test_long_binary_prefix_is_not_checked_as_candidates():
 
 
 def test_other_models_refuse_the_header():
-    app, *_ = serve()
+    processor = FakeProcessor()
+    processor.answerer = lambda attribute, subject="": ItemRanker(SimpleNamespace(), FakeClock())
+    app, *_ = serve(processor)
     reply = send(app, "POST", "/v1/models/ctr:predict", BODY, TOP)
     assert reply.status == 400
     assert b"model 'ctr' version 3 cannot rank all items of a table" in reply.body

@@ -5,7 +5,6 @@ import weakref
 
 import numpy as np
 import pytest
-from freshet_serving.processor.versions.kept_file import KeptFiles
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.extensions.guard.guard import guard_of
@@ -141,11 +140,10 @@ def test_version_that_comes_back_is_not_judged_again(root):
 def restarted(root, folder, **options):
     """The model after its server was killed while it served version 1, and a version was added meanwhile."""
     folder.mkdir()
-    files = KeptFiles(folder, "repository", FakeClock(unix_s=folder.stat().st_mtime))
-    model = asked(open_model(root, kept_files=files))
-    model.gate.keep(model.pick())
+    model = asked(open_model(root, scratch=str(folder)))
+    guard_of(model).gate.keep(model.pick())
     write_bad(root)
-    return open_model(root, kept_files=files, **options)
+    return open_model(root, scratch=str(folder), **options)
 
 
 def test_bad_version_is_not_let_in_by_a_restart(root, tmp_path):
@@ -157,24 +155,22 @@ def test_bad_version_is_not_let_in_by_a_restart(root, tmp_path):
 
 
 def test_start_goes_on_with_the_newest_if_the_version_before_is_damaged(root, tmp_path):
-    files = KeptFiles(tmp_path, "repository", FakeClock(unix_s=tmp_path.stat().st_mtime))
-    model = asked(open_model(root, kept_files=files))
-    model.gate.keep(model.pick())
+    model = asked(open_model(root, scratch=str(tmp_path)))
+    guard_of(model).gate.keep(model.pick())
     write_bad(root)
     for path in (root / "small" / "1").glob("*.safetensors"):
         path.unlink()
-    again = open_model(root, kept_files=files)
+    again = open_model(root, scratch=str(tmp_path))
     assert list(again.served) == [2]
 
 
 def test_good_version_takes_over_at_a_restart(root, tmp_path):
-    files = KeptFiles(tmp_path, "repository", FakeClock(unix_s=tmp_path.stat().st_mtime))
-    model = asked(open_model(root, kept_files=files))
-    model.gate.keep(model.pick())
+    model = asked(open_model(root, scratch=str(tmp_path)))
+    guard_of(model).gate.keep(model.pick())
     write_guarded(root, 2)
-    again = open_model(root, kept_files=files)
+    again = open_model(root, scratch=str(tmp_path))
     assert list(again.served) == [2]
-    assert again.gate.verdicts[2].outcome == IN_LINE
+    assert guard_of(again).gate.verdicts[2].outcome == IN_LINE
 
 
 def test_unjudged_version_is_held_if_the_policy_says_so(root):

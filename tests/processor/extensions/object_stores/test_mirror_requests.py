@@ -10,7 +10,7 @@ from freshet_serving.processor.extensions.object_stores.mirror import BEAT_S, LO
 from tests.processor.extensions.object_stores.sides import Server, opened, publish
 from tests.support.packages import make_delta
 
-PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "object-stores.md"
+PAGE = Path(__file__).parents[4] / "docs" / "extensions" / "object_stores.md"
 MONTH_S = 30 * 86400
 
 
