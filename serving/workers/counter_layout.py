@@ -22,6 +22,11 @@ PROCESS = ""
 """Key of the counters of a process; those of versions have their keys."""
 
 
+def without_gauges(counted: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
+    """Return snapshots by key without the numbers that are true only while their process lives."""
+    return {key: {slot: n for slot, n in snapshot.items() if not slot.gauge} for key, snapshot in counted.items()}
+
+
 class CounterWriter:
     """Writes the counters of one worker, in the worker."""
 

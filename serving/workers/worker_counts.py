@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from freshet_serving.serving.workers.counter_layout import COUNTED, CounterReader
+from freshet_serving.serving.workers.counter_layout import COUNTED, CounterReader, without_gauges
 
 Numbers = Any
 Report = dict[str, Any]
@@ -58,18 +58,16 @@ class Totals:
 
     def reported(self, slot: int, report: Report) -> None:
         with self._lock:
-            if COUNTED in report:
-                layout = self._layouts.setdefault(slot, CounterReader())
-                report["counters"][COUNTED] = layout.read(report.pop(COUNTED))
-            self._living[slot] = report
+            layout = self._layouts.setdefault(slot, CounterReader())
+            counters = {**report["counters"], COUNTED: layout.read(report[COUNTED])}
+            self._living[slot] = {**report, "counters": counters}
 
     def on_exit(self, slot: int) -> None:
         """Record that the process of this slot is dead; its successor counts from 0."""
         with self._lock:
             last = self._living.pop(slot, None)
-            self._layouts.pop(slot, None)
             if last is not None:
-                self._dead = add(self._dead, last["counters"])
+                self._dead = add(self._dead, last["counters"] | {COUNTED: without_gauges(last["counters"][COUNTED])})
 
     def counters(self) -> Numbers:
         """Return the sum over all processes, dead ones included."""
