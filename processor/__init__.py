@@ -14,6 +14,7 @@ repository  versions, change logs and signatures
 package     the on-disk format; numpy alone
 capi        the command that builds DeepRec Processor's C interface
 generation  the state that answers, and the position of a loaded version in its change log
+counter_block  counters of one owner, which add up over owners and processes
 columns     the column types that carry feature values
 errors      every error a caller can meet, and which of them are transient
 ports       what the core asks of extensions, and how these are found
@@ -32,6 +33,7 @@ __all__ = [
     "clock",
     "columns",
     "cores",
+    "counter_block",
     "engine",
     "errors",
     "extensions",

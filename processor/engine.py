@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock, SystemClock
+from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
@@ -171,13 +172,8 @@ class InProcessHost(ModelHost):
     def sketch(self, version: ServedVersion) -> Sketch:
         return self.predictor.groups.sketch(_replica(version))
 
-    def remote_rows(self, version: ServedVersion) -> Mapping[str, float] | None:
-        reader = _replica(version).remote
-        return reader.statistics() if reader else None
-
-    def input_lookups(self, version: ServedVersion) -> dict[str, Any] | None:
-        lookup = _replica(version).lookup
-        return lookup.counts() if lookup else None
+    def counted(self, version: ServedVersion) -> Snapshot:
+        return _replica(version).counted()
 
     def info(self) -> dict[str, Any]:
         groups = self.group_stats()

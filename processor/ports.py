@@ -117,7 +117,6 @@ class Extension:
             nothing.
         observers: What makes an observer (processor.sessions.observers) of a process's requests, by name: from its
             session groups and the clock.
-        counters: Help texts of the observers' counters, by name.
         judges: What makes a judge (processor.versions.judges) of a model's deltas and versions, by name: from the
             JudgedModel.
         scorer: What makes the scorer of a replica's sampled rows (processor.versions.row_scoring): from the subgraph
@@ -143,7 +142,6 @@ class Extension:
     row_source: Callable[[Any, Any], Any] | None = None
     interface_builder: Callable[[], int] | None = None
     observers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
-    counters: Mapping[str, str] = field(default_factory=dict)
     judges: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     scorer: Callable[[Any, Any, Any, Callable[[], Any], Any], Any] | None = None
     ejectors: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)

@@ -57,7 +57,6 @@ class ServerExtension:
         importer: The importer, from the options and the host of the models; None for none.
         observers: What makes an observer of a process's requests (processor.sessions.observers), by the option that
             asks for it: from the front end's options and the process's name; returns None if the options do not ask.
-        counters: Help texts of the observers' counters, by name.
         recordings: What reads recorded requests: "read" the inputs of some from a folder, a model's name, its inputs
             and a number; "find" one by a folder, a model's name and the request's id.
     """
@@ -70,7 +69,6 @@ class ServerExtension:
     admin_routes: Mapping[str, Callable[[Any], Routes]] = field(default_factory=dict)
     importer: Callable[[Any, Any], Importer] | None = None
     observers: Mapping[str, Callable[[Any, str], Any]] = field(default_factory=dict)
-    counters: Mapping[str, str] = field(default_factory=dict)
     recordings: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 

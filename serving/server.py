@@ -192,7 +192,7 @@ class Server:
             self._serve_alone(data, open_processor, version)
         else:
             self._supervise(data, version, fork_server)
-        self._metrics.own.source(self._credentials.counters)
+        self._metrics.own.source(self._credentials.counted)
         self._admin: AdminPort | None = None
         if make_admin is not None and admin is not None:
             parts = ServerParts(

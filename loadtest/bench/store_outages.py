@@ -160,16 +160,17 @@ def measure_outages(reads: int) -> list[Outage]:
         stores["main"].store.close()
 
     def read_all(state: str, features: OnlineFeatures) -> None:
-        before = features.statistics()
+        before = features.counted()
         times_ms = []
         for user in range(reads):
             began = time.perf_counter()
             features.read(features.keys_of({"user_id": np.array([user], np.int64)}))
             times_ms.append(1000 * (time.perf_counter() - began))
             time.sleep(PAUSE_S)
-        after = features.statistics()
-        values = {name: count - before.values[name] for name, count in after.values.items()}
-        losses = {name: count - before.losses[name] for name, count in after.losses.items()}
+        after = features.counted()
+        gained = {slot: int(count - before[slot]) for slot, count in after.items()}
+        values = {slot.value: count for slot, count in gained.items() if slot.label == "status"}
+        losses = {slot.value: count for slot, count in gained.items() if slot.label == "reason"}
         found.append(
             Outage(state, times_ms, {n: c for n, c in values.items() if c}, {n: c for n, c in losses.items() if c})
         )

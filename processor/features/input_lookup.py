@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
+from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import first_of
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE, InputStores, missing
@@ -71,8 +72,8 @@ class InputLookup(Protocol):
             BadInput: A key is not one, or this server does not have the store.
         """
 
-    def counts(self) -> dict[str, Any]:
-        """Return the counters since the start, numbers and objects of numbers as JSON has them."""
+    def counted(self) -> Snapshot:
+        """Return the counters since the version was loaded."""
 
 
 class InputLookups(Protocol):

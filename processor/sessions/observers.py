@@ -9,8 +9,8 @@ Invariants
   for no candidates, and for the best items, are not seen.
 - `watching` is replaced as a whole, whenever routes change; a request reads it once. An observer that has nothing to
   watch is not in it, and so costs a request nothing. The lock orders who replaces it.
-- What observers have counted is read at any time, from any thread: nested objects and lists of numbers, which add up
-  over the processes of a server.
+- What observers have counted is read at any time, from any thread: slots of processor.counter_block, and of
+  versions nested objects and lists of numbers. Both add up over the processes of a server.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.counter_block import Snapshot, merged
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.sessions.placement import Groups
@@ -47,8 +48,8 @@ class Observer(ABC):
         """Take the routes of all models; return False if there is nothing to watch until they change again."""
         return True
 
-    def counters(self) -> Mapping[str, int]:
-        """Return counters for /metrics, with names that the extension describes (Extension.counters)."""
+    def counted(self) -> Snapshot:
+        """Return the counters for /metrics: those of the observer's block, if it has one."""
         return {}
 
     def evidence(self) -> Mapping[tuple[Replica, ...], Any]:
@@ -95,10 +96,9 @@ class Observers:
             self._following = following
             self.watching = (*self._added, *self._following)
 
-    def counters(self) -> dict[str, int]:
+    def counted(self) -> Snapshot:
         """Return the counters of all observers."""
-        every = (*self._added, *self.offered.values())
-        return {name: count for observer in every for name, count in observer.counters().items()}
+        return merged(observer.counted() for observer in (*self._added, *self.offered.values()))
 
     def close(self) -> None:
         """Close what the extensions offer."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import NAME, Manifest
 from freshet_serving.processor.ports import ENGINE, missing
@@ -87,8 +88,8 @@ class RowReader(Protocol):
         """Return whether the rows of a table, by its number in the manifest, are outside of the process."""
         ...
 
-    def statistics(self) -> Mapping[str, float]:
-        """Return the counters since the version was loaded, by name."""
+    def counted(self) -> Snapshot:
+        """Return the counters since the version was loaded, of the block REMOTE_ROWS."""
         ...
 
     def batch_tables(

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.generation import ON, STRICT, Generation
 from freshet_serving.processor.ports import ENGINE, missing
@@ -48,12 +49,7 @@ from freshet_serving.processor.versions.version_decisions import (
     release_version,
 )
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
-from freshet_serving.processor.watching import (
-    DeltaBounds,
-    GroupStats,
-    LabelSums,
-    Sketch,
-)
+from freshet_serving.processor.watching import DeltaBounds, GroupStats, LabelSums, Sketch
 
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.remote_rows import RemoteTables
@@ -172,12 +168,8 @@ class ModelHost(ABC):
         """
 
     @abstractmethod
-    def remote_rows(self, version: ServedVersion) -> Mapping[str, float] | None:
-        """Return the statistics of a version's reads of remote tables; None if it has none."""
-
-    @abstractmethod
-    def input_lookups(self, version: ServedVersion) -> dict[str, Any] | None:
-        """Return the counters of a version's lookups of inputs (InputLookup.counts); None if it has none."""
+    def counted(self, version: ServedVersion) -> Snapshot:
+        """Return the counters of what serves a version beside the core (Replica.counted), over all processes."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:

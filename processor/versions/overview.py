@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from freshet_serving.processor.counter_block import by_name
+from freshet_serving.processor.tables.remote_rows import REMOTE_ROWS
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.routes import find
@@ -37,8 +39,7 @@ def model_stats(host: ModelHost) -> list[ModelStats]:
                 misses=misses,
                 delta_nbytes=version.delta_nbytes,
                 deltas={"apply": version.apply_s, "publication": version.age_s, "event": version.event_age_s},
-                remote=host.remote_rows(version),
-                features=host.input_lookups(version),
+                counted=host.counted(version),
                 tiers={name: tally for name, t in version.tables.items() if (tally := t.tier) is not None},
             )
         )
@@ -103,7 +104,6 @@ def describe_tables(host: ModelHost, model: str, version: int | None = None) -> 
         NotReady: If it is not served yet.
     """
     served = find(host.catalogue, model).pick(version)
-    remote = host.remote_rows(served)
     return {
         "model": model,
         "version": served.manifest.version,
@@ -124,14 +124,13 @@ def describe_tables(host: ModelHost, model: str, version: int | None = None) -> 
                 ((t, served.tables[t.name]) for t in served.manifest.tables), host.lookups(served).tolist()
             )
         ],
-        "remote": dict(remote) if remote else None,
+        "remote": by_name(host.counted(served), REMOTE_ROWS) or None,
     }
 
 
 def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[str, Any]:
     served = {}
     for number, version in sorted(model.served.items()):
-        remote = host.remote_rows(version)
         served[str(number)] = {
             "generation": str(version.generation),
             "digest": version.digest,
@@ -146,7 +145,7 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
             "delta_rows": version.delta_rows,
             "memory": version.memory(),
             "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
-            "remote": dict(remote) if remote else None,
+            "remote": by_name(host.counted(version), REMOTE_ROWS) or None,
             "buckets": {str(b): round(s * 1e6, 1) for b, s in version.replicas.cost.items()},
             "computes": {str(b): what for b, what in version.replicas.computes.items()},
         }

@@ -38,6 +38,7 @@ from freshet_serving.processor.backends.cuda import allocator
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
+from freshet_serving.processor.counter_block import Snapshot, merged
 from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
 from freshet_serving.processor.features.input_lookup import NO_LOOKUPS, InputLookups
 from freshet_serving.processor.features.input_reader import blank_inputs
@@ -322,6 +323,10 @@ class Replica:
             _populate(frame.arrays)
             self._warm_up(matrix)
         self._frames = self._frames | {frame.number: PreparedFrame(matrix, self._executables, keep)}
+
+    def counted(self) -> Snapshot:
+        """Return the counters of the replica's remote tables and lookups of inputs."""
+        return merged(part.counted() for part in (self.remote, self.lookup) if part is not None)
 
     def preview(
         self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float

@@ -10,12 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.generation import Generation
 
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.tier import TierStats
+from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.watching.sketch import Scores, Sketch
 
 OBSTACLES = REFUSED, GAP, UNREADABLE, GATE, DAMAGED = "refused", "gap", "unreadable", "held", "damaged"
@@ -117,9 +118,8 @@ class ModelStats:
         delta_nbytes: Bytes of the applied deltas.
         deltas: Histograms of seconds per delta: applying it ("apply"), from its publication ("publication") and from
             its newest event ("event") until it was served.
-        remote: Counters of remote tables (processor.tables.remote_rows).
         tiers: Counts of tables with a memory budget.
-        features: Counters of lookups of inputs, which the extension that looks them up knows.
+        counted: Counters of what serves the version beside the core, such as remote tables.
     """
 
     model: str
@@ -134,9 +134,8 @@ class ModelStats:
     misses: int
     delta_nbytes: int = 0
     deltas: Mapping[str, Histogram] = field(default_factory=dict)
-    remote: Mapping[str, float] | None = None
     tiers: dict[str, TierStats] = field(default_factory=dict)
-    features: Mapping[str, Any] | None = None
+    counted: Snapshot = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.counter_block import CounterBlock, Slot, Snapshot
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private, read_public
@@ -40,6 +41,14 @@ log = logging.getLogger("freshet.credentials")
 
 # Files that no other user may read; certificates are public.
 PRIVATE = ("api_keys", "tls_key")
+COUNTERS = (
+    Slot("access", "reloads", "access_reloads", "Successful reloads of keys or certificates."),
+    Slot(
+        "access", "failures", "access_reload_failures",
+        "Failed reloads of keys or certificates; the old ones stay in use.",
+    ),
+)  # fmt: skip
+RELOADS, FAILURES = range(len(COUNTERS))
 LOOK_S = 0.5
 STOP_S = 5.0
 # Rows of the rate limiter: the admin port's, and the first of the data ports'.
@@ -124,8 +133,6 @@ class CredentialFiles:
 
     Attributes:
         newest: The newest contents that were valid.
-        reloads: Changes that took effect.
-        failures: Changes that were invalid.
     """
 
     def __init__(self, paths: Mapping[str, str], take: Callable[[Credentials], None]) -> None:
@@ -140,7 +147,7 @@ class CredentialFiles:
         """
         self._paths = {option: Path(path) for option, path in paths.items() if path}
         self._take = take
-        self.reloads = self.failures = 0
+        self._counters = CounterBlock(COUNTERS)
         self._seen = self._tried = self._look()
         self.newest = self._read(0)
         take(self.newest)
@@ -156,9 +163,9 @@ class CredentialFiles:
         if self._thread.is_alive():
             self._thread.join(STOP_S)
 
-    def counters(self) -> dict[str, int]:
+    def counted(self) -> Snapshot:
         """Return the counters for /metrics."""
-        return {"access_reloads": self.reloads, "access_reload_failures": self.failures}
+        return self._counters.snapshot()
 
     def poll_once(self) -> None:
         """Poll once: reload files that have changed and have been stable since the last poll."""
@@ -170,11 +177,11 @@ class CredentialFiles:
             self._take(found)
         except BadInput as error:
             self._tried = self._seen
-            self.failures += 1
+            self._counters.cells[FAILURES] += 1
             log.error("cannot use the new keys or certificates, keeping the old ones: %s", error)
             return
         self._tried, self.newest = self._seen, found
-        self.reloads += 1
+        self._counters.cells[RELOADS] += 1
         log.info("%s: reloaded", ", ".join(self._paths))
 
     def _watch(self) -> None:

@@ -16,12 +16,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from freshet_serving.processor.counter_block import Snapshot, merged
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.versions.overview import model_stats, version_stats
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.ports import SERVER
+from freshet_serving.serving.telemetry.counter_metrics import counter_families
 from freshet_serving.serving.telemetry.judgement_metrics import judgement_families
 from freshet_serving.serving.telemetry.trainer_metrics import trainer_families
 from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
@@ -114,20 +115,6 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
 )
 
 
-# Counters that a process has only if the feature is enabled.
-OTHERS = {
-    "traced_requests": "Requests whose traces were sent.",
-    "access_reloads": "Successful reloads of keys or certificates.",
-    "access_reload_failures": "Failed reloads of keys or certificates; the old ones stay in use.",
-    "traces_dropped": "Traces dropped because the queue was full or sending failed.",
-}
-
-
-def counter_texts() -> dict[str, str]:
-    """Return the help texts of counters that only some processes have, those of extensions among them, by name."""
-    return {**OTHERS, **ENGINE.offers("counters"), **SERVER.offers("counters")}
-
-
 class _Series:
     """A histogram with a buffer of values that are not sorted into it yet.
 
@@ -172,7 +159,7 @@ class Counts:
         self._series: dict[tuple[str, int], _Series] = {}
         self._predicted: dict[str, list[int]] = {}
         self._phases: dict[tuple[str, str], _Series] = {}
-        self._sources: list[Callable[[], Mapping[str, int]]] = []
+        self._sources: list[Callable[[], Snapshot]] = []
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
         """Count one answered request.
@@ -223,13 +210,13 @@ class Counts:
         for (protocol, name), series in sorted(self._phases.copy().items()):
             yield protocol, name, *series.sorted()
 
-    def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
-        """Add a source of counters, with names that counter_texts() has."""
-        self._sources.append(counters)
+    def source(self, counted: Callable[[], Snapshot]) -> None:
+        """Add an owner of counters, by what returns its snapshot."""
+        self._sources.append(counted)
 
-    def others(self) -> dict[str, int]:
-        """Return the counters of all sources."""
-        return {name: count for counters in self._sources for name, count in counters().items()}
+    def counted(self) -> Snapshot:
+        """Return the counters of all owners in this process."""
+        return merged(counted() for counted in self._sources)
 
     def series(self) -> Iterator[tuple[str, int, list[int], float]]:
         """Yield (protocol, code, requests by bound and beyond, sum of seconds), in order."""
@@ -242,22 +229,23 @@ class Counts:
             yield model, requests, rows
 
     def snapshot(self) -> dict[str, Any]:
-        """Return everything as JSON-compatible values; snapshots of several processes can be added number by number."""
+        """Return everything but counted() as JSON-compatible values.
+
+        Snapshots of several processes can be added number by number.
+        """
         return {
             "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
             "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
-            "others": self.others(),
             "phases": {f"{protocol} {name}": [*counts, sum_s] for protocol, name, counts, sum_s in self.phases()},
         }
 
     @classmethod
     def of(cls, snapshot: Mapping[str, Any]) -> Counts:
-        """Return the counts of a snapshot, or of a sum of snapshots."""
+        """Return the counts of a snapshot, or of a sum of snapshots; counters of others are added by source()."""
         counts = cls()
         for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
             protocol, code = key.split()
             counts._series[protocol, int(code)] = _Series(BOUNDS_S, numbers, sum_s)
-        counts.source(lambda: snapshot.get("others", {}))
         for key, (*numbers, sum_s) in snapshot.get("phases", {}).items():
             protocol, name = key.split()
             counts._phases[protocol, name] = _Series(PHASE_BOUNDS_S, numbers, sum_s)
@@ -302,6 +290,10 @@ class Metrics(Collector):
         """Return the counts of all processes that answer for this server."""
         return self._counts
 
+    def counted(self) -> Snapshot:
+        """Return the counters beside those of requests, of all processes of this server."""
+        return self._counts.counted()
+
     def requests(self) -> dict[str, int]:
         """Return the number of predictions answered so far, by model."""
         return {model: requests for model, requests, _ in self.counts().predictions()}
@@ -322,10 +314,7 @@ class Metrics(Collector):
         counts = self.counts()
         yield from _request_families(counts)
         yield from _prediction_families(counts)
-        # A supervisor has counters that its workers do not have.
-        texts = counter_texts()
-        for name, count in (self._counts.others() | counts.others()).items():
-            yield CounterMetricFamily(f"freshet_{name}", texts[name], count)
+        yield from counter_families([({}, self.counted())])
         yield from self._model_families()
 
     def _model_families(self) -> Iterator[Metric]:
@@ -355,6 +344,7 @@ class Metrics(Collector):
         yield from _delta_families(stats)
         yield from _tier_families(stats)
         yield from version_families(versions)
+        yield from counter_families([({"model": one.model}, one.counted) for one in stats])
         for families in self._extension_metrics:
             yield from families(processor, stats)
 

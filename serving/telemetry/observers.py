@@ -39,7 +39,7 @@ class Observers:
     def count(self, counts: Counts) -> None:
         """Add the tracer's counters to `counts`, if there is a tracer."""
         if self.tracer is not None:
-            counts.source(self.tracer.counters)
+            counts.source(self.tracer.counted)
 
     def observe(self, predictor: Predictor, counts: Counts) -> None:
         """Have the requests of a predictor observed, as the options say.
@@ -56,7 +56,7 @@ class Observers:
             if observer is not None:
                 self._closers.append(observer.close)
                 predictor.observers.add(observer)
-        counts.source(predictor.observers.counters)
+        counts.source(predictor.observers.counted)
 
     def close(self) -> None:
         """Close the observers, once no request is being answered: queued data is written and sent."""

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from freshet_serving.processor.counter_block import CounterBlock, Slot, Snapshot
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.sessions.request import Timing
 from freshet_serving.serving.codecs.wire import Headers
@@ -40,6 +41,11 @@ SETTLE_S = 0.25
 CLOSE_S = 3.0
 CONTEXT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 SAMPLED = 1
+COUNTERS = (
+    Slot("tracer", "traced", "traced_requests", "Requests whose traces were sent."),
+    Slot("tracer", "dropped", "traces_dropped", "Traces dropped because the queue was full or sending failed."),
+)
+TRACED, DROPPED = range(len(COUNTERS))
 
 Value = str | int
 NOTHING: Mapping[str, Value] = MappingProxyType({})
@@ -130,7 +136,8 @@ class Tracer:
         self._left = self._skip()
         self._queue: deque[Trace] = deque()
         self._closing = threading.Event()
-        self.made = self.dropped = 0
+        # Dropped ones are counted by the request path, while the queue is full, and by the thread.
+        self._counters = CounterBlock(COUNTERS)
         self._thread = threading.Thread(target=self._run, name="freshet-trace", daemon=True)
         self._thread.start()
 
@@ -172,7 +179,7 @@ class Tracer:
         """
         trace.status, trace.ended_s = status, time.monotonic()
         if len(self._queue) >= MAX_QUEUED:
-            self.dropped += 1
+            self._counters.cells[DROPPED] += 1
         else:
             self._queue.append(trace)
 
@@ -185,14 +192,14 @@ class Tracer:
             return
         try:
             self._exporter.export(spans_of(traces), time.time() - time.monotonic())
-            self.made += len(traces)
+            self._counters.cells[TRACED] += len(traces)
         except Exception as error:
-            self.dropped += len(traces)
+            self._counters.cells[DROPPED] += len(traces)
             log.warning("could not send %d traces: %s", len(traces), type(error).__name__)
 
-    def counters(self) -> dict[str, int]:
+    def counted(self) -> Snapshot:
         """Return the tracer's counters, for /metrics."""
-        return {"traced_requests": self.made, "traces_dropped": self.dropped}
+        return self._counters.snapshot()
 
     def close(self) -> None:
         """Send what is queued, within CLOSE_S."""

@@ -10,6 +10,7 @@ acceptor       the supervisor's data port: accepts connections and hands them to
 worker         one worker process: data ports, sessions, replicas
 routed_engine  a worker's predictor and readiness, as the supervisor's routes say
 worker_counts  a worker's counts, and how the counts of several processes add up
+counter_layout  a worker's counter blocks in a report: the layout once, then the numbers
 keyed_executor  runs tasks in order within a version, in parallel across versions
 frame_transfer  sends a version's frames to another process
 channel        the message channel between supervisor and worker

@@ -62,6 +62,7 @@ from freshet_serving.serving.telemetry.metrics import Counts
 from freshet_serving.serving.telemetry.observers import Observers
 from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel, ChannelClosed, DescriptorsExhausted, Message, refusal
+from freshet_serving.serving.workers.counter_layout import COUNTED, PROCESS, CounterWriter
 from freshet_serving.serving.workers.frame_transfer import FrameReceiver
 from freshet_serving.serving.workers.keyed_executor import KeyedExecutor
 from freshet_serving.serving.workers.routed_engine import RoutedEngine
@@ -127,6 +128,7 @@ class Worker:
         self._engine = RoutedEngine(self._predictor)
         self._lifecycle: Lifecycle[RoutedEngine] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
+        self._layout = CounterWriter()
         self._watching = Observers(options, self._slot)
         self._watching.count(self._metrics)
         self._watching.observe(self._predictor, self._metrics)
@@ -380,8 +382,7 @@ class Worker:
         costs = {key: list(replica.cost.items()) for key, replica in replicas.items()}
         computes = {key: list(replica.computes.items()) for key, replica in replicas.items()}
         user_split_thresholds = {key: list(replica.user_split_thresholds) for key, replica in replicas.items()}
-        remote = {key: dict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
-        features = {key: r.lookup.counts() for key, r in replicas.items() if r.lookup is not None}
+        counted = {PROCESS: self._metrics.counted(), **{key: replica.counted() for key, replica in replicas.items()}}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
         served = self._ports.dispatcher.served.snapshot()
@@ -389,14 +390,13 @@ class Worker:
             **self._metrics.snapshot(),
             "groups": work,
             "lookups": lookups,
-            "remote": remote,
-            "features": features,
             "sketches": sketches,
             **evidence,
             "served": served,
         }
         return {
             "counters": counters,
+            COUNTED: self._layout.write(counted),
             "gauges": {
                 "groups": now,
                 "costs": costs,
@@ -408,7 +408,8 @@ class Worker:
 
     def _report_regularly(self) -> None:
         self._loop.call_later(REPORT_INTERVAL_S, self._report_regularly)
-        self._channel.send_nowait({"op": "report", "report": self._report()})
+        if not self._channel.send_nowait({"op": "report", "report": self._report()}):
+            self._layout.lost()
 
     def _beat_regularly(self) -> None:
         self._loop.call_later(BEAT_INTERVAL_S, self._beat_regularly)

@@ -1,8 +1,9 @@
 """Add up the counts of all worker processes, living and dead.
 
-A report is {"counters": ..., "gauges": ...}: nested objects and lists of numbers. A dead process's counters are kept as
-it last reported them, so that no sum ever decreases; its gauges are dropped. A worker reports once a second unprompted,
-so a killed worker loses less than a second of counts.
+A report is {"counters": ..., "gauges": ..., "counted": ...}: nested objects and lists of numbers, and blocks of
+counters (serving.workers.counter_layout), which are among the counters once they are read. A dead process's counters
+are kept as it last reported them, so that no sum ever decreases; its gauges are dropped. A worker reports once a second
+unprompted, so a killed worker loses less than a second of counts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import functools
 import threading
 from collections.abc import Iterable
 from typing import Any
+
+from freshet_serving.serving.workers.counter_layout import COUNTED, CounterReader, without_gauges
 
 Numbers = Any
 Report = dict[str, Any]
@@ -42,23 +45,29 @@ def evidence_key(versions: Iterable[int | str]) -> str:
 
 
 class Totals:
-    """The newest report of every living worker, and the sum of the last reports of dead ones. Thread-safe."""
+    """The newest report of every living worker, and the sum of the last reports of dead ones. Thread-safe.
+
+    A worker's reports are handed over in their order.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._living: dict[int, Report] = {}
         self._dead: Numbers = {}
+        self._layouts: dict[int, CounterReader] = {}
 
     def reported(self, slot: int, report: Report) -> None:
         with self._lock:
-            self._living[slot] = report
+            layout = self._layouts.setdefault(slot, CounterReader())
+            counters = {**report["counters"], COUNTED: layout.read(report[COUNTED])}
+            self._living[slot] = {**report, "counters": counters}
 
     def on_exit(self, slot: int) -> None:
         """Record that the process of this slot is dead; its successor counts from 0."""
         with self._lock:
             last = self._living.pop(slot, None)
             if last is not None:
-                self._dead = add(self._dead, last["counters"])
+                self._dead = add(self._dead, last["counters"] | {COUNTED: without_gauges(last["counters"][COUNTED])})
 
     def counters(self) -> Numbers:
         """Return the sum over all processes, dead ones included."""

@@ -31,7 +31,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock, SystemClock
+from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.repository import BYTES, open_repository
 from freshet_serving.processor.standby_thread import standing_pool
@@ -51,6 +52,7 @@ from freshet_serving.processor.watching import GroupStats, SessionStats, Sketch
 from freshet_serving.serving.front.model_control import ControlHandler, no_model_control
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers.channel import ChannelClosed, Message
+from freshet_serving.serving.workers.counter_layout import COUNTED
 from freshet_serving.serving.workers.worker_counts import Totals, add, evidence_key, observed
 from freshet_serving.serving.workers.worker_pool import WorkerPool
 from freshet_serving.serving.workers.worker_process import WorkerProcess
@@ -176,14 +178,9 @@ class WorkerPoolHost(ModelHost):
         """
         return self.totals.counted(observed(observer), evidence_key([key_of(version) for version in versions]))
 
-    def remote_rows(self, version: ServedVersion) -> Mapping[str, float] | None:
-        """Return the statistics of rows in the remote store, as last reported."""
-        counters: Mapping[str, float] | None = self._reported("remote", version)
-        return counters or None
-
-    def input_lookups(self, version: ServedVersion) -> dict[str, Any] | None:
-        """Return the counters of lookups of inputs, as last reported."""
-        return self._reported("features", version) or None
+    def counted(self, version: ServedVersion) -> Snapshot:
+        """Return the counters of what serves a version beside the core, as last reported."""
+        return self._reported(COUNTED, version) or {}
 
     def _reported(self, what: str, version: ServedVersion) -> Any:
         """Return the sum of a version's counts over all processes; None if there is none."""

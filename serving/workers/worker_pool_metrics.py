@@ -7,9 +7,11 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from freshet_serving.processor.counter_block import Snapshot, merged
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.telemetry.metrics import Counts, Metrics
+from freshet_serving.serving.workers.counter_layout import COUNTED, PROCESS
 from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
 
 LABELS = ("worker",)
@@ -32,6 +34,12 @@ class WorkerPoolMetrics(Metrics):
         """Return the counts as the workers report now."""
         totals = self.totals()
         return Counts.of(totals) if totals else super().counts()
+
+    def counted(self) -> Snapshot:
+        """Return the counters of all workers, as they reported last, and the supervisor's own."""
+        host = self._host()
+        workers = [] if host is None else [host.totals.counted(COUNTED, PROCESS) or {}]
+        return merged([super().counted(), *workers])
 
     def totals(self) -> dict[str, Any]:
         """Return the sum of all workers' counts, as they report now."""

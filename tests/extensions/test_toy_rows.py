@@ -9,6 +9,7 @@ from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.processor.tables.row_store import open_store
 from tests.processor.extensions.remote_rows.processors import USERS, assert_scores, processor
+from tests.support.counters import counted
 from tests.support.extensions import install
 from tests.support.packages import write_package
 
@@ -33,7 +34,7 @@ def test_table_is_served_from_the_folder(monkeypatch, tmp_path, url):
             (table_file,) = (tmp_path / "repository").rglob("user.safetensors")
             table_file.unlink()
             assert_scores(engine, [1, 2, 3])
-            assert engine.host.model("small").pick().replicas.remote.statistics()["lost"] == 0
+            assert counted(engine.host.model("small").pick().replicas.remote)["lost"] == 0
 
 
 def test_folder_that_does_not_exist_is_refused(monkeypatch, tmp_path, url):

@@ -99,7 +99,7 @@ class FakeProcessor:
     limit: RequestLimits = DEFAULTS
     repository: Any = field(default_factory=lambda: SimpleNamespace(root=Path("fake"), remote=False))
     standings: dict[str, TrainerStanding] = field(default_factory=dict)
-    observers: Any = field(default_factory=lambda: SimpleNamespace(add=lambda observer: None, counters=dict))
+    observers: Any = field(default_factory=lambda: SimpleNamespace(add=lambda observer: None, counted=dict))
 
     @property
     def trainers(self) -> Any:
@@ -307,11 +307,8 @@ class FakeProcessor:
     def evidence(self, observer: str, *versions: Any) -> None:
         return None
 
-    def remote_rows(self, version: Any) -> None:
-        return None
-
-    def input_lookups(self, version: Any) -> None:
-        return None
+    def counted(self, version: Any) -> dict[Any, Any]:
+        return {}
 
     def close(self) -> None:
         self.closed = True

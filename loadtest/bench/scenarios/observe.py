@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
+from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.sessions import session as session_module
 from freshet_serving.serving.front import exchange as exchange_module
 from freshet_serving.serving.telemetry import tracing as tracing_module
@@ -59,7 +60,8 @@ def run(bench: Bench) -> Result:
             rounds, turns = _rounds(front, TRACES_TURN_S), max(3, bench.micro_rounds // 5)
             found = compare(_traces(front, tracer, rounds, connections), turns, time.process_time_ns)
             _keep(bench, result, f"traces of 1 % / none, {what}", found, turns)
-            result.facts.append((f"traces sent, {what}", f"{tracer.made}, dropped {tracer.dropped}"))
+            counts = by_name(tracer.counted(), "tracer")
+            result.facts.append((f"traces sent, {what}", f"{counts['traced']}, dropped {counts['dropped']}"))
     return result
 
 

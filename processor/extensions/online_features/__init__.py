@@ -2,13 +2,14 @@
 
 section          groups of features as a manifest holds them
 feature_lookup   fills the inputs that a request leaves out
-reader           reads the features of a request's rows: deadline, defaults, counters
+reader           reads the features of a request's rows: deadline, defaults
+feature_counters  counts the lookups of one version
 online_columns   columns as a read returns them: each value with the outcome of looking it up
 group_sections   makes groups of features of a training configuration
 store_settings   where a store is and how to log in to it: the server's part
 opening          opens the stores that a server is configured with
 online_store     the interface of a store: fields of hashes by key, within a deadline
-damaged_values   counts the values that cannot be read, and says which in the log
+damaged_values   says in the log which values cannot be read
 redis_store      a store in Redis: a server, a cluster, a master named by sentinels
 entity_cache     cache of what was read, and one read for all that ask at the same time
 feast_keys       keys and fields under which Feast stores features

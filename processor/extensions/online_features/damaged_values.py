@@ -1,4 +1,4 @@
-"""Count the values of online features that cannot be read, and say so in the log.
+"""Say in the log which values of online features cannot be read.
 
 A damaged value is answered with its default, so nothing but this tells that a writer and the model disagree. One line a
 minute for each feature names the feature, the reason and a sample of the value. The key is never in it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
 
 from freshet_serving.processor.clock import Clock
 
@@ -20,35 +19,18 @@ SAMPLE_NBYTES = 32
 
 
 class DamagedValues:
-    """Counts the damaged values of one version's features. Thread-safe."""
+    """The log of the damaged values of one version's features. Thread-safe."""
 
-    def __init__(self, where: str, inputs: Iterable[str], clock: Clock) -> None:
-        """Start counting.
+    def __init__(self, where: str, clock: Clock) -> None:
+        """Begin with no feature named.
 
         Args:
             where: The model and version, for the log.
-            inputs: The inputs that the features fill.
             clock: The clock.
         """
         self._where, self._clock = where, clock
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(inputs, 0)
         self._said_s: dict[str, float] = {}
-
-    def count(self, feature: str, values: int) -> None:
-        """Count values that were answered with the default because they are damaged.
-
-        Args:
-            feature: The input that the feature fills.
-            values: How many.
-        """
-        with self._lock:
-            self._counts[feature] += values
-
-    def counts(self) -> dict[str, int]:
-        """Return the damaged values by input."""
-        with self._lock:
-            return dict(self._counts)
 
     def say(self, feature: str, reason: str, sample: bytes = b"") -> None:
         """Log why a feature's value cannot be read, unless that feature was named within the last minute.

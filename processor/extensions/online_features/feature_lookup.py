@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
+from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.extensions.online_features.online_columns import (
     OnlineColumn,
     OnlineColumns,
-    OnlineFeatureStats,
     Status,
 )
 from freshet_serving.processor.extensions.online_features.online_store import OpenStore
@@ -161,13 +161,9 @@ class FeatureLookup:
                 reasons.setdefault(name, Status.DAMAGED.name.lower())
         return FilledInputs(filled, columns, reasons)
 
-    def statistics(self) -> OnlineFeatureStats:
-        """Return a snapshot of the counters."""
-        return self._features.statistics()
-
-    def counts(self) -> dict[str, Any]:
-        """Return the counters as JSON has them."""
-        return asdict(self.statistics())
+    def counted(self) -> Snapshot:
+        """Return the counters of the version's lookups."""
+        return self._features.counted()
 
     def _input(self, name: str, column: OnlineColumn, defaulted: bool) -> Column:
         """Return a feature's values in the type of the input that it fills; `defaulted`: some are the default."""

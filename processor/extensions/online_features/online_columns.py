@@ -53,35 +53,6 @@ class OnlineColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class OnlineFeatureStats:
-    """Counters of the groups of one version.
-
-    Attributes:
-        reads: Requests whose features were read.
-        store_reads: Those that needed a store.
-        entities: Distinct keys of all requests.
-        cached: Those answered from memory.
-        joined: Those that another request was reading at the same time.
-        losses: Keys without an answer, by the name of the Loss in lower case.
-        values: Values by the name of their status in lower case.
-        damaged: Those that are damaged, by the name of the input.
-        read_s: Seconds spent in requests that needed a store.
-        cache_nbytes: Bytes of cached entries.
-    """
-
-    reads: int
-    store_reads: int
-    entities: int
-    cached: int
-    joined: int
-    losses: dict[str, int]
-    values: dict[str, int]
-    damaged: dict[str, int]
-    read_s: float
-    cache_nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Entity:
     """Decoded features of one key.
 

@@ -25,7 +25,6 @@ A cache belongs to the groups that it was made for, so a version with other view
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Strings
+from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput, TooLarge, nearest
 from freshet_serving.processor.extensions.online_features.damaged_values import DamagedValues
 from freshet_serving.processor.extensions.online_features.entity_cache import EntityCache, Flight
@@ -44,11 +44,11 @@ from freshet_serving.processor.extensions.online_features.feast_keys import (
     timestamp_field,
 )
 from freshet_serving.processor.extensions.online_features.feast_values import decode_timestamp, decode_value
+from freshet_serving.processor.extensions.online_features.feature_counters import FeatureCounters
 from freshet_serving.processor.extensions.online_features.online_columns import (
     Entity,
     OnlineColumn,
     OnlineColumns,
-    OnlineFeatureStats,
     Status,
 )
 from freshet_serving.processor.extensions.online_features.online_store import (
@@ -237,7 +237,7 @@ class OnlineFeatures:
         self._kinds: dict[str, ValueType] = {}
         by_store: dict[str, list[tuple[FeatureGroup, _Lookup]]] = {}
         number = 0
-        self.damaged = DamagedValues(where, [f.input for group in groups for f in group.features], clock)
+        self.damaged = DamagedValues(where, clock)
         for group in groups:
             where = f"online_features.{group.name}"
             if group.store not in stores:
@@ -266,11 +266,7 @@ class OnlineFeatures:
             timeout_s = max(group.timeout_ms for group, _ in found) / 1000
             cache: EntityCache[Entity] = EntityCache(opened.cache_ttl_s, opened.cache_nbytes, clock)
             self._sources.append(_Source(opened.store, [lookup for _, lookup in found], timeout_s, cache))
-        self._lock = threading.Lock()
-        self._reads = self._store_reads = self._entities = self._cached = self._joined = 0
-        self._read_s = 0.0
-        self._losses = dict.fromkeys((loss.name.lower() for loss in Loss), 0)
-        self._values = np.zeros(len(Status), np.int64)
+        self._counters = FeatureCounters(self._kinds)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -305,7 +301,9 @@ class OnlineFeatures:
             if found is None:
                 return None
             parts.append((keyed, found))
-        self._count(reads=1, cached=sum(len(found) for _, found in parts), entities=sum(len(f) for _, f in parts))
+        self._counters.read()
+        keys_found = sum(len(found) for _, found in parts)
+        self._counters.keys(keys_found, cached=keys_found)
         return self._build(parts, keys.rows, "")
 
     def read(self, keys: RequestKeys, end_s: float = math.inf) -> OnlineColumns:
@@ -323,24 +321,12 @@ class OnlineFeatures:
             parts.append((keyed, found))
             problem, store_reads = problem or trouble, store_reads + asked
         took_s = self._clock.now_s() - started_s if store_reads else 0.0
-        self._count(reads=1, store_reads=int(store_reads > 0), read_s=took_s)
+        self._counters.read(store_reads > 0, took_s)
         return self._build(parts, keys.rows, problem)
 
-    def statistics(self) -> OnlineFeatureStats:
-        """Return a snapshot of the counters."""
-        with self._lock:
-            return OnlineFeatureStats(
-                self._reads,
-                self._store_reads,
-                self._entities,
-                self._cached,
-                self._joined,
-                dict(self._losses),
-                {status.name.lower(): int(self._values[status]) for status in Status},
-                self.damaged.counts(),
-                self._read_s,
-                sum(source.cache.nbytes for source in self._sources),
-            )
+    def counted(self) -> Snapshot:
+        """Return the counters (feature_counters.COUNTERS, and damaged values by feature)."""
+        return self._counters.snapshot(sum(source.cache.nbytes for source in self._sources))
 
     def count_misfits(self, feature: str, rows: int) -> None:
         """Count values that are present, but are lists of another length than those of their sequence.
@@ -349,10 +335,10 @@ class OnlineFeatures:
             feature: The input that the feature fills.
             rows: How many values.
         """
-        with self._lock:
-            self._values[Status.PRESENT] -= rows
-            self._values[Status.DAMAGED] += rows
-        self.damaged.count(feature, rows)
+        outcomes = np.zeros(len(Status), np.int64)
+        outcomes[Status.PRESENT], outcomes[Status.DAMAGED] = -rows, rows
+        self._counters.values(outcomes)
+        self._counters.damaged(feature, rows)
         self.damaged.say(feature, "expected a list as long as the others of its sequence")
 
     def _find(
@@ -370,12 +356,8 @@ class OnlineFeatures:
                 claim.found[key] = entity
             else:
                 losses.append(Loss.LATE)
-        self._count(
-            entities=len(keys),
-            cached=len(keys) - len(claim.owned) - len(claim.joined),
-            joined=len(claim.joined),
-            losses=losses,
-        )
+        cached = len(keys) - len(claim.owned) - len(claim.joined)
+        self._counters.keys(len(keys), cached, len(claim.joined), losses)
         return claim.found, losses[0].value if losses else "", bool(claim.owned or claim.joined)
 
     def _join(self, flight: Flight[Entity], end_s: float) -> Entity | None:
@@ -427,8 +409,7 @@ class OnlineFeatures:
                     counts += np.bincount(np.concatenate(status), minlength=len(Status))
                 for feature, column, one in zip(lookup.features, lookup.build(values), status):
                     columns[feature.input] = OnlineColumn(column, one)
-        with self._lock:
-            self._values += counts
+        self._counters.values(counts)
         return OnlineColumns(columns, defaulted, problem)
 
     def _defaulted(
@@ -461,28 +442,8 @@ class OnlineFeatures:
             columns.append(values)
             statuses.append(status)
             if damaged := int(np.count_nonzero(status == Status.DAMAGED)):
-                self.damaged.count(feature.input, damaged)
+                self._counters.damaged(feature.input, damaged)
         return columns, statuses
-
-    def _count(
-        self,
-        reads: int = 0,
-        store_reads: int = 0,
-        entities: int = 0,
-        cached: int = 0,
-        joined: int = 0,
-        read_s: float = 0.0,
-        losses: Sequence[Loss] = (),
-    ) -> None:
-        with self._lock:
-            self._reads += reads
-            self._store_reads += store_reads
-            self._entities += entities
-            self._cached += cached
-            self._joined += joined
-            self._read_s += read_s
-            for loss in losses:
-                self._losses[loss.name.lower()] += 1
 
 
 def _finite(kind: ValueType, value: DecodedValue) -> DecodedValue:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.counter_block import CounterBlock, Slot, Snapshot
 from freshet_serving.processor.errors import Corrupt, NotReady
 from freshet_serving.processor.extensions.remote_rows import batch_ids as kernels
 from freshet_serving.processor.extensions.remote_rows.bucket_bytes import LOST
@@ -44,12 +45,23 @@ from freshet_serving.processor.features.late_values import fill_left_out
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.tables.remote_rows import BatchTables, RemoteConfig
+from freshet_serving.processor.tables.remote_rows import REMOTE_ROWS, BatchTables, RemoteConfig
 from freshet_serving.processor.tables.row_store import RowStore, open_store
 
 log = logging.getLogger("freshet.remote")
 
 LOG_EVERY_S = 1.0
+
+COUNTERS = (
+    Slot(REMOTE_ROWS, "asked", "model_remote_ids", "Distinct ids looked up in the row store or its cache."),
+    Slot(REMOTE_ROWS, "cached", "model_remote_cached_ids", "Row store ids answered from the cache."),
+    # With a row, or that there is none.
+    Slot(REMOTE_ROWS, "fetched"),
+    Slot(REMOTE_ROWS, "lost", "model_remote_unavailable_ids", "Row store ids whose row was unavailable."),
+    Slot(REMOTE_ROWS, "fetches", "model_remote_fetches", "Batches that queried the row store."),
+    Slot(REMOTE_ROWS, "fetch_s", "model_remote_fetch_seconds", "Seconds spent in row store queries.", zero=0.0),
+)
+ASKED, CACHED, FETCHED, UNAVAILABLE, FETCHES, FETCH_S = range(len(COUNTERS))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,34 +166,17 @@ class RemoteReader:
         self._nbytes = np.array([t.row_nbytes for t in tables], np.int64)
         self._cache = RowCache([t.value_nbytes for t in tables], config.cache_rows)
         self._lock = threading.Lock()
-        self._asked = self._unknown = self._lost = self._fetches = 0
-        self._fetch_s = 0.0
+        self._counters = CounterBlock(COUNTERS)
         self._log_at_s = -LOG_EVERY_S
 
     def holds(self, table: int) -> bool:
         """Return whether the rows of a table, by its number in the manifest, are in the row store."""
         return bool(self._remote[table] >= 0)
 
-    def statistics(self) -> dict[str, float]:
-        """Return the counters since the version was loaded.
-
-        Returns:
-            asked: Distinct ids of batches without a local row version.
-            cached: Those of them served from the cache.
-            fetched: Those answered by the store, with a row or that there is none.
-            lost: Those unavailable.
-            fetches: Batches that needed the store, at most one round trip each.
-            fetch_s: Seconds spent in fetches.
-        """
+    def counted(self) -> Snapshot:
+        """Return the counters since the version was loaded (COUNTERS)."""
         with self._lock:
-            return {
-                "asked": self._asked,
-                "cached": self._asked - self._unknown,
-                "fetched": self._unknown - self._lost,
-                "lost": self._lost,
-                "fetches": self._fetches,
-                "fetch_s": self._fetch_s,
-            }
+            return self._counters.snapshot()
 
     def batch_tables(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]
@@ -267,12 +262,14 @@ class RemoteReader:
 
     def _count(self, asked: int, unknown: int, lost: int, taken_s: float, problem: str) -> None:
         with self._lock:
-            self._asked += asked
-            self._unknown += unknown
-            self._lost += lost
-            self._fetches += unknown > 0
-            self._fetch_s += taken_s
-            total = self._lost
+            cells = self._counters.cells
+            cells[ASKED] += asked
+            cells[CACHED] += asked - unknown
+            cells[FETCHED] += unknown - lost
+            cells[UNAVAILABLE] += lost
+            cells[FETCHES] += unknown > 0
+            cells[FETCH_S] += taken_s
+            total = cells[UNAVAILABLE]
             now_s = self._clock.now_s()
             if not lost or now_s < self._log_at_s + LOG_EVERY_S:
                 return

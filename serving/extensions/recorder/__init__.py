@@ -46,10 +46,5 @@ REQUIRES = ()
 EXTENSION = ServerExtension(
     commands={"recordings": _recordings},
     observers={"record": _recorder},
-    counters={
-        "recorded_requests": "Recorded requests.",
-        "recorded_rows": "Candidate rows of recorded requests.",
-        "recording_dropped": "Requests sampled for recording but dropped: the queue was full or the request too long.",
-    },
     recordings={"read": _read, "find": _find},
 )

@@ -45,6 +45,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from freshet_serving.processor.columns import Column
+from freshet_serving.processor.counter_block import CounterBlock, Slot, Snapshot
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.features.bound_request import BoundRequest, UsedRecords
 from freshet_serving.processor.package import Input, Manifest
@@ -66,6 +67,15 @@ ID_NBYTES = 16
 GROUP_ROWS, GROUP_NBYTES = 16384, 8 << 20
 """A row group is written once it has this many rows or bytes."""
 ROTATE_S = 60.0
+COUNTERS = (
+    Slot("recorder", "requests", "recorded_requests", "Recorded requests."),
+    Slot("recorder", "rows", "recorded_rows", "Candidate rows of recorded requests."),
+    Slot(
+        "recorder", "dropped", "recording_dropped",
+        "Requests sampled for recording but dropped: the queue was full or the request too long.",
+    ),
+)  # fmt: skip
+REQUESTS, ROWS, DROPPED = range(len(COUNTERS))
 IDLE_S = 1.0
 FILES = 16
 
@@ -126,7 +136,8 @@ class RequestRecorder(Observer):
                 stale.unlink()
         except OSError as error:
             raise BadInput(f"record: cannot write to the folder: {error.strerror}") from None
-        self._due = self._number = self.dropped = self.requests = self.rows = 0
+        self._due = self._number = 0
+        self._counters = CounterBlock(COUNTERS)
         self._credit = 0.0
         self._queue: deque[SampledRequest] = deque()
         self._queued_nbytes = 0
@@ -175,14 +186,14 @@ class RequestRecorder(Observer):
         """Account for records that a batch keeps; count the request as dropped and return False beyond the limits."""
         with self._lock:
             if nbytes > MAX_REQUEST_NBYTES or self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES:
-                self.dropped += 1
+                self._counters.cells[DROPPED] += 1
                 return False
             self._queued_nbytes += nbytes
             return True
 
-    def counters(self) -> dict[str, int]:
+    def counted(self) -> Snapshot:
         """Return the recorder's counters, for /metrics."""
-        return {"recorded_requests": self.requests, "recorded_rows": self.rows, "recording_dropped": self.dropped}
+        return self._counters.snapshot()
 
     def close(self) -> None:
         """Write what is queued, and finish the files."""
@@ -202,7 +213,7 @@ class RequestRecorder(Observer):
         with self._lock:
             full = len(self._queue) >= MAX_QUEUED or self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES
             if full or nbytes > MAX_REQUEST_NBYTES:
-                self.dropped += 1
+                self._counters.cells[DROPPED] += 1
                 return
             self._number += 1
             request_id = request.request_id or f"{self._name}-{self._number}"
@@ -243,7 +254,7 @@ class RequestRecorder(Observer):
                 whole = None
             if whole is None:
                 with self._lock:
-                    self.dropped += 1
+                    self._counters.cells[DROPPED] += 1
                 continue
             kept = whole
             del whole
@@ -255,8 +266,8 @@ class RequestRecorder(Observer):
                 stem = f"{model}-{self._name}-{int(kept.at_s * 1e3)}-{self._due}"
                 file = self._files[model] = _File(self._folder, stem, kept.columns)
             file.add(kept)
-            self.requests += 1
-            self.rows += kept.rows
+            self._counters.cells[REQUESTS] += 1
+            self._counters.cells[ROWS] += kept.rows
             # A long request is freed as soon as it is a batch.
             del kept
             file.flush_if_full()

@@ -15,7 +15,4 @@ def _counting(groups, clock):
 
 
 REQUIRES = ()
-EXTENSION = Extension(
-    observers={"toy": _counting},
-    counters={"toy_requests": "Requests that the toy has seen.", "toy_failures": "Those of them that failed."},
-)
+EXTENSION = Extension(observers={"toy": _counting})

@@ -3,6 +3,7 @@
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.counter_block import Slot
 from freshet_serving.processor.ports import ENGINE, Extension
 from freshet_serving.processor.sessions.observers import Observer, Observers
 
@@ -19,8 +20,8 @@ class Watching(Observer):
     def follow(self, routes):
         return "watched" in routes
 
-    def counters(self):
-        return {"watched": 3}
+    def counted(self):
+        return {Slot("toy", "watched"): 3}
 
     def close(self):
         self.closed = True
@@ -51,7 +52,7 @@ def test_added_observer_comes_first_and_stays(observers):
 
 
 def test_counters_are_those_of_all_observers(observers):
-    assert observers.counters() == {"watched": 3}
+    assert observers.counted() == {Slot("toy", "watched"): 3}
     assert observers.offered["toy"].evidence() == {}
 
 

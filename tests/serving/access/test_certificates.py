@@ -11,6 +11,7 @@ from freshet_serving.serving.access.certificates import Certificates
 from freshet_serving.serving.access.credentials import AccessControl, CredentialFiles
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from tests.serving.access.certified import Authority, pem_of
+from tests.support.counters import counted
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_new_certificate_pair_is_loaded_and_a_broken_one_ignored(authority, capl
     held.poll_once()
     held.poll_once()
     assert access.certificates() is second
-    assert held.counters() == {"access_reloads": 1, "access_reload_failures": 1}
+    assert counted(held) == {"reloads": 1, "failures": 1}
     assert "keeping the old ones: tls_cert, tls_key: " in caplog.text
     authority.write()
     held.poll_once()

@@ -8,6 +8,7 @@ from freshet_serving.serving.access.credentials import AccessControl, Credential
 from freshet_serving.serving.access.key_file import changing
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from tests.serving.access.keyed import Keyed
+from tests.support.counters import counted
 
 
 @pytest.fixture
@@ -46,9 +47,9 @@ def test_added_and_revoked_keys_take_effect_while_serving(keyed, access):
     keyed.revoke("predict")
     settle(files)
     assert not lets_in(early, keyed, "predict")
-    assert files.counters() == {"access_reloads": 2, "access_reload_failures": 0}
+    assert counted(files) == {"reloads": 2, "failures": 0}
     files.poll_once()
-    assert files.counters() == {"access_reloads": 2, "access_reload_failures": 0}
+    assert counted(files) == {"reloads": 2, "failures": 0}
 
 
 def test_changed_file_is_loaded_only_once_it_is_stable(keyed, access):
@@ -60,7 +61,7 @@ def test_changed_file_is_loaded_only_once_it_is_stable(keyed, access):
         assert not lets_in(guard, keyed, f"k{number}")
     files.poll_once()
     assert lets_in(guard, keyed, "k2")
-    assert files.reloads == 1
+    assert counted(files)["reloads"] == 1
 
 
 def test_broken_file_changes_nothing_and_is_reported_once(keyed, access, caplog):
@@ -72,15 +73,15 @@ def test_broken_file_changes_nothing_and_is_reported_once(keyed, access, caplog)
         files.poll_once()
     assert lets_in(guard, keyed, "predict")
     assert caplog.text.count("keeping the old ones: ") == 1
-    assert files.counters() == {"access_reloads": 0, "access_reload_failures": 1}
+    assert counted(files) == {"reloads": 0, "failures": 1}
     keyed.path.unlink()
     settle(files)
     assert lets_in(guard, keyed, "predict")
-    assert files.failures == 2
+    assert counted(files)["failures"] == 2
     keyed.path.write_bytes(whole)
     keyed.path.chmod(0o600)
     settle(files)
-    assert files.counters() == {"access_reloads": 1, "access_reload_failures": 2}
+    assert counted(files) == {"reloads": 1, "failures": 2}
 
 
 def test_file_readable_by_others_is_loaded_once_made_private(keyed, access):
@@ -91,10 +92,10 @@ def test_file_readable_by_others_is_loaded_once_made_private(keyed, access):
     files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
     keyed.path.chmod(0o644)
     settle(files)
-    assert files.failures == 1
+    assert counted(files)["failures"] == 1
     keyed.path.chmod(0o600)
     settle(files)
-    assert files.reloads == 1
+    assert counted(files)["reloads"] == 1
 
 
 def test_other_process_uses_the_same_keys_and_no_older_ones(keyed, access):
@@ -127,7 +128,7 @@ def test_thread_polls_without_being_called_and_ends(keyed, access, monkeypatch):
     files.start()
     with changing(keyed.path) as held:
         held[0] = held[0].without("all")
-    until(lambda: files.reloads == 1)
+    until(lambda: counted(files)["reloads"] == 1)
     files.close()
     assert not files._thread.is_alive()
 

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from freshet_serving.processor.counter_block import CounterBlock
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.telemetry.metrics import BOUNDS_S, PHASE_BOUNDS_S, Counts, Metrics, counter_texts
+from freshet_serving.serving.telemetry.metrics import BOUNDS_S, PHASE_BOUNDS_S, Counts, Metrics
 from tests.serving.fakes import PACKED, FakeProcessor
+from tests.support.counters import slots_of_owners
 
 
 def scraped(metrics):
@@ -124,6 +126,6 @@ def test_every_metric_is_documented():
     lifecycle = Lifecycle()
     lifecycle.open(FakeProcessor())
     metrics = Metrics(lifecycle)
-    metrics.own.source(lambda: dict.fromkeys(counter_texts(), 0))
+    metrics.own.source(CounterBlock(slots_of_owners()).snapshot)
     there = {line.split()[2] for line in metrics.scrape().decode().splitlines() if line.startswith("# TYPE freshet_")}
     assert there - named == set()

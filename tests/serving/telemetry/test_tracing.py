@@ -9,6 +9,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.sessions.request import Timing
 from freshet_serving.serving.telemetry import tracing as tracing_module
 from freshet_serving.serving.telemetry.tracing import Trace, Tracer, spans_of
+from tests.support.counters import counted
 from tests.support.waiting import until
 
 TRACE_ID, PARENT_ID = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
@@ -131,8 +132,8 @@ def test_refused_request_has_the_stages_it_reached():
 def test_traces_are_sent_and_counted(trails):
     tracer = trails()
     tracer.end(begin(tracer, {}), 200)
-    until(lambda: tracer.made == 1)
-    assert tracer.counters() == {"traced_requests": 1, "traces_dropped": 0}
+    until(lambda: counted(tracer)["traced"] == 1)
+    assert counted(tracer) == {"traced": 1, "dropped": 0}
     assert by_name(tracer._exporter.spans).keys() == {"predict "}
 
 
@@ -145,9 +146,9 @@ def test_full_queue_or_missing_collector_loses_only_traces(trails, monkeypatch, 
     until(lambda: not tracer._queue)
     for _ in range(5):
         tracer.end(begin(tracer, {}), 200)
-    assert tracer.dropped == 3
+    assert counted(tracer)["dropped"] == 3
     tracer._exporter.gate.set()
-    until(lambda: tracer.dropped == 6)
+    until(lambda: counted(tracer)["dropped"] == 6)
     assert "traces: ConnectionError" in caplog.text
 
 
@@ -156,5 +157,5 @@ def test_remaining_traces_are_sent_at_the_end(trails, monkeypatch):
     tracer = trails()
     tracer.end(begin(tracer, {}), 200)
     tracer.close()
-    assert tracer.made == 1
+    assert counted(tracer)["traced"] == 1
     assert tracer._exporter.closed

@@ -6,10 +6,13 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from freshet_serving.processor.counter_block import Slot
 from freshet_serving.processor.watching.stats import SessionStats
 from freshet_serving.serving.telemetry.metrics import BOUNDS_S, Counts
+from freshet_serving.serving.workers.counter_layout import COUNTED, CounterWriter
 from freshet_serving.serving.workers.worker_counts import Totals, add
 
+READS, CACHE = Slot("toy", "reads"), Slot("toy", "cache", gauge=True)
 reports = st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 9), max_size=3), max_size=3)
 
 
@@ -29,17 +32,24 @@ def test_sum_contains_every_number_of_both_sides(a, b):
 
 @given(st.lists(st.tuples(st.sampled_from(["report", "bury"]), st.integers(0, 2), st.integers(0, 5)), max_size=30))
 def test_counters_survive_worker_exits_and_gauges_do_not(moves):
-    totals, counted, before = Totals(), [0, 0, 0], 0
+    totals, counted, before, memory = Totals(), [0, 0, 0], 0, {}
     for move, slot, more in moves:
         if move == "report":
             counted[slot] += more
-            totals.reported(slot, {"counters": {"n": counted[slot]}, "gauges": {"queue_rows": more}})
+            blocks = CounterWriter().write({"7": {READS: counted[slot], CACHE: more}})
+            report = {"counters": {"n": counted[slot]}, "gauges": {"queue_rows": more}, COUNTED: blocks}
+            totals.reported(slot, report)
+            memory[slot] = more
         else:
             totals.on_exit(slot)
             counted[slot] = 0
+            memory.pop(slot, None)
             assert slot not in totals.gauges()
         now = totals.counters().get("n", 0)
         assert now >= before
+        blocks = totals.counted(COUNTED, "7") or {}
+        assert blocks.get(READS, 0) == now
+        assert blocks.get(CACHE, 0) == sum(memory.values())
         before = now
 
 

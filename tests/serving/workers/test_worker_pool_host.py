@@ -10,6 +10,7 @@ from base64 import b64encode
 import numpy as np
 import pytest
 
+from freshet_serving.processor.counter_block import Slot
 from freshet_serving.processor.errors import BadInput, NotFound, NotReady
 from freshet_serving.processor.extensions.trials.canary_judge import CanaryEvidence
 from freshet_serving.processor.generation import Generation
@@ -24,6 +25,7 @@ from freshet_serving.processor.watching import RequestScores
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers import worker_pool_host as host_module
+from freshet_serving.serving.workers.counter_layout import COUNTED, CounterWriter
 from freshet_serving.serving.workers.worker_counts import evidence_key, observed
 from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
@@ -33,6 +35,8 @@ from tests.support.waiting import until
 
 USERS = range(6)
 WAIT_S = 30
+
+READS, CACHE = Slot("toy", "reads"), Slot("toy", "cache", gauge=True)
 
 
 @pytest.fixture
@@ -345,6 +349,7 @@ def test_worker_reports_are_summed_per_model(hosts):
         counters = {"series": {}, "predicted": {}, "groups": {"default": work}, "lookups": {key: [[60, 5], [40, 2]]}}
         report = {
             "counters": counters,
+            COUNTED: CounterWriter().write({key: {READS: requests, CACHE: 100}}),
             "gauges": {
                 "groups": {"default": [1, 5]},
                 "costs": {key: [[1, requests / 8]]},
@@ -357,9 +362,11 @@ def test_worker_reports_are_summed_per_model(hosts):
     (stats,), group = model_stats(host), host.group_stats()["default"]
     assert (group.work.requests, group.work.rows, group.queue_rows) == (7, 20, 10)
     assert (stats.lookups, stats.misses) == (200, 14)
+    assert stats.counted == {READS: 7, CACHE: 200}
     host._worker_pool.reap(workers[0])
     (stats,), group = model_stats(host), host.group_stats()["default"]
     assert (group.work.requests, group.queue_rows, stats.lookups) == (7, 5, 200)
+    assert stats.counted == {READS: 7, CACHE: 100}
     assert host.info()["workers"] == host.workers()
     served = host.info()["models"]["small"]["served"]["1"]
     assert served["buckets"] == {"1": 500000.0}, "of those that live"
@@ -379,6 +386,7 @@ def test_canary_evidence_of_workers_adds_up(hosts):
         counters = {observed("canary"): {evidence_key([version.replicas.key, version.replicas.key]): sides}}
         report = {
             "counters": counters,
+            COUNTED: CounterWriter().write({}),
             "gauges": {"groups": {}, "costs": {}, "computes": {}, "parts_turns": {}, "cpu_s": 1.0},
         }
         host.on_message(worker, {"op": "report", "report": report})

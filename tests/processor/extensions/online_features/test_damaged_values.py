@@ -8,6 +8,7 @@ from freshet_serving.processor.extensions.online_features.damaged_values import 
 from freshet_serving.processor.extensions.online_features.feature_lookup import FeatureLookup
 from freshet_serving.processor.extensions.online_features.online_store import Loss
 from tests.processor.extensions.online_features.stores import MemoryStore, opened
+from tests.support.counters import damaged
 from tests.support.looked_up import manifest
 
 
@@ -36,7 +37,7 @@ def test_log_names_feature_reason_and_sample_once_a_minute(store, caplog):
     assert "got b'4711 roubles" in lines[0]
     assert "..." in lines[0]
     assert "user:" not in caplog.text
-    assert lookup.statistics().damaged == {"tags": 0, "f0": 0, "f1": 3}
+    assert damaged(lookup) == {"tags": 0, "f0": 0, "f1": 3}
 
 
 @pytest.mark.parametrize("f0", [b"1e300", b"nonsense", b"[1]"])
@@ -61,4 +62,4 @@ def test_values_that_are_only_missing_are_not_damaged(store, caplog):
     with caplog.at_level(logging.WARNING, "freshet.features"):
         ask(lookup, 7)
     assert not caplog.records
-    assert lookup.statistics().damaged == {"tags": 0, "f0": 0, "f1": 0}
+    assert damaged(lookup) == {"tags": 0, "f0": 0, "f1": 0}

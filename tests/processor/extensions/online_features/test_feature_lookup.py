@@ -13,6 +13,7 @@ from freshet_serving.processor.extensions.online_features.reader import OnlineFe
 from freshet_serving.processor.features.sequences import SequenceColumns
 from freshet_serving.processor.package import Input, SequenceEntry
 from tests.processor.extensions.online_features.stores import MemoryStore, opened
+from tests.support.counters import counted, damaged
 from tests.support.looked_up import HASHES, manifest
 
 ITEMS = {"user": np.array([1, 2, 3]), "f2": np.zeros(3, np.float32), "f3": np.zeros(3, np.float32)}
@@ -138,7 +139,7 @@ def test_list_of_the_store_is_aligned_to_what_was_sent(store, form, words):
     assert lists["words"].values.tolist() == [b"", b"", b""]
     assert lists["spent"].values.tolist() == [0.5, 1, 2]
     assert filled.defaulted == {"words": "not_found" if words is None else "damaged"}
-    assert features.statistics().damaged == {"items": 0, "words": int(words is not None), "spent": 0}
+    assert damaged(features) == {"items": 0, "words": int(words is not None), "spent": 0}
 
 
 def test_floats_of_another_length_are_missing_and_fitting_rows_stay(store):
@@ -172,7 +173,7 @@ def test_without_waiting_only_memory_answers(store):
     found.fill(request(7))
     assert found.peek(request(7), found.find(request(7))).inputs["f0"].tolist() == [1.5]
     assert len(store.fetches) == 1
-    assert found.statistics().cached == 1
+    assert counted(found)["cached"] == 1
 
 
 def test_without_the_key_nothing_is_filled(store):

@@ -126,4 +126,4 @@ def test_without_the_extension_other_models_are_served(tmp_path, without_extensi
     with Processor.initialize(ProcessorConfig(str(tmp_path))) as processor:
         reply = processor.process(request(**more))
         np.testing.assert_allclose(scores(reply), reference(ITEMS, F2, F3, ["a"], 1, 2), atol=1e-5)
-        assert processor.host.input_lookups(processor.host.model("small").pick()) is None
+        assert processor.host.counted(processor.host.model("small").pick()) == {}

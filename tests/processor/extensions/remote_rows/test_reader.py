@@ -18,6 +18,7 @@ from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.processor.extensions.remote_rows.fakes import MemoryStore
+from tests.support.counters import counted
 from tests.support.packages import DIM, make_delta, make_inputs, open_version, row_of, tag_id, write_package
 
 USERS = range(0, 300, 3)
@@ -86,20 +87,20 @@ def test_batch_fetches_each_bucket_once_in_one_round_trip(package, store):
     assert len(set(store.fetches[0])) == len(store.fetches[0])
     pooled(version, [make_inputs([0, 3, 6])])
     assert len(store.fetches) == 1
-    assert version.replicas.remote.statistics()["fetches"] == 1
+    assert counted(version.replicas.remote)["fetches"] == 1
 
 
 def test_rows_and_absences_are_cached_unless_the_cache_is_off(package, store):
     version = load(package, store)
     for _ in range(3):
         user_rows(version, [0, 1, 2])
-    stats = version.replicas.remote.statistics()
+    stats = counted(version.replicas.remote)
     assert (stats["asked"], stats["fetched"], stats["cached"], stats["lost"]) == (9, 3, 6, 0)
     assert load(package, store, cache_rows=0) is not None
     uncached = load(package, store, cache_rows=0)
     for _ in range(3):
         np.testing.assert_array_equal(user_rows(uncached, [0, 1]), expected_rows({0: 0}, [0, 1]))
-    assert uncached.replicas.remote.statistics()["fetched"] == 6
+    assert counted(uncached.replicas.remote)["fetched"] == 6
 
 
 ids = st.sampled_from([*range(30), 299, 2**62, -1])
@@ -201,7 +202,7 @@ def test_only_the_rows_of_the_spans_are_fetched(package, store):
         version.replicas.plan.fill(
             BatchView(batch_tables.tables, state.epoch, bound, spans, np.zeros((2, 2), np.int64)), x
         )
-    assert version.replicas.remote.statistics()["asked"] == 3
+    assert counted(version.replicas.remote)["asked"] == 3
     np.testing.assert_array_equal(x[:, :DIM], expected_rows(dict.fromkeys(USERS, 0), [15, 18, 21]))
 
 
@@ -240,7 +241,7 @@ def test_unreachable_store_gives_counted_default_rows_and_rate_limited_logs(pack
     assert len(caplog.records) == 2
     assert "cannot be reached" in caplog.text
     np.testing.assert_array_equal(got, expected_rows({0: 0, 6: 1}, [0, 3, 6]))
-    assert version.replicas.remote.statistics()["lost"] == 6
+    assert counted(version.replicas.remote)["lost"] == 6
     store.down = False
     np.testing.assert_array_equal(user_rows(version, [0, 3]), expected_rows({0: 0, 3: 0}, [0, 3]))
 
@@ -277,7 +278,7 @@ def test_missing_or_damaged_bucket_is_a_failure_not_an_absence(package, store, d
         if value is not None:
             store.values[key] = value
     np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({}, [0, 1]))
-    stats = version.replicas.remote.statistics()
+    stats = counted(version.replicas.remote)
     assert (stats["lost"], stats["fetched"]) == (2, 0)
     store.values = before
     np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({0: 0}, [0, 1]))
@@ -372,7 +373,7 @@ def test_dropped_version_leaves_nothing_and_its_reader_notices(package, store):
     assert [t.name for t in drop("small", 1, ["user", "tag", "none"], store)] == ["small/1/user", "small/1/tag"]
     assert store.values == {}
     user_rows(version, [0])
-    assert version.replicas.remote.statistics()["lost"] == 1
+    assert counted(version.replicas.remote)["lost"] == 1
 
 
 def test_string_ids_can_be_remote(package, store):

@@ -26,6 +26,7 @@ from tests.processor.extensions.remote_rows.processors import (
     processor,
     scores,
 )
+from tests.support.counters import counted
 from tests.support.descriptors import few_descriptors
 from tests.support.packages import make_delta, make_inputs, make_weights, reference
 from tests.support.waiting import until
@@ -214,9 +215,9 @@ def test_cluster_missing_a_node_still_serves_rows_of_the_others(root, reader, cl
 
         def whole():
             clock.advance(PAUSE_S)
-            lost = engine.host.catalogue["small"].pick().replicas.remote.statistics()["lost"]
+            lost = counted(engine.host.catalogue["small"].pick().replicas.remote)["lost"]
             engine.process(PredictRequest("small", make_inputs(users)))
-            return engine.host.catalogue["small"].pick().replicas.remote.statistics()["lost"] == lost
+            return counted(engine.host.catalogue["small"].pick().replicas.remote)["lost"] == lost
 
         until(whole)
         assert_scores(engine, users)

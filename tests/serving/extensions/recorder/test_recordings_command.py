@@ -6,7 +6,6 @@ from freshet_serving.serving.commands.cli import app
 from freshet_serving.serving.extensions.admin.example_requests import ExampleRequests
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.ports import SERVER
-from freshet_serving.serving.telemetry.metrics import counter_texts
 
 
 def test_command_is_refused_without_the_recorder(without_extensions):
@@ -24,12 +23,6 @@ def test_command_of_a_missing_repository_is_refused(tmp_path):
 def test_nothing_is_recorded_unless_asked():
     (create,) = SERVER.offers("observers").values()
     assert create(FrontendOptions(), "w0") is None
-
-
-def test_counters_of_the_recorder_have_texts_only_with_it(without_extensions):
-    assert "recorded_requests" in counter_texts()
-    without_extensions("recorder")
-    assert "recorded_requests" not in counter_texts()
 
 
 def test_examples_are_not_of_recordings_without_the_recorder(tmp_path, without_extensions):

@@ -27,6 +27,7 @@ from freshet_serving.serving.extensions.recorder.recorded_request import find_re
 from freshet_serving.serving.extensions.recorder.request_recorder import RequestRecorder, read_requests  # noqa: E402
 from loadtest.load.replay import recorded_payload  # noqa: E402
 from tests.support import entities  # noqa: E402
+from tests.support.counters import counted  # noqa: E402
 from tests.support.packages import make_inputs, manifest, write_package  # noqa: E402
 from tests.support.waiting import until  # noqa: E402
 
@@ -82,7 +83,7 @@ def test_each_candidate_is_one_row_with_its_scores(tmp_path, processor, recorder
     assert rows[0]["freshet.generation"] == "1.0"
     assert [r["freshet.output.score"] for r in rows[:2]] == reply.outputs["score"][:, 0].tolist()
     assert [r["tags"] for r in rows[:2]] == [[], [b"a"]]
-    assert recorder.counters() == {"recorded_requests": 2, "recorded_rows": 4, "recording_dropped": 0}
+    assert counted(recorder) == {"requests": 2, "rows": 4, "dropped": 0}
 
 
 def test_user_columns_are_stored_once_and_read_as_one_row(tmp_path, processor, recorder):
@@ -109,7 +110,7 @@ def test_long_list_shared_by_many_rows_is_stored_once(tmp_path, processor, recor
     inputs["tags"] = Ragged(Strings.of([f"tag-{n}" for n in range(2000)]), np.array([0, 2000]))
     processor.process(PredictRequest("small", inputs, request_id="long"))
     finish(processor, recorder)
-    assert recorder.counters()["recorded_requests"] == 1
+    assert counted(recorder)["requests"] == 1
     table = pq.read_table(files(tmp_path)[0])
     assert table["tags"].null_count == 1999
     assert table.nbytes < 1 << 20
@@ -127,7 +128,7 @@ def test_request_larger_than_the_queue_is_dropped_and_counted(tmp_path, processo
     processor.process(PredictRequest("small", inputs, request_id="r" * 128))
     processor.process(request(1))
     finish(processor, recorder)
-    assert recorder.counters() == {"recorded_requests": 1, "recorded_rows": 2, "recording_dropped": 1}
+    assert counted(recorder) == {"requests": 1, "rows": 2, "dropped": 1}
 
 
 def test_request_longer_than_allowed_is_dropped_and_counted(tmp_path, processor, recorder, monkeypatch):
@@ -137,7 +138,7 @@ def test_request_longer_than_allowed_is_dropped_and_counted(tmp_path, processor,
     processor.process(PredictRequest("small", inputs))
     processor.process(request(1))
     finish(processor, recorder)
-    assert recorder.counters() == {"recorded_requests": 1, "recorded_rows": 2, "recording_dropped": 1}
+    assert counted(recorder) == {"requests": 1, "rows": 2, "dropped": 1}
 
 
 def test_request_is_freed_before_its_row_group_is_written(tmp_path, processor, monkeypatch):
@@ -253,7 +254,7 @@ def test_sampling_is_evenly_spaced(tmp_path, processor):
     processor.predictor.observers.add(recorder)
     processor.batch_process([request(n % 20) for n in range(40)])
     finish(processor, recorder)
-    assert recorder.requests == 10
+    assert counted(recorder)["requests"] == 10
 
 
 def test_full_queue_drops_and_counts_without_waiting(tmp_path, processor, monkeypatch):
@@ -271,7 +272,7 @@ def test_full_queue_drops_and_counts_without_waiting(tmp_path, processor, monkey
     processor.batch_process([request(n) for n in range(10)])
     gate.set()
     finish(processor, recorder)
-    assert (recorder.requests, recorder.dropped) == (3, 7)
+    assert (counted(recorder)["requests"], counted(recorder)["dropped"]) == (3, 7)
 
 
 def test_files_rotate_and_the_oldest_are_deleted(tmp_path, processor, monkeypatch):
@@ -283,7 +284,7 @@ def test_files_rotate_and_the_oldest_are_deleted(tmp_path, processor, monkeypatc
     processor.predictor.observers.add(recorder)
     for n in range(20):
         processor.process(request(n % 19))
-        until(lambda n=n: recorder.requests > n)
+        until(lambda n=n: counted(recorder)["requests"] > n)
     finish(processor, recorder)
     mine = [p for p in files(tmp_path) if "-w0-" in p.name]
     numbers = {int(p.stem.rpartition("-")[2]) for p in mine}
@@ -309,7 +310,7 @@ def test_unwritable_disk_loses_records_but_no_requests(tmp_path, processor, monk
     assert "could not record requests" in caplog.text
     processor.process(request(2))
     finish(processor, recorder)
-    assert recorder.requests == 1
+    assert counted(recorder)["requests"] == 1
 
 
 def test_temporary_files_of_a_crash_are_removed(tmp_path):
@@ -330,9 +331,9 @@ def test_written_requests_free_queue_space(tmp_path, processor, monkeypatch):
     processor.predictor.observers.add(recorder)
     for n in range(20):
         processor.process(PredictRequest("small", make_inputs([1, 2], seed=n)))
-        until(lambda n=n: recorder.requests > n)
+        until(lambda n=n: counted(recorder)["requests"] > n)
     finish(processor, recorder)
-    assert recorder.counters() == {"recorded_requests": 20, "recorded_rows": 40, "recording_dropped": 0}
+    assert counted(recorder) == {"requests": 20, "rows": 40, "dropped": 0}
 
 
 def entity_recorder(tmp_path, text_nbytes):
@@ -366,7 +367,7 @@ def test_request_whose_records_are_too_many_is_dropped(tmp_path, monkeypatch):
         processor.process(PredictRequest("small", {"user": np.zeros(500, np.int64)}))
         processor.process(PredictRequest("small", {"user": np.zeros(2, np.int64)}))
         finish(processor, recorder)
-    assert recorder.counters() == {"recorded_requests": 1, "recorded_rows": 2, "recording_dropped": 1}
+    assert counted(recorder) == {"requests": 1, "rows": 2, "dropped": 1}
     assert recorder._queued_nbytes == 0
 
 
@@ -403,4 +404,4 @@ def test_requests_whose_strings_are_not_kept_are_dropped_alone(tmp_path):
         finish(processor, recorder)
     rows = [row for path in files(tmp_path) for row in pq.read_table(path).to_pylist()]
     assert [row["user"] for row in rows] == [user for user, nbytes in texts.items() if nbytes <= 16]
-    assert recorder.counters()["recording_dropped"] == sum(nbytes > 16 for nbytes in texts.values()) > 0
+    assert counted(recorder)["dropped"] == sum(nbytes > 16 for nbytes in texts.values()) > 0

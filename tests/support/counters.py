@@ -1,0 +1,31 @@
+"""What an owner of counters has counted, by the names of its slots."""
+
+from contextlib import suppress
+from importlib import import_module
+
+OWNERS = (
+    "freshet_serving.serving.access.credentials",
+    "freshet_serving.serving.telemetry.tracing",
+    "freshet_serving.serving.extensions.recorder.request_recorder",
+    "freshet_serving.processor.extensions.remote_rows.reader",
+)
+"""Modules whose counters docs/reference/metrics.md describes: those that a server has only where it was asked for."""
+
+
+def counted(owner):
+    """Return the numbers of an owner's block by name."""
+    return {slot.name: number for slot, number in owner.counted().items()}
+
+
+def damaged(lookup):
+    """Return the damaged values of a lookup of online features, by feature."""
+    return {slot.value: number for slot, number in lookup.counted().items() if slot.label == "feature"}
+
+
+def slots_of_owners():
+    """Return the slots of OWNERS; an extension may be missing, or a library that it needs."""
+    slots = []
+    for name in OWNERS:
+        with suppress(ImportError):
+            slots += import_module(name).COUNTERS
+    return slots
