@@ -96,7 +96,7 @@ def test_command_prints_hit_rate_and_ndcg(trained, tmp_path):
     told = run_command("evaluate", "--config", str(path), "--leave-one-out", "--top", "3")
     assert "the first 3 of 12 items: hit rate " in told
     assert "over 60 events" in told
-    found = json.loads(run_command("evaluate", "--config", str(path), "--skip", "780", "--json").splitlines()[-1])
+    found = json.loads(run_command("evaluate", "--config", str(path), "--skip", "780", "--json").splitlines()[0])
     assert (found["what"], found["top"], found["events"], found["items"]) == ("next_item", 10, 60, 12)
 
 

