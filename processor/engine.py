@@ -42,7 +42,6 @@ from freshet_serving.processor.sessions.session_options import GroupConfig, Sess
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.host import CLOSED, ModelHost
-from freshet_serving.processor.versions.overview import describe
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import Routes, VersionStatus
@@ -182,6 +181,9 @@ class InProcessHost(ModelHost):
     def info(self) -> dict[str, Any]:
         groups = self.group_stats()
         sessions = sum(group.sessions for group in groups.values())
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.overview import describe
+
         shown = {name: self.predictor.groups.describe(name) for name in groups}
         return {"sessions": sessions, "groups": shown, **describe(self, self._clock.unix_s())}
 

@@ -95,7 +95,6 @@ if TYPE_CHECKING:
     from freshet_serving.processor.repository.storage import VersionStorage
     from freshet_serving.processor.repository.trainer_report import (
         MAX_TRAINER_NBYTES,
-        TRAINER,
         TrainerReport,
         TrainerState,
         parse_trainer_report,
@@ -109,6 +108,7 @@ if TYPE_CHECKING:
         GRAPH,
         MANIFEST,
         SNAPSHOTS,
+        TRAINER,
         WARMUP,
         SnapshotManifest,
         VersionReader,
@@ -158,12 +158,11 @@ else:
             "model_repository": "FILE_SUFFIXES SAVED_MODEL Repository check_name listed unknown_model",
             "opening": "SCHEMES address_parts is_address open_repository storage_of",
             "storage": "VersionStorage",
-            "trainer_report": (
-                "MAX_TRAINER_NBYTES TRAINER TrainerReport TrainerState parse_trainer_report without_values"
-            ),
+            "trainer_report": ("MAX_TRAINER_NBYTES TrainerReport TrainerState parse_trainer_report without_values"),
             "trust_memory": "TrustMemory default_memory",
             "version": (
-                "CANDIDATES DELTAS DENSE GRAPH MANIFEST SNAPSHOTS WARMUP SnapshotManifest VersionReader table_file"
+                "CANDIDATES DELTAS DENSE GRAPH MANIFEST SNAPSHOTS TRAINER WARMUP SnapshotManifest "
+                "VersionReader table_file"
             ),
             "version_records": "WITHDRAW WITHDRAWN VersionRecord",
             "version_writer": "VersionWriter add_file sealed",

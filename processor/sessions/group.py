@@ -51,7 +51,6 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
-from freshet_serving.processor.features.stage import LARGE
 from freshet_serving.processor.running.cost import FREE, WORTH
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
 from freshet_serving.processor.sessions.group_options import GroupOptions
@@ -513,7 +512,11 @@ class SessionGroup:
 
     def _runs_apart(self, work: Work) -> bool:
         """Report whether a request has a stage that others would wait for."""
-        return work.replica.plan.stage is not None and (self._inline is not None or work.bound.cells > LARGE)
+        if work.replica.plan.stage is None:
+            return False
+        from freshet_serving.processor.features.stage import LARGE
+
+        return self._inline is not None or work.bound.cells > LARGE
 
     def _is_helper(self, queue: Queue) -> bool:
         """Report whether the threads of a queue only help the inline session."""

@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Executable, Program
-from freshet_serving.processor.backends.cuda import allocator
+from freshet_serving.processor.backends import Executable, Program, allocator
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
@@ -42,7 +41,6 @@ from freshet_serving.processor.features.bound_request import BoundRequest, NonFi
 from freshet_serving.processor.features.input_lookup import NO_LOOKUPS, InputLookups
 from freshet_serving.processor.features.input_reader import blank_inputs
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
 from freshet_serving.processor.package import Manifest
@@ -219,8 +217,9 @@ class Replica:
         spec = self.manifest.stage
         stage = growth = None
         if spec is not None:
-            # Measuring is loaded with the first version that has a stage.
+            # Loaded with the first version that has a stage.
             from freshet_serving.processor.features.growth_meter import growth_of
+            from freshet_serving.processor.features.stage import load_stage
 
             data = files.file(spec.file)
             stage = load_stage(self.manifest, data)

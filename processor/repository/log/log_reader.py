@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, NotFound, NotReady
 from freshet_serving.processor.package import Delta, parse_delta
@@ -32,12 +33,6 @@ from freshet_serving.processor.repository.log.chain_record import (
     sha256,
 )
 from freshet_serving.processor.repository.log.history import ChainLink, History
-from freshet_serving.processor.repository.log.repair import (
-    EmptyRecord,
-    RepairWatch,
-    find_repair,
-    newest_repair,
-)
 from freshet_serving.processor.repository.log.scrub import (
     Identity,
     Scrubber,
@@ -47,7 +42,14 @@ from freshet_serving.processor.repository.log.scrub import (
 )
 from freshet_serving.processor.repository.version import VersionReader, inside
 
+if TYPE_CHECKING:
+    from freshet_serving.processor.repository.log.repair import RepairWatch
+
 ABANDONED_S = 60.0
+
+
+class EmptyRecord(NotReady):
+    """The file of a record is empty, and has been for longer than a writer takes."""
 
 
 class LogReader:
@@ -68,7 +70,9 @@ class LogReader:
         self._unwritten: list[bytes] = []
         # The newest repair because of which earlier records were read again.
         self._reread = 0
-        self._scrubber, self._repairs = Scrubber(self.storage, self._root), RepairWatch(self.storage)
+        # Looks for repairs; None before the log was asked about them.
+        self._repairs: RepairWatch | None = None
+        self._scrubber = Scrubber(self.storage, self._root)
         self._trusted = TrustedRecords(version, self._root)
         self.history = self._empty()
 
@@ -90,6 +94,9 @@ class LogReader:
         except (Diverged, EmptyRecord):
             if self._written + 1 != number or self._unwritten:
                 raise
+            # Loaded once a log is broken.
+            from freshet_serving.processor.repository.log.repair import find_repair, newest_repair
+
             repair = find_repair(self.storage, number, self.check_record)
             if repair is None:
                 # Records read earlier may be set aside as well.
@@ -117,6 +124,9 @@ class LogReader:
 
     def repaired(self) -> bool:
         """Return True if there is a repair that an earlier call did not report."""
+        from freshet_serving.processor.repository.log.repair import RepairWatch
+
+        self._repairs = self._repairs or RepairWatch(self.storage)
         return self._repairs.come(self._written)
 
     def records(self) -> Iterator[ChainRecord]:
