@@ -39,7 +39,6 @@ from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictReply, PredictRequest
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
-from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.host import CLOSED, ModelHost
 from freshet_serving.processor.versions.policy import ModelPolicy
@@ -49,6 +48,7 @@ from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import GroupStats, Sketch
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.tables.budgets import Budgets
     from freshet_serving.processor.tables.remote_rows import RemoteConfig, RemoteTables
 
 __all__ = [

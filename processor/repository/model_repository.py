@@ -33,7 +33,6 @@ from freshet_serving.processor.package import (
     MAX_MANIFEST_NBYTES,
     NAME,
     Manifest,
-    atomic_file,
     read_file,
 )
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
@@ -487,6 +486,9 @@ class Repository:
         self._replace(name, data)
 
     def _replace(self, name: str, data: bytes) -> None:
+        # Loaded with the first file that this process writes.
+        from freshet_serving.processor.package import atomic_file
+
         with atomic_file(self.root / name) as file:
             file.write(data)
 

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+# What writes files is loaded by the first name of it that is used: most servers read.
+from freshet_serving.processor import package
 from freshet_serving.processor.errors import Conflict
-from freshet_serving.processor.package import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
 
 
 class VersionStorage(Protocol):
@@ -140,19 +141,19 @@ class FolderStorage:
     def create(self, name: str, data: bytes) -> None:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
-        with exclusive_file(path) as file:
+        with package.exclusive_file(path) as file:
             file.write(data)
 
     def give(self, aside: Path, name: str) -> None:
         path = self.folder / name
-        give_name(aside, path)
-        fsync_folder(path.parent)
+        package.give_name(aside, path)
+        package.fsync_folder(path.parent)
 
     def send(self, name: str) -> None:
         """Do nothing: the file was written where it belongs."""
 
     def replace(self, name: str, data: bytes) -> None:
-        with atomic_file(self.folder / name) as file:
+        with package.atomic_file(self.folder / name) as file:
             file.write(data)
 
     def remove(self, name: str) -> None:
@@ -168,12 +169,12 @@ class FolderStorage:
         except OSError:
             name, model = self.folder.name, self.folder.parent.name
             raise Conflict(f"version {name} of {model!r} already exists") from None
-        fsync_folder(self.folder.parent)
+        package.fsync_folder(self.folder.parent)
 
     def end(self) -> None:
-        hidden = hidden_beside(self.folder)
+        hidden = package.hidden_beside(self.folder)
         self.folder.rename(hidden)
-        fsync_folder(self.folder.parent)
+        package.fsync_folder(self.folder.parent)
         if hidden.is_symlink():
             # The target is not the repository's to remove.
             hidden.unlink()

@@ -44,6 +44,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +61,12 @@ from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS
 from freshet_serving.processor.sessions.session_queue import Queue
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
-from freshet_serving.processor.sessions.stages import open_stages, staging_count
 from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.watching import SessionStats, Sketch, total
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.sessions.stages import Stages
 
 log = logging.getLogger("freshet.sessions")
 
@@ -114,8 +117,13 @@ class SessionGroup:
         self._turns = count()
         self._free_readers = list(range(SESSION_READERS, RANKING_READER))
         stages = options.device_stages
-        words = [self._free_readers.pop() for _ in range(staging_count(stages))] if stages else []
-        self._stages = open_stages(stages, words, clock, options.all_cpus)
+        self._stages: Stages | None = None
+        if stages:
+            # Loaded where there are device stages.
+            from freshet_serving.processor.sessions.stages import open_stages, staging_count
+
+            words = [self._free_readers.pop() for _ in range(staging_count(stages))]
+            self._stages = open_stages(stages, words, clock, options.all_cpus)
         # Counts of ended sessions, and of requests that never reached a session.
         self._past = SessionStats()
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()

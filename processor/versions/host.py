@@ -29,7 +29,6 @@ from freshet_serving.processor.generation import ON, STRICT, Generation
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import StandbyThread
-from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
 from freshet_serving.processor.versions.host_readiness import HostReadiness
@@ -54,6 +53,7 @@ from freshet_serving.processor.watching import (
 )
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.tables.budgets import Budgets
     from freshet_serving.processor.tables.remote_rows import RemoteTables
     from freshet_serving.processor.versions.score_watch import ScoreWatch
 

@@ -54,12 +54,12 @@ from freshet_serving.processor.running.run_limit import endable
 from freshet_serving.processor.running.warm_up import measure, warm_up
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
-from freshet_serving.processor.versions.row_scoring import PreviewState, RowScorer
 from freshet_serving.processor.versions.sample import RequestSample
 from freshet_serving.processor.watching import PreviewResult, RequestScores
 
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.remote_rows import RemoteTables
+    from freshet_serving.processor.versions.row_scoring import RowScorer
 
 log = logging.getLogger("freshet.replica")
 
@@ -336,6 +336,9 @@ class Replica:
         """
         if self.remote is not None or self._scorer is None:
             return None
+        # Loaded where something scores, here and below.
+        from freshet_serving.processor.versions.row_scoring import PreviewState
+
         with self._previewing, self.pinned(PREVIEW_READER) as state:
             prepared = self._frames[frame]
             name = self.graphs.undivided.name
@@ -360,6 +363,8 @@ class Replica:
         """
         if self.remote is not None or self._scorer is None:
             return None
+        from freshet_serving.processor.versions.row_scoring import PreviewState
+
         with self._previewing, self.pinned(PREVIEW_READER) as pinned:
             executables = pinned.executables[self.graphs.undivided.name]
             state = PreviewState(pinned.generation.digest, pinned.epoch, pinned.tables, executables)
