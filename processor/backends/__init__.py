@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         Program,
         Weights,
         aligned,
-        allocator,
         check_buffers,
         missing,
         refused,
@@ -45,17 +44,17 @@ if TYPE_CHECKING:
         weights_hash,
     )
     from freshet_serving.processor.backends.capsule import pack, sha256, unpack
-    from freshet_serving.processor.backends.registry import builtin, load_backend
+    from freshet_serving.processor.backends.registry import allocator, builtin, load_backend
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "base": (
                 "Artefact Backend Dims EndableRun EndedRun Executable IoSpec Matrix Program Weights "
-                "aligned allocator check_buffers missing refused shapes_text sized weights_hash"
+                "aligned check_buffers missing refused shapes_text sized weights_hash"
             ),
             "capsule": "pack sha256 unpack",
-            "registry": "builtin load_backend",
+            "registry": "allocator builtin load_backend",
         },
     )
 

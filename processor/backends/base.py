@@ -12,9 +12,9 @@ again).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,11 @@ from numpy.typing import NDArray
 from freshet_serving.processor.errors import BadInput, Corrupt, Expired, FreshetError, NotReady
 from freshet_serving.processor.package import MATRIX, array_crc32
 
-if TYPE_CHECKING:
-    from freshet_serving.processor.backends.cuda import Cuda
-
 Matrix = NDArray[np.float32]
 Weights = Mapping[str, Matrix]
 Dims = tuple[int | None, ...]
 """Dimensions of a tensor; None for the rows of the bucket."""
 ALIGNMENT = 64
-GPU_TARGETS = ("cuda", "tensorrt")
 """In bytes. Every backend reads buffers with this alignment in place; some copy other buffers."""
 
 
@@ -270,27 +266,6 @@ def aligned(shape: tuple[int, ...]) -> Matrix:
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes].view(np.float32).reshape(shape)
-
-
-def allocator(targets: Iterable[str], load: Callable[[str], Cuda] | None = None) -> Callable[[tuple[int, ...]], Matrix]:
-    """Return the allocator of buffers for executables of these targets.
-
-    Args:
-        targets: The targets.
-        load: Opens CUDA; for tests.
-
-    Returns:
-        An allocator of page-locked memory if a target is a GPU and cuda-python is there; else of plain memory.
-    """
-    if any(target.startswith(GPU_TARGETS) for target in targets):
-        # Loaded for a GPU alone.
-        from freshet_serving.processor.backends.cuda import Cuda
-
-        try:
-            return (load or Cuda.load)("buffers").page_locked
-        except FreshetError:
-            return aligned
-    return aligned
 
 
 def weights_hash(weights: Weights, names: Sequence[str]) -> str:

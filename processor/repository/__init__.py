@@ -2,6 +2,7 @@
 
 log               the change log of a version: numbered records in its folder, read and written
 version_records   decisions about full versions: held, withdrawn, released
+version_record    one such decision, as a file
 version           a version's folder, read through its manifest
 version_writer    write a version's folder aside, and commit it by one rename
 storage           access to the files of a version, in a folder or through a mirror
@@ -114,11 +115,8 @@ if TYPE_CHECKING:
         VersionReader,
         table_file,
     )
-    from freshet_serving.processor.repository.version_records import (
-        WITHDRAW,
-        WITHDRAWN,
-        VersionRecord,
-    )
+    from freshet_serving.processor.repository.version_record import WITHDRAW, VersionRecord
+    from freshet_serving.processor.repository.version_records import WITHDRAWN
     from freshet_serving.processor.repository.version_writer import VersionWriter, add_file, sealed
     from freshet_serving.processor.repository.warmup import (
         GENERATION,
@@ -164,7 +162,8 @@ else:
                 "CANDIDATES DELTAS DENSE GRAPH MANIFEST SNAPSHOTS TRAINER WARMUP SnapshotManifest "
                 "VersionReader table_file"
             ),
-            "version_records": "WITHDRAW WITHDRAWN VersionRecord",
+            "version_record": "WITHDRAW VersionRecord",
+            "version_records": "WITHDRAWN",
             "version_writer": "VersionWriter add_file sealed",
             "warmup": (
                 "GENERATION INPUT MAX_REQUESTS METADATA OUTPUT REQUEST ROW TIME carry_warmup dump_warmup parse_warmup"

@@ -47,14 +47,10 @@ from freshet_serving.processor.repository.version import (
     inside,
 )
 from freshet_serving.processor.repository.version_folders import VersionFolders
-from freshet_serving.processor.repository.version_records import (
-    WITHDRAWN,
-    VersionRecord,
-    VersionRecords,
-    create_record,
-)
+from freshet_serving.processor.repository.version_records import WITHDRAWN, VersionRecords
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.repository.version_record import VersionRecord
     from freshet_serving.processor.repository.version_writer import VersionWriter
 
 log = logging.getLogger("freshet.repository")
@@ -500,6 +496,8 @@ class Repository:
             name: Name of its file.
             data: Its bytes.
         """
+        from freshet_serving.processor.repository.version_record import create_record
+
         return create_record(self.root / model / WITHDRAWN / name, data)
 
 

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-# What writes files is loaded by the first name of it that is used: most servers read.
-from freshet_serving.processor import package
 from freshet_serving.processor.errors import Conflict
 
 
@@ -139,21 +137,28 @@ class FolderStorage:
         return True
 
     def create(self, name: str, data: bytes) -> None:
+        # What writes files is loaded by the first that is written, here and below.
+        from freshet_serving.processor.package import exclusive_file
+
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
-        with package.exclusive_file(path) as file:
+        with exclusive_file(path) as file:
             file.write(data)
 
     def give(self, aside: Path, name: str) -> None:
+        from freshet_serving.processor.package import fsync_folder, give_name
+
         path = self.folder / name
-        package.give_name(aside, path)
-        package.fsync_folder(path.parent)
+        give_name(aside, path)
+        fsync_folder(path.parent)
 
     def send(self, name: str) -> None:
         """Do nothing: the file was written where it belongs."""
 
     def replace(self, name: str, data: bytes) -> None:
-        with package.atomic_file(self.folder / name) as file:
+        from freshet_serving.processor.package import atomic_file
+
+        with atomic_file(self.folder / name) as file:
             file.write(data)
 
     def remove(self, name: str) -> None:
@@ -164,17 +169,21 @@ class FolderStorage:
             path.unlink(missing_ok=True)
 
     def install(self, built: Path) -> None:
+        from freshet_serving.processor.package import fsync_folder
+
         try:
             built.rename(self.folder)
         except OSError:
             name, model = self.folder.name, self.folder.parent.name
             raise Conflict(f"version {name} of {model!r} already exists") from None
-        package.fsync_folder(self.folder.parent)
+        fsync_folder(self.folder.parent)
 
     def end(self) -> None:
-        hidden = package.hidden_beside(self.folder)
+        from freshet_serving.processor.package import fsync_folder, hidden_beside
+
+        hidden = hidden_beside(self.folder)
         self.folder.rename(hidden)
-        package.fsync_folder(self.folder.parent)
+        fsync_folder(self.folder.parent)
         if hidden.is_symlink():
             # The target is not the repository's to remove.
             hidden.unlink()

@@ -36,7 +36,6 @@ from freshet_serving.processor.repository.log.history import ChainLink, History
 from freshet_serving.processor.repository.log.scrub import (
     Identity,
     Scrubber,
-    TrustedRecords,
     identity_of,
     recorded_file,
 )
@@ -44,6 +43,7 @@ from freshet_serving.processor.repository.version import VersionReader, inside
 
 if TYPE_CHECKING:
     from freshet_serving.processor.repository.log.repair import RepairWatch
+    from freshet_serving.processor.repository.log.trusted_records import TrustedRecords
 
 ABANDONED_S = 60.0
 
@@ -73,7 +73,12 @@ class LogReader:
         # Looks for repairs; None before the log was asked about them.
         self._repairs: RepairWatch | None = None
         self._scrubber = Scrubber(self.storage, self._root)
-        self._trusted = TrustedRecords(version, self._root)
+        # What decides which records are trusted; None where nothing is signed and no signature is asked for.
+        self._trusted: TrustedRecords | None = None
+        if self.manifest.key or version.keyring.trusted or version.keyring.memory is not None:
+            from freshet_serving.processor.repository.log.trusted_records import TrustedRecords
+
+            self._trusted = TrustedRecords(version, self._root)
         self.history = self._empty()
 
     def look(self) -> list[ChainRecord]:
@@ -119,7 +124,8 @@ class LogReader:
             record: The record.
             data: Its bytes.
         """
-        self._trusted.check_record(record, data)
+        if self._trusted is not None:
+            self._trusted.check_record(record, data)
         self.history.check_next(record)
 
     def repaired(self) -> bool:
@@ -194,11 +200,13 @@ class LogReader:
             Corrupt: They are not what was trusted before, or older.
             NotReady: The record to compare is not here yet, or cannot be read.
         """
-        self._trusted.recall(lambda number: record_bytes(self.storage, number))
+        if self._trusted is not None:
+            self._trusted.recall(lambda number: record_bytes(self.storage, number))
 
     def remember(self) -> None:
         """Store what was read in the trust memory; raise NotReady if that cannot be made durable."""
-        self._trusted.remember(self.history)
+        if self._trusted is not None:
+            self._trusted.remember(self.history)
 
     def _empty(self) -> History:
         return History(self.manifest.model, self.manifest.version, self._root, self._digest)
@@ -222,7 +230,8 @@ class LogReader:
             return None
         try:
             record = ChainRecord.from_bytes(data, number)
-            self._trusted.check_record(record, data)
+            if self._trusted is not None:
+                self._trusted.check_record(record, data)
             return record, data, path, before
         except Corrupt as error:
             raise Diverged(str(error), path) from None
