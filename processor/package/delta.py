@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
+from freshet_serving.processor.package.atomic import atomic_file
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.regular_file import open_regular, read_file
 from freshet_serving.processor.package.tensors import (
@@ -232,9 +233,6 @@ def write_delta(path: Path, delta: Delta) -> None:
         path: The file.
         delta: The delta.
     """
-    # Loaded by who writes deltas; servers read them.
-    from freshet_serving.processor.package.atomic import atomic_file
-
     with atomic_file(path) as file:
         stream_delta(file, delta)
 

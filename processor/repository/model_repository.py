@@ -33,6 +33,7 @@ from freshet_serving.processor.package import (
     MAX_MANIFEST_NBYTES,
     NAME,
     Manifest,
+    atomic_file,
     read_file,
 )
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
@@ -482,9 +483,6 @@ class Repository:
         self._replace(name, data)
 
     def _replace(self, name: str, data: bytes) -> None:
-        # Loaded with the first file that this process writes.
-        from freshet_serving.processor.package import atomic_file
-
         with atomic_file(self.root / name) as file:
             file.write(data)
 

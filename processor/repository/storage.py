@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.package import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
 
 
 class VersionStorage(Protocol):
@@ -137,17 +138,12 @@ class FolderStorage:
         return True
 
     def create(self, name: str, data: bytes) -> None:
-        # What writes files is loaded by the first that is written, here and below.
-        from freshet_serving.processor.package import exclusive_file
-
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         with exclusive_file(path) as file:
             file.write(data)
 
     def give(self, aside: Path, name: str) -> None:
-        from freshet_serving.processor.package import fsync_folder, give_name
-
         path = self.folder / name
         give_name(aside, path)
         fsync_folder(path.parent)
@@ -156,8 +152,6 @@ class FolderStorage:
         """Do nothing: the file was written where it belongs."""
 
     def replace(self, name: str, data: bytes) -> None:
-        from freshet_serving.processor.package import atomic_file
-
         with atomic_file(self.folder / name) as file:
             file.write(data)
 
@@ -169,8 +163,6 @@ class FolderStorage:
             path.unlink(missing_ok=True)
 
     def install(self, built: Path) -> None:
-        from freshet_serving.processor.package import fsync_folder
-
         try:
             built.rename(self.folder)
         except OSError:
@@ -179,8 +171,6 @@ class FolderStorage:
         fsync_folder(self.folder.parent)
 
     def end(self) -> None:
-        from freshet_serving.processor.package import fsync_folder, hidden_beside
-
         hidden = hidden_beside(self.folder)
         self.folder.rename(hidden)
         fsync_folder(self.folder.parent)
