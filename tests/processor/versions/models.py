@@ -18,16 +18,14 @@ AT_ONCE = ModelPolicy.parse({"bake_s": 0}, "model.small")
 """A replaced version is unloaded with the switch."""
 
 
-def open_model(root, undo_depth=4, keyring=NO_KEYS, policy=AT_ONCE, clock=None, kept_files=None):
+def open_model(root, undo_depth=4, keyring=NO_KEYS, policy=AT_ONCE, clock=None, scratch=""):
     """The model as a server opens it: loaded, with its deltas replayed."""
 
     def load(reader):
         return ServedVersion(reader, undo_depth, SystemClock())
 
     repository = Repository(root).with_keys(keyring)
-    served = ServedModel(
-        "small", repository, load, connect, clock or SystemClock(), policy=policy, kept_files=kept_files
-    )
+    served = ServedModel("small", repository, load, connect, clock or SystemClock(), policy=policy, scratch=scratch)
     served.poll()
     return served
 
