@@ -185,5 +185,6 @@ __all__ = [
     "model_repository", "narrowed", "open_repository", "open_snapshot", "parse_trainer_report", "parse_warmup",
     "part_difference", "places_of", "prunable", "re_sign", "repair", "restores_part", "root_digest", "root_hash",
     "sealed", "sha256", "storage", "storage_of", "stored", "table_difference", "table_file", "unfinished",
-    "unknown_model", "unrecorded_deltas", "version_folders", "version_records", "widened", "without_values",
+    "unknown_model", "unrecorded_deltas", "version_folders", "version_record", "version_records", "widened",
+    "without_values",
 ]  # fmt: skip

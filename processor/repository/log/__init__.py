@@ -25,4 +25,5 @@ __all__ = [
     "re_signing",
     "repair",
     "scrub",
+    "trusted_records",
 ]
