@@ -40,10 +40,8 @@ from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictReply, PredictRequest
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
-from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.host import CLOSED, ModelHost
-from freshet_serving.processor.versions.overview import describe
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import Routes, VersionStatus
@@ -51,6 +49,7 @@ from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import GroupStats, Sketch
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.tables.budgets import Budgets
     from freshet_serving.processor.tables.remote_rows import RemoteConfig, RemoteTables
 
 __all__ = [
@@ -178,6 +177,9 @@ class InProcessHost(ModelHost):
     def info(self) -> dict[str, Any]:
         groups = self.group_stats()
         sessions = sum(group.sessions for group in groups.values())
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.overview import describe
+
         shown = {name: self.predictor.groups.describe(name) for name in groups}
         return {"sessions": sessions, "groups": shown, **describe(self, self._clock.unix_s())}
 

@@ -25,11 +25,11 @@ from freshet_serving.processor.options import TYPE_NAMES, Values, between, check
 from freshet_serving.processor.repository import NO_KEYS, Keyring
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from freshet_serving.processor.tables.budgets import Budgets
-from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
 from freshet_serving.serving.http.origin_checks import is_loopback
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.tables.remote_rows import RemoteConfig
     from freshet_serving.processor.versions.policy import ModelPolicy
 
 ENV_PREFIX = "FRESHET_"
@@ -362,6 +362,9 @@ class ServeConfig(FrontendOptions, SessionOptions):
         """Return the configuration of tables in a row store; None if there are none. Raises BadInput."""
         if not self.remote_url and not self.remote_tables:
             return None
+        # Loaded where there are remote tables.
+        from freshet_serving.processor.tables.remote_rows import RemoteConfig
+
         return RemoteConfig(
             self.remote_url, self.remote_tables, self.remote_timeout_s, self.remote_on_error, self.remote_cache_rows
         )

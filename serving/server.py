@@ -39,7 +39,6 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
 from freshet_serving.processor.standby_thread import standing_pool
-from freshet_serving.processor.versions.overview import model_stats
 from freshet_serving.serving.access.credentials import DATA_PLACE, AccessControl, CredentialFiles
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.data_ports import DataPorts
@@ -391,13 +390,14 @@ class Server:
         if not processor.ready or self._announced:
             return
         self._announced = True
-        models = ",".join(f"{s.model}@{s.generation}" for s in model_stats(processor))
+        served = {name: model.pick() for name, model in sorted(processor.catalogue.items()) if model.ready}
+        models = ",".join(f"{name}@{version.generation}" for name, version in served.items())
         took_s = time.monotonic() - self._start_s
         ports = f"http={_text(self.http_address)} grpc={self.grpc_address}"
         if self.admin_address is not None:
             ports += f" admin={_text(self.admin_address)}"
-        served = f"workers={self._layout.workers} models={models} {self._layout.text}"
-        print(f"freshet: ready in {took_s:.2f} s {ports} {served}", file=self._out, flush=True)
+        layout = f"workers={self._layout.workers} models={models} {self._layout.text}"
+        print(f"freshet: ready in {took_s:.2f} s {ports} {layout}", file=self._out, flush=True)
 
     def _finish(self) -> None:
         """End every thread that run() started, each within its own bound."""

@@ -7,6 +7,8 @@ line. Imports count wherever they stand, those for type checkers with them.
 
 import ast
 import graphlib
+import json
+import os
 import re
 import subprocess
 import sys
@@ -234,3 +236,29 @@ def test_package_format_needs_only_numpy():
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
+
+
+LOADED = """
+import importlib, json, os, sys
+
+def files():
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("freshet_serving")]
+    return {os.path.realpath(file) for module in modules if (file := getattr(module, "__file__", None))}
+
+counts = []
+for name in ("processor.engine", "serving.server"):
+    importlib.import_module(f"freshet_serving.{name}")
+    ours = [file for file in files() if "/processor/kernels/" not in file]
+    counts.append([len(ours), sum(len(open(file).readlines()) for file in ours)])
+print(json.dumps(counts))
+"""
+MOST_LOADED = {"engine": (125, 25_300), "server": (211, 40_200)}
+"""Files and lines that importing loads, without extensions and without kernels: stored code may name more of these."""
+
+
+def test_engine_and_server_load_no_more_than_they_did():
+    environment = {**os.environ, "FRESHET_EXTENSIONS": "none"}
+    done = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, env=environment, capture_output=True, check=True)
+    for (name, (most_files, most_lines)), (files, lines) in zip(MOST_LOADED.items(), json.loads(done.stdout)):
+        assert files <= most_files, f"{name} loads {files} files: load what few need where it begins"
+        assert lines <= most_lines, f"{name} loads {lines} lines: load what few need where it begins"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         weights_hash,
     )
     from freshet_serving.processor.backends.capsule import pack, sha256, unpack
-    from freshet_serving.processor.backends.registry import builtin, load_backend
+    from freshet_serving.processor.backends.registry import allocator, builtin, load_backend
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -54,13 +54,13 @@ else:
                 "aligned check_buffers missing refused shapes_text sized weights_hash"
             ),
             "capsule": "pack sha256 unpack",
-            "registry": "builtin load_backend",
+            "registry": "allocator builtin load_backend",
         },
     )
 
 __all__ = [
     "MATRIX", "Artefact", "Backend", "Dims", "EndableRun", "EndedRun", "Executable", "IoSpec", "Matrix",
-    "Program", "Weights", "aligned", "builtin", "check_buffers", "cuda", "load_backend", "missing", "onnxfile",
-    "onnxruntime", "openvino", "pack", "refused", "sha256", "shapes_text", "sized", "tensorrt", "unpack",
+    "Program", "Weights", "aligned", "allocator", "builtin", "check_buffers", "cuda", "load_backend", "missing",
+    "onnxfile", "onnxruntime", "openvino", "pack", "refused", "sha256", "shapes_text", "sized", "tensorrt", "unpack",
     "weights_hash", "xla",
 ]  # fmt: skip

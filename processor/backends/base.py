@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, Expired, FreshetError, NotReady
-from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.package import MATRIX, array_crc32
 
 Matrix = NDArray[np.float32]
@@ -215,6 +214,8 @@ def missing(backend: str, library: str, extra: str) -> BadInput:
         library: The library's name.
         extra: The package extra that contains it.
     """
+    from freshet_serving.processor.extras import how_to_install
+
     return BadInput(f"backend {backend}: the library {library} is not installed: {how_to_install(extra)}")
 
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from freshet_serving.processor.backends.base import Matrix, aligned, missing
+from freshet_serving.processor.backends.base import Matrix, missing
 from freshet_serving.processor.errors import BadInput, FreshetError
-
-GPU_TARGETS = ("cuda", "tensorrt")
 
 
 class Cuda:
@@ -82,21 +79,3 @@ class Cuda:
         array: Matrix = np.frombuffer(memory, np.float32, int(np.prod(shape, dtype=np.int64))).reshape(shape)
         array[...] = 0
         return array
-
-
-def allocator(targets: Iterable[str], load: Callable[[str], Cuda] = Cuda.load) -> Callable[[tuple[int, ...]], Matrix]:
-    """Return the allocator of buffers for executables of these targets.
-
-    Args:
-        targets: The targets.
-        load: Opens CUDA; for tests.
-
-    Returns:
-        An allocator of page-locked memory if a target is a GPU and cuda-python is there; else of plain memory.
-    """
-    if any(target.startswith(GPU_TARGETS) for target in targets):
-        try:
-            return load("buffers").page_locked
-        except FreshetError:
-            return aligned
-    return aligned

@@ -52,7 +52,6 @@ from freshet_serving.processor.backends.base import (
 )
 from freshet_serving.processor.backends.onnxfile import external_weights
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.extras import how_to_install
 
 WEIGHT_PREFIX = "weights/"
 FATAL = 4
@@ -116,6 +115,8 @@ class _Program:
                 f"executable: its weights differ from the manifest's: only one of the two has {stray[:64]!r}"
             )
         if artefact.target not in self._backend.targets():
+            from freshet_serving.processor.extras import how_to_install
+
             raise BadInput(
                 f"backend onnxruntime: this build does not support {artefact.target[:16]}: {how_to_install('gpu')}"
             )

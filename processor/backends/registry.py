@@ -1,4 +1,4 @@
-"""Find backends by name.
+"""Find backends by name, and the memory in which their executables take their inputs.
 
 A built-in backend is a module of this folder, named as the backend, that sets BACKEND to its class, a
 processor.backends.base.Backend: there is no other list. Only the backend that is asked for is imported, and its library
@@ -10,16 +10,22 @@ of these, because this layer must not import it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import TYPE_CHECKING
 
-from freshet_serving.processor.backends.base import Backend
+from freshet_serving.processor.backends.base import Backend, Matrix, aligned
 from freshet_serving.processor.errors import BadInput, FreshetError
 
+if TYPE_CHECKING:
+    from freshet_serving.processor.backends.cuda import Cuda
+
 GROUP = "freshet.backends"
+GPU_TARGETS = ("cuda", "tensorrt")
 
 
 @cache
@@ -57,3 +63,24 @@ def load_backend(name: str) -> Backend:
     except Exception as error:
         raise BadInput(f"backend {name}: the plug-in is installed, but cannot be loaded") from error
     return backend
+
+
+def allocator(targets: Iterable[str], load: Callable[[str], Cuda] | None = None) -> Callable[[tuple[int, ...]], Matrix]:
+    """Return the allocator of buffers for executables of these targets.
+
+    Args:
+        targets: The targets.
+        load: Opens CUDA; for tests.
+
+    Returns:
+        An allocator of page-locked memory if a target is a GPU and cuda-python is there; else of plain memory.
+    """
+    if any(target.startswith(GPU_TARGETS) for target in targets):
+        # Loaded for a GPU alone.
+        from freshet_serving.processor.backends.cuda import Cuda
+
+        try:
+            return (load or Cuda.load)("buffers").page_locked
+        except FreshetError:
+            return aligned
+    return aligned

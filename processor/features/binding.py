@@ -42,7 +42,6 @@ from freshet_serving.processor.features.bound_request import (
 from freshet_serving.processor.features.input_reader import BoundInput, Reading, size_of
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.sources import Sources
-from freshet_serving.processor.features.stage import Limit
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.package import DEFAULT, Input, Manifest, missing_input
 
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from freshet_serving.processor.features.entity_records import EntityRecords
     from freshet_serving.processor.features.evaluation import Transforms
     from freshet_serving.processor.features.sequences import SequenceColumns
+    from freshet_serving.processor.features.stage import Limit
     from freshet_serving.processor.features.stage_runs import StageRuns
 
 MAX_LAYOUTS = 256

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from ctypes import c_int64
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.input_reader import BoundInput
-from freshet_serving.processor.features.stage import Limit
 from freshet_serving.processor.kernels import pool
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.stage import Limit
 
 
 class RecordSource(Protocol):

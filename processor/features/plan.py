@@ -40,7 +40,6 @@ from freshet_serving.processor.features.late_values import LateValues, fill_left
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.pooling import Pooling, RowInvariants, row_invariants, row_length
 from freshet_serving.processor.features.sources import Sources, lookup_plan
-from freshet_serving.processor.features.stage import Limit, Stage
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.package import Manifest, SequenceEntry, StageGrowth
 
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from freshet_serving.processor.features.entity_records import EntityRecords
     from freshet_serving.processor.features.evaluation import Transforms
     from freshet_serving.processor.features.sequences import SequenceColumns
+    from freshet_serving.processor.features.stage import Limit, Stage
     from freshet_serving.processor.features.stage_rows import StageRows
     from freshet_serving.processor.features.stage_runs import StageRuns
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.package import Input, Manifest, StageLookup
 
 GROUP = "freshet.stages"
@@ -167,4 +166,6 @@ def load_stage(manifest: Manifest, data: bytes) -> Stage:
     for point in entry_points(group=GROUP, name=spec.runtime):
         runtime: StageRuntime = point.load()
         return runtime(data, manifest.inputs, spec.outputs, *([spec.lookups] if spec.lookups else []))
+    from freshet_serving.processor.extras import how_to_install
+
     raise BadInput(f"stage: runtime {spec.runtime[:64]!r} is not installed on this server: {how_to_install('train')}")

@@ -2,6 +2,7 @@
 
 log               the change log of a version: numbered records in its folder, read and written
 version_records   decisions about full versions: held, withdrawn, released
+version_record    one such decision, as a file
 version           a version's folder, read through its manifest
 version_writer    write a version's folder aside, and commit it by one rename
 storage           access to the files of a version, in a folder or through a mirror
@@ -95,7 +96,6 @@ if TYPE_CHECKING:
     from freshet_serving.processor.repository.storage import VersionStorage
     from freshet_serving.processor.repository.trainer_report import (
         MAX_TRAINER_NBYTES,
-        TRAINER,
         TrainerReport,
         TrainerState,
         parse_trainer_report,
@@ -109,16 +109,14 @@ if TYPE_CHECKING:
         GRAPH,
         MANIFEST,
         SNAPSHOTS,
+        TRAINER,
         WARMUP,
         SnapshotManifest,
         VersionReader,
         table_file,
     )
-    from freshet_serving.processor.repository.version_records import (
-        WITHDRAW,
-        WITHDRAWN,
-        VersionRecord,
-    )
+    from freshet_serving.processor.repository.version_record import WITHDRAW, VersionRecord
+    from freshet_serving.processor.repository.version_records import WITHDRAWN
     from freshet_serving.processor.repository.version_writer import VersionWriter, add_file, sealed
     from freshet_serving.processor.repository.warmup import (
         GENERATION,
@@ -158,14 +156,14 @@ else:
             "model_repository": "FILE_SUFFIXES SAVED_MODEL Repository check_name listed unknown_model",
             "opening": "SCHEMES address_parts is_address open_repository storage_of",
             "storage": "VersionStorage",
-            "trainer_report": (
-                "MAX_TRAINER_NBYTES TRAINER TrainerReport TrainerState parse_trainer_report without_values"
-            ),
+            "trainer_report": ("MAX_TRAINER_NBYTES TrainerReport TrainerState parse_trainer_report without_values"),
             "trust_memory": "TrustMemory default_memory",
             "version": (
-                "CANDIDATES DELTAS DENSE GRAPH MANIFEST SNAPSHOTS WARMUP SnapshotManifest VersionReader table_file"
+                "CANDIDATES DELTAS DENSE GRAPH MANIFEST SNAPSHOTS TRAINER WARMUP SnapshotManifest "
+                "VersionReader table_file"
             ),
-            "version_records": "WITHDRAW WITHDRAWN VersionRecord",
+            "version_record": "WITHDRAW VersionRecord",
+            "version_records": "WITHDRAWN",
             "version_writer": "VersionWriter add_file sealed",
             "warmup": (
                 "GENERATION INPUT MAX_REQUESTS METADATA OUTPUT REQUEST ROW TIME carry_warmup dump_warmup parse_warmup"
@@ -187,5 +185,6 @@ __all__ = [
     "model_repository", "narrowed", "open_repository", "open_snapshot", "parse_trainer_report", "parse_warmup",
     "part_difference", "places_of", "prunable", "re_sign", "repair", "restores_part", "root_digest", "root_hash",
     "sealed", "sha256", "storage", "storage_of", "stored", "table_difference", "table_file", "unfinished",
-    "unknown_model", "unrecorded_deltas", "version_folders", "version_records", "widened", "without_values",
+    "unknown_model", "unrecorded_deltas", "version_folders", "version_record", "version_records", "widened",
+    "without_values",
 ]  # fmt: skip

@@ -36,21 +36,22 @@ from freshet_serving.processor.package import (
     atomic_file,
     read_file,
 )
-from freshet_serving.processor.repository.envelope import opened, wrap_envelope
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.repository.log.chain_record import root_hash
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
-from freshet_serving.processor.repository.trainer_report import TRAINER
-from freshet_serving.processor.repository.version import CANDIDATES, MANIFEST, VersionReader, followed, inside
-from freshet_serving.processor.repository.version_folders import VersionFolders
-from freshet_serving.processor.repository.version_records import (
-    WITHDRAWN,
-    VersionRecord,
-    VersionRecords,
-    create_record,
+from freshet_serving.processor.repository.version import (
+    CANDIDATES,
+    MANIFEST,
+    TRAINER,
+    VersionReader,
+    followed,
+    inside,
 )
+from freshet_serving.processor.repository.version_folders import VersionFolders
+from freshet_serving.processor.repository.version_records import WITHDRAWN, VersionRecords
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.repository.version_record import VersionRecord
     from freshet_serving.processor.repository.version_writer import VersionWriter
 
 log = logging.getLogger("freshet.repository")
@@ -438,6 +439,8 @@ class Repository:
 
     def check_kept(self, model: str) -> None:
         """Raise Corrupt if labels or traffic are not signed by a trusted key."""
+        from freshet_serving.processor.repository.envelope import opened
+
         for name in (LABELS, TRAFFIC):
             if os.path.isfile(self.root / model / name):
                 raw = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
@@ -452,6 +455,9 @@ class Repository:
             if (short := shortage(error)) is not None:
                 raise short from None
             return {}
+        # Loaded with the first of these files: most models have none.
+        from freshet_serving.processor.repository.envelope import opened
+
         try:
             return opened(raw, model, name, self.keyring)
         except Corrupt as error:
@@ -461,6 +467,8 @@ class Repository:
             return {}
 
     def _keep(self, model: str, name: str, document: dict[str, Any]) -> None:
+        from freshet_serving.processor.repository.envelope import wrap_envelope
+
         try:
             before = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
         except (OSError, ValueError, RecursionError, Corrupt):
@@ -486,6 +494,8 @@ class Repository:
             name: Name of its file.
             data: Its bytes.
         """
+        from freshet_serving.processor.repository.version_record import create_record
+
         return create_record(self.root / model / WITHDRAWN / name, data)
 
 

@@ -19,8 +19,8 @@ from enum import StrEnum
 from typing import Any
 
 from freshet_serving.processor.errors import Corrupt, printable
+from freshet_serving.processor.repository.version import TRAINER
 
-TRAINER = "trainer.json"
 MAX_TRAINER_NBYTES = 1 << 16
 FORMAT = "freshet-trainer/1"
 TEXT_LENGTH, MAX_FIGURES = 300, 16

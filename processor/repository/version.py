@@ -38,6 +38,8 @@ from freshet_serving.processor.repository.storage import FolderStorage, VersionS
 MANIFEST = "model.json"
 CANDIDATES = "candidates"
 """Folder of a model that holds its candidates (processor.repository.candidates)."""
+TRAINER = "trainer.json"
+"""File of a model that its trainer replaces (processor.repository.trainer_report)."""
 DENSE = "dense.safetensors"
 WARMUP = "warmup.safetensors"
 DELTAS = "deltas"

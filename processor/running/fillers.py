@@ -21,7 +21,6 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import FEATURES, SEQUENCE, USER_TENSOR, GraphInput, Subgraph
-from freshet_serving.processor.running.sequence_filler import SequenceFill
 
 
 class Fill(Protocol):
@@ -49,7 +48,20 @@ def fill_features(given: GraphInput, plan: SparsePlan) -> Fill:
     return plan.fill if plan.in_order(given.features) else plan.pooling(given.features).fill
 
 
-FILLERS: dict[str, Callable[[GraphInput, SparsePlan], Fill]] = {FEATURES: fill_features, SEQUENCE: SequenceFill}
+def fill_sequences(given: GraphInput, plan: SparsePlan) -> Fill:
+    """Return the filler of an input that holds a user's events.
+
+    Args:
+        given: The input.
+        plan: The version's sparse plan.
+    """
+    # Loaded with the first version that has such an input.
+    from freshet_serving.processor.running.sequence_filler import SequenceFill
+
+    return SequenceFill(given, plan)
+
+
+FILLERS: dict[str, Callable[[GraphInput, SparsePlan], Fill]] = {FEATURES: fill_features, SEQUENCE: fill_sequences}
 
 
 def fillers(graph: Subgraph, plan: SparsePlan) -> list[tuple[str, Fill]]:

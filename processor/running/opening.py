@@ -33,7 +33,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,9 @@ from freshet_serving.processor.package import (
     batch_symbol,
     parse_tensors,
 )
-from freshet_serving.processor.running.bounded import MAX_ROWS, BoundedProgram, ScoreBound
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.running.bounded import BoundedProgram, ScoreBound
 
 log = logging.getLogger("freshet.executables")
 
@@ -194,6 +196,9 @@ def open_programs(
         log.warning("%s version %d: %s %s refused: %s", manifest.model, manifest.version, name, ", ".join(buckets), why)
     opened.programs = list(programs.values())
     if bounded:
+        # Loaded with the first version that serves a lower precision, here and below.
+        from freshet_serving.processor.running.bounded import BoundedProgram
+
         label, bounds = f"{manifest.model} version {manifest.version}", _bounds(package, spec, bounded)
         opened.bounded = BoundedProgram(label, opened.programs, list(exact.values()), bounds, spec)
         opened.programs = [opened.bounded]
@@ -221,6 +226,8 @@ def _bounds(
     package: Package, spec: IoSpec, bounded: Mapping[int, tuple[ExecutableEntry, ExecutableEntry]]
 ) -> dict[int, ScoreBound]:
     """Return the score bound of each bucket, given its entry and the float32 one; raise Corrupt for bad rows."""
+    from freshet_serving.processor.running.bounded import ScoreBound
+
     rows: dict[str, dict[str, Matrix]] = {}
     for entry, _ in bounded.values():
         if entry.rows not in rows:
@@ -236,6 +243,8 @@ def _bounds(
 
 def _checked_rows(array: NDArray[Any] | None, name: str, spec: IoSpec, file: str) -> Matrix:
     """Return one input of the rows to compare on; raise Corrupt unless it fits the spec."""
+    from freshet_serving.processor.running.bounded import MAX_ROWS
+
     rows = len(array) if array is not None and array.ndim else 0
     shape = sized(spec.inputs[name], rows)
     if array is None or array.dtype != np.float32 or array.shape != shape or not 1 <= rows <= MAX_ROWS:

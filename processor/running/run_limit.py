@@ -17,11 +17,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from freshet_serving.processor.backends import Executable
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.features.stage import EndableCall
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.stage import EndableCall
 
 IDLE_S = 5.0
 """Seconds without a run after which the thread ends."""

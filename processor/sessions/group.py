@@ -44,6 +44,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,6 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
-from freshet_serving.processor.features.stage import LARGE
 from freshet_serving.processor.running.cost import FREE, WORTH
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
 from freshet_serving.processor.sessions.group_options import GroupOptions
@@ -61,10 +61,12 @@ from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS
 from freshet_serving.processor.sessions.session_queue import Queue
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
-from freshet_serving.processor.sessions.stages import open_stages, staging_count
 from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.watching import SessionStats, Sketch, total
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.sessions.stages import Stages
 
 log = logging.getLogger("freshet.sessions")
 
@@ -115,8 +117,13 @@ class SessionGroup:
         self._turns = count()
         self._free_readers = list(range(SESSION_READERS, RANKING_READER))
         stages = options.device_stages
-        words = [self._free_readers.pop() for _ in range(staging_count(stages))] if stages else []
-        self._stages = open_stages(stages, words, clock, options.all_cpus)
+        self._stages: Stages | None = None
+        if stages:
+            # Loaded where there are device stages.
+            from freshet_serving.processor.sessions.stages import open_stages, staging_count
+
+            words = [self._free_readers.pop() for _ in range(staging_count(stages))]
+            self._stages = open_stages(stages, words, clock, options.all_cpus)
         # Counts of ended sessions, and of requests that never reached a session.
         self._past = SessionStats()
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
@@ -513,7 +520,11 @@ class SessionGroup:
 
     def _runs_apart(self, work: Work) -> bool:
         """Report whether a request has a stage that others would wait for."""
-        return work.replica.plan.stage is not None and (self._inline is not None or work.bound.cells > LARGE)
+        if work.replica.plan.stage is None:
+            return False
+        from freshet_serving.processor.features.stage import LARGE
+
+        return self._inline is not None or work.bound.cells > LARGE
 
     def _is_helper(self, queue: Queue) -> bool:
         """Report whether the threads of a queue only help the inline session."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from freshet_serving.processor.sessions.session_options import Compute, SessionOptions
-from freshet_serving.processor.sessions.stages import staging_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +26,12 @@ class GroupOptions(SessionOptions):
     @property
     def runs(self) -> int:
         """Number of buffers that a version must have ready."""
-        return staging_count(self.device_stages) if self.device_stages else self.sessions
+        if not self.device_stages:
+            return self.sessions
+        # Loaded where there are device stages.
+        from freshet_serving.processor.sessions.stages import staging_count
+
+        return staging_count(self.device_stages)
 
     @property
     def all_cpus(self) -> frozenset[int]:

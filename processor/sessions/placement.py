@@ -22,7 +22,6 @@ from freshet_serving.processor.sessions.group import SessionGroup
 from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
-from freshet_serving.processor.sessions.stages import check_stages
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.watching import GroupStats, Sketch, total
 
@@ -81,9 +80,13 @@ def plan(
         cores = min(len(frozenset().union(*cpus)) if cpus else len(allowed), busy or len(allowed))
         own_options = _own_options(config, group)
         check(own_options, "" if name == DEFAULT else f"groups.{name[:64]}.")
-        if own_options.device_stages and config.compute == "inline":
-            raise BadInput("compute: expected threads with device_stages, got inline")
-        check_stages(own_options.device_stages, "" if name == DEFAULT else f"groups.{name[:64]}.")
+        if own_options.device_stages:
+            if config.compute == "inline":
+                raise BadInput("compute: expected threads with device_stages, got inline")
+            # Loaded where there are device stages.
+            from freshet_serving.processor.sessions.stages import check_stages
+
+            check_stages(own_options.device_stages, "" if name == DEFAULT else f"groups.{name[:64]}.")
         # Inline, the event loop's thread is a session; helpers are added only on request.
         sessions = own_options.sessions or (1 if config.compute == "inline" else min(cores, MAX_SESSIONS))
         options = GroupOptions(**{**asdict(own_options), "sessions": sessions}, compute=config.compute, cpus=cpus)

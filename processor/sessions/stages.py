@@ -56,11 +56,11 @@ def check_stages(stages: int, field: str = "") -> None:
         raise missing(field + OPTION, OPTION)
 
 
-def open_stages(stages: int, readers: Sequence[int], clock: Clock, cpus: frozenset[int]) -> Stages | None:
-    """Start the stages of a group; None for none.
+def open_stages(stages: int, readers: Sequence[int], clock: Clock, cpus: frozenset[int]) -> Stages:
+    """Start the stages of a group.
 
     Args:
-        stages: Number of stages.
+        stages: Number of stages, at least 1.
         readers: Unused reader slots, staging_count(stages) of them.
         clock: The clock.
         cpus: Cores of the stages' threads; empty for any.
@@ -69,5 +69,5 @@ def open_stages(stages: int, readers: Sequence[int], clock: Clock, cpus: frozens
         BadInput: The extension is not there.
     """
     check_stages(stages)
-    opened: Stages | None = ENGINE.get("stages", OPTION)(stages, readers, clock, cpus) if stages else None
+    opened: Stages = ENGINE.get("stages", OPTION)(stages, readers, clock, cpus)
     return opened

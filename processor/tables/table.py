@@ -50,7 +50,6 @@ from freshet_serving.processor.memory import advise, pieces, private_copy, reser
 from freshet_serving.processor.package import ALIGNMENT, RECORD, STORED_TYPES, TableDelta, TableEntry, all_below
 from freshet_serving.processor.tables.arena import SlotAllocator
 from freshet_serving.processor.tables.quantise import quantise
-from freshet_serving.processor.tables.row_log import tier_fields
 
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.tier import Tier, TierStats
@@ -142,6 +141,12 @@ def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int
         arrays: Those of ServedTable.arrays, or mappings of the same bytes in another process; they must outlive the
             descriptor's use.
     """
+    tier = [0, 0, 0, 0]
+    if "ring" in arrays:
+        # Loaded with the first table that has a memory budget.
+        from freshet_serving.processor.tables.row_log import tier_fields
+
+        tier = tier_fields(spec, arrays)
     return [
         arrays["index"].ctypes.data,
         len(arrays["index"]),
@@ -154,7 +159,7 @@ def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int
         STORED_TYPES[spec.dtype].code + (row_kernels.TIERED if "ring" in arrays else 0),
         arrays["scales"].ctypes.data,
         arrays["arena_scales"].ctypes.data,
-        *(tier_fields(spec, arrays) if "ring" in arrays else (0, 0, 0, 0)),
+        *tier,
         len(arrays["base"]) if "changed" in arrays else 0,
         *(arrays[name].ctypes.data if name in arrays else 0 for name in ("changed", "heads")),
         int(spec.unknown_key is not None),

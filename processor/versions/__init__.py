@@ -28,6 +28,7 @@ readiness       reasons for being unready: a change that hangs, and staleness
 poll_rounds     poll every model without waiting for slow ones
 failed_versions  versions that failed to load and when to retry them; versions whose log must be re-read
 routes          select the version that answers a request
+trainers        the trainers of models, watched from their first report on
 trainer_watch   the trainers of models, as this server sees them
 traffic         traffic splits over labels, and ejected versions
 version_decisions  what bars versions from being chosen, and how people decide about them

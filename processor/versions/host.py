@@ -30,7 +30,6 @@ from freshet_serving.processor.generation import ON, STRICT, Generation
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import StandbyThread
-from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
 from freshet_serving.processor.versions.host_readiness import HostReadiness
@@ -39,20 +38,20 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.poll_rounds import PollRounds
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routes import Routes, VersionStatus, find
-from freshet_serving.processor.versions.score_watch import ScoreWatch
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.versions.trainer_watch import TrainerWatch
+from freshet_serving.processor.versions.trainers import Trainers
 from freshet_serving.processor.versions.upkeep import CLOSE_S, Upkeep
 from freshet_serving.processor.versions.version_decisions import (
     describe_served,
     reject_version,
     release_version,
 )
-from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
 from freshet_serving.processor.watching import DeltaBounds, GroupStats, LabelSums, Sketch
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.tables.budgets import Budgets
     from freshet_serving.processor.tables.remote_rows import RemoteTables
+    from freshet_serving.processor.versions.score_watch import ScoreWatch
 
 log = logging.getLogger("freshet.host")
 
@@ -101,7 +100,7 @@ class ModelHost(ABC):
             BadInput: The mode of the guard or a configured policy asks for an extension that is not there.
         """
         self.repository = repository
-        self.trainers = TrainerWatch(repository, clock.now_s)
+        self.trainers = Trainers(repository, clock.now_s)
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
         self._root = FolderWatch(self.repository.root)
         self._models: dict[str, ServedModel] = {}
@@ -111,7 +110,11 @@ class ModelHost(ABC):
         # Makes a delta's file durable while its rows are staged.
         self._beside = StandbyThread("freshet-keep")
         self._beside.start()
-        self.score_watch = ScoreWatch(self, clock)
+        self.score_watch: ScoreWatch | None = None
+        if ENGINE.offers("judges") or ENGINE.offers("ejectors"):
+            from freshet_serving.processor.versions.score_watch import ScoreWatch
+
+            self.score_watch = ScoreWatch(self, clock)
         # Why nothing is served any more; "" while it is.
         self._closed = ""
         self._remote = remote
@@ -126,7 +129,7 @@ class ModelHost(ABC):
         self._default = ModelPolicy(delta_guard=guarded, given=frozenset({"delta_guard"} if delta_guard != ON else ()))
         # Time at which a model whose poll() failed is polled again.
         self._resting: dict[str, float] = {}
-        self.upkeep = Upkeep(self, lambda: self.score_watch.look(self._models))
+        self.upkeep = Upkeep(self)
         self._rounds = PollRounds(self._poll_model)
         self.readiness = HostReadiness(
             repository, lambda: self._models, models or (), clock, max_staleness_s, ready_when_empty
@@ -184,7 +187,8 @@ class ModelHost(ABC):
         self.repository.close()
         self._rounds.close()
         self._beside.close()
-        self.score_watch.close()
+        if self.score_watch is not None:
+            self.score_watch.close()
         self.upkeep.close(0.0 if self.readiness.stuck else CLOSE_S)
 
     def refresh(self) -> None:  # noqa: B027
@@ -408,6 +412,9 @@ class ModelHost(ABC):
         served = self.model(model)
         if only:
             return served.restore(Generation.parse(str(generation)), only)
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
+
         return roll_back(served, RollbackTarget.parse(str(generation)) if generation else None, reason)
 
     def versions(self, model: str) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from freshet_serving.processor.errors import Conflict, NotFound
 from freshet_serving.processor.generation import DIVERGED, Generation
 from freshet_serving.processor.package import Delta, DeltaBytes
 from freshet_serving.processor.repository import ChainLink, DurableDelta, delta_digest
-from freshet_serving.processor.versions.held_deltas import held_reason
 from freshet_serving.processor.versions.judges import DeltaHeld
 from freshet_serving.processor.versions.log_applier import LogApplier
 from freshet_serving.processor.versions.served_version import ServedVersion
@@ -87,6 +86,9 @@ class LoadedVersion(NamedTuple):
             kept: Its durable file.
             held: Reason of the hold.
         """
+        # Loaded with the first delta that is held.
+        from freshet_serving.processor.versions.held_deltas import held_reason
+
         change_log = self.log_applier.change_log
         where = Generation(delta.version, delta.step)
         try:

@@ -41,6 +41,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
@@ -62,24 +63,13 @@ from freshet_serving.processor.repository import (
 from freshet_serving.processor.versions.delta_checks import DeltaChecks
 from freshet_serving.processor.versions.dropped_deltas import FOR_GOOD, DroppedDeltas
 from freshet_serving.processor.versions.failed_versions import WarningMessage
-from freshet_serving.processor.versions.held_deltas import (
-    AUTOMATIC,
-    BY_GUARD,
-    ReleaseBackoff,
-    held_reason,
-    set_by_guard,
-)
 from freshet_serving.processor.versions.judges import GATED, ONE, RUN, DeltaHeld
 from freshet_serving.processor.versions.run_reading import ReadRun
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
-from freshet_serving.processor.watching import (
-    DAMAGED,
-    GAP,
-    GATE,
-    REFUSED,
-    UNREADABLE,
-    ChainStatus,
-)
+from freshet_serving.processor.watching import DAMAGED, GAP, GATE, REFUSED, UNREADABLE, ChainStatus
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.held_deltas import ReleaseBackoff
 
 LEARNED = 32
 """Number of newest deltas that the guard learns from when many are replayed."""
@@ -127,8 +117,9 @@ class LogApplier:
         self._vouched_here = 0
         # Newest step that a person has released, and the number of records read for it.
         self._by_person = self._noted = 0
-        # Schedule of release checks, and the error of the last one.
-        self._looks, self._stays = ReleaseBackoff(), ""
+        # Schedule of release checks, None before the first, and the error of the last one.
+        self._looks: ReleaseBackoff | None = None
+        self._stays = ""
         # (Digest served, number of records), and how many generations that is behind.
         self._counted: tuple[tuple[str, int], int] = (("", -1), 0)
         self.status = ChainStatus(CURRENT, "", change_log.history.head.digest, 0, 1, 0)
@@ -141,6 +132,14 @@ class LogApplier:
         other.current_at_s, other._vouched_here, other.status = self.current_at_s, self._vouched_here, self.status
         other._by_person, other._noted, other._looks = self._by_person, self._noted, self._looks
         return other
+
+    @property
+    def _release_checks(self) -> ReleaseBackoff:
+        """Schedule of release checks. What only held deltas need is loaded with the first of them, here and below."""
+        from freshet_serving.processor.versions.held_deltas import ReleaseBackoff
+
+        self._looks = self._looks or ReleaseBackoff()
+        return self._looks
 
     @property
     def target(self) -> ChainLink:
@@ -363,8 +362,10 @@ class LogApplier:
         pair = gate.digest, history.head.digest
         if not version.opened or gate is history.head or self._blocked is not None or version.digest != gate.digest:
             return []
+        from freshet_serving.processor.versions.held_deltas import AUTOMATIC
+
         began_s = self._clock.now_s()
-        if not self._looks.due(pair, began_s) or not self.checks.judges or not self.held_by_guard:
+        if not self._release_checks.due(pair, began_s) or not self.checks.judges or not self.held_by_guard:
             return []
         ahead = [link for link in history.back(history.head) if link.step > gate.step][::-1]
         reason = f"{AUTOMATIC}{version.manifest.version}.{history.head.step} is consistent with {version.generation}"
@@ -383,7 +384,7 @@ class LogApplier:
             repeated, self._stays = self._stays == str(error), str(error)
             return [] if repeated else [f"{self._model} remains held: {error}"]
         finally:
-            self._looks.looked(pair, began_s, self._clock.now_s())
+            self._release_checks.looked(pair, began_s, self._clock.now_s())
         self.checks.released()
         return [f"{self._model} {version.generation} served: the hold is released: {reason}"]
 
@@ -399,12 +400,18 @@ class LogApplier:
         history = self.change_log.history
         if history.number != self._noted:
             self._noted = history.number
-            theirs = (r for r in history.events if r.kind == RELEASE and not r.reason.startswith(AUTOMATIC))
-            self._by_person = max([self._by_person, *(record.step for record in theirs)])
+            releases = [record for record in history.events if record.kind == RELEASE]
+            if releases:
+                from freshet_serving.processor.versions.held_deltas import AUTOMATIC
+
+                theirs = (record.step for record in releases if not record.reason.startswith(AUTOMATIC))
+                self._by_person = max(self._by_person, *theirs, 0)
 
     @property
     def held_by_guard(self) -> bool:
         """True if something is held, and only by guards of servers."""
+        from freshet_serving.processor.versions.held_deltas import BY_GUARD, set_by_guard
+
         if self._here is not None:
             return BY_GUARD.match(self._held_here) is not None and self.change_log.history.gate is None
         return set_by_guard(self.change_log.history)
@@ -454,12 +461,14 @@ class LogApplier:
 
     def _hold(self, link: ChainLink, error: DeltaHeld) -> list[str]:
         """Make all servers serve the parent of a delta instead of the delta; raise Diverged."""
+        from freshet_serving.processor.versions.held_deltas import held_reason
+
         reason = held_reason(Generation(self.change_log.manifest.version, link.step), error.reason)
         before = self.change_log.history.links[link.parent]
         if link is self.change_log.history.head:
             # It has just been checked.
             now_s = self._clock.now_s()
-            self._looks.looked((before.digest, link.digest), now_s, now_s)
+            self._release_checks.looked((before.digest, link.digest), now_s, now_s)
         try:
             self.change_log.hold(reason, before)
         except Diverged:

@@ -51,7 +51,6 @@ from freshet_serving.processor.versions.failed_versions import (
     FailureMessage,
     load_error,
 )
-from freshet_serving.processor.versions.held_deltas import publish_anew, sound_behind
 from freshet_serving.processor.versions.judges import JudgedModel, JudgementCounts, Judges, VersionHeld
 from freshet_serving.processor.versions.loaded_version import LoadedVersion
 from freshet_serving.processor.versions.log_applier import LogApplier, RebuildRequired
@@ -61,7 +60,6 @@ from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus, without
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
-from freshet_serving.processor.versions.timeline import timeline
 from freshet_serving.processor.versions.version_decisions import VersionDecisions, check_exists
 from freshet_serving.processor.versions.version_loading import VersionLoader
 from freshet_serving.processor.versions.version_selection import VersionSelection
@@ -138,6 +136,9 @@ class ServedModel(RoutedModel):
         Raises:
             NotFound: The version is not loaded.
         """
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.timeline import timeline
+
         return timeline(*self.loaded(number), most)
 
     def poll(self) -> list[str]:
@@ -376,6 +377,9 @@ class ServedModel(RoutedModel):
             NotFound: The version is not loaded.
             Conflict: Nothing of it is held.
         """
+        # Loaded when somebody decides.
+        from freshet_serving.processor.versions.held_deltas import publish_anew, sound_behind
+
         with self._lock:
             self.lock_watch.turn()
             version, log_applier = self.loaded(number)

@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Executable, Program
-from freshet_serving.processor.backends.cuda import allocator
+from freshet_serving.processor.backends import Executable, Program, allocator
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
@@ -43,7 +42,6 @@ from freshet_serving.processor.features.bound_request import BoundRequest, NonFi
 from freshet_serving.processor.features.input_lookup import NO_LOOKUPS, InputLookups
 from freshet_serving.processor.features.input_reader import blank_inputs
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
 from freshet_serving.processor.package import Manifest
@@ -57,12 +55,12 @@ from freshet_serving.processor.running.run_limit import endable
 from freshet_serving.processor.running.warm_up import measure, warm_up
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
-from freshet_serving.processor.versions.row_scoring import PreviewState, RowScorer
 from freshet_serving.processor.versions.sample import RequestSample
 from freshet_serving.processor.watching import PreviewResult, RequestScores
 
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.remote_rows import RemoteTables
+    from freshet_serving.processor.versions.row_scoring import RowScorer
 
 log = logging.getLogger("freshet.replica")
 
@@ -220,8 +218,9 @@ class Replica:
         spec = self.manifest.stage
         stage = growth = None
         if spec is not None:
-            # Measuring is loaded with the first version that has a stage.
+            # Loaded with the first version that has a stage.
             from freshet_serving.processor.features.growth_meter import growth_of
+            from freshet_serving.processor.features.stage import load_stage
 
             data = files.file(spec.file)
             stage = load_stage(self.manifest, data)
@@ -342,6 +341,9 @@ class Replica:
         """
         if self.remote is not None or self._scorer is None:
             return None
+        # Loaded where something scores, here and below.
+        from freshet_serving.processor.versions.row_scoring import PreviewState
+
         with self._previewing, self.pinned(PREVIEW_READER) as state:
             prepared = self._frames[frame]
             name = self.graphs.undivided.name
@@ -366,6 +368,8 @@ class Replica:
         """
         if self.remote is not None or self._scorer is None:
             return None
+        from freshet_serving.processor.versions.row_scoring import PreviewState
+
         with self._previewing, self.pinned(PREVIEW_READER) as pinned:
             executables = pinned.executables[self.graphs.undivided.name]
             state = PreviewState(pinned.generation.digest, pinned.epoch, pinned.tables, executables)

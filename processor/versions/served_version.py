@@ -51,7 +51,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +64,13 @@ from freshet_serving.processor.package import Delta, Manifest, TableEntry
 from freshet_serving.processor.repository import DENSE, SIZES, VersionReader, delta_digest, root_digest, table_file
 from freshet_serving.processor.running import executable_files
 from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThread
-from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.table import RowVersions, ServedTable
 from freshet_serving.processor.versions.control import ControlEntry, ControlWords
 from freshet_serving.processor.versions.replica import Arrays, Dense, Frame, Replicas
 from freshet_serving.processor.watching import LONG_S, SHORT_S, Histogram, PreviewResult
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.tables.budgets import Budgets
 
 FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
 GRACE_TIMEOUT_S = 60.0

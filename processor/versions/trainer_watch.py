@@ -7,7 +7,7 @@ Invariants
 - A run that has ended is never silent, whatever it ended with. One that was killed cannot say so, and becomes silent.
 - poll() is called by one thread; standings() by any: it is one dictionary, replaced whole.
 
-Costs: a stat of a file for each model each LOOK_S, a read of at most MAX_TRAINER_NBYTES after a change. Requests to an
+Costs: a stat of a file for each model and poll, a read of at most MAX_TRAINER_NBYTES after a change. Requests to an
 object store: none here; the mirror's listing brings the file (processor.extensions.object_stores). The replacement
 changes the model's folder, which the next polls list for two seconds (FolderWatch): 40 listings of 0.2 ms every ten
 seconds, a thousandth of a core for each model in training.
@@ -35,7 +35,6 @@ from freshet_serving.processor.repository import (
 )
 from freshet_serving.processor.versions.failed_versions import WarningMessage
 
-LOOK_S = 1.0
 SILENT_S = 120.0
 """Age from which a running trainer counts as silent: several reports, and a listing of an object store every 30 s."""
 
@@ -111,7 +110,6 @@ class TrainerWatch:
         """
         self._repository, self._now_s = repository, now_s
         self._seen: dict[str, _Seen] = {}
-        self._next_s = -1e9
 
     def poll(self, models: Iterable[str]) -> list[str]:
         """Read the reports that have changed; return a line for each trainer that ended, failed or fell silent.
@@ -120,9 +118,6 @@ class TrainerWatch:
             models: Names of the models to watch; the others are forgotten.
         """
         now_s = self._now_s()
-        if now_s < self._next_s:
-            return []
-        self._next_s = now_s + LOOK_S
         lines, seen = list[str](), dict[str, _Seen]()
         for model in models:
             now = self._look(model, self._seen.get(model), now_s, lines)

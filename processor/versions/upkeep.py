@@ -7,14 +7,17 @@ when the host is closed; closing does not wait for one that hangs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.processor.versions.failed_versions import report
 from freshet_serving.processor.versions.host_readiness import HostReadiness
 from freshet_serving.processor.versions.model import ServedModel
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.score_watch import ScoreWatch
 
 log = logging.getLogger("freshet.host")
 
@@ -28,6 +31,7 @@ class KeptUp(Protocol):
     """A host, as far as its upkeep needs it (processor.versions.host.ModelHost)."""
 
     readiness: HostReadiness
+    score_watch: ScoreWatch | None
 
     @property
     def catalogue(self) -> Mapping[str, ServedModel]: ...
@@ -42,14 +46,13 @@ class KeptUp(Protocol):
 class Upkeep:
     """The periodic work of one host."""
 
-    def __init__(self, host: KeptUp, look: Callable[[], None]) -> None:
+    def __init__(self, host: KeptUp) -> None:
         """Do nothing before start().
 
         Args:
             host: The host.
-            look: Has the scores of what is served evaluated.
         """
-        self._host, self._judge = host, look
+        self._host = host
         self.threads: list[PeriodicThread] = []
         self._beats, self._keeping, self._closed = 0, False, False
 
@@ -92,8 +95,8 @@ class Upkeep:
         monitored = any(model.monitored for model in self._host.catalogue.values())
         if monitored:
             self._host.refresh()
-        if monitored or self._beats % BEATS == 0:
-            self._judge()
+        if (monitored or self._beats % BEATS == 0) and self._host.score_watch is not None:
+            self._host.score_watch.look(self._host.catalogue)
         return False
 
     def scrub(self) -> bool:

@@ -23,14 +23,13 @@ from freshet_serving.processor.repository import (
     HOLD,
     MAX_REASON,
     RELEASE,
-    WITHDRAW,
     Repository,
-    VersionRecord,
     listed,
     root_hash,
 )
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.repository import VersionRecord
     from freshet_serving.processor.versions.routes import Routes
     from freshet_serving.processor.versions.served_version import ServedVersion
 
@@ -189,6 +188,9 @@ class VersionDecisions:
         Raises:
             Conflict: A version was released at the same time.
         """
+        # Loaded when somebody decides, here and below.
+        from freshet_serving.processor.repository import WITHDRAW
+
         recorded = True
         for number in sorted(numbers):
             try:
@@ -294,6 +296,8 @@ def reject_version(repository: Repository, model: str, number: int, reason: str 
     barred = repository.barred(model, known)
     if number not in barred and not set(known) - barred.keys() - {number}:
         raise Conflict(f"version {number} of model {model!r} is the only one that can be served; publish another first")
+    from freshet_serving.processor.repository import WITHDRAW
+
     decide(repository, model, number, WITHDRAW, reason, by)
     if number in repository.candidates(model):
         repository.reject_candidate(model, number)

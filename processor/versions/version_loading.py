@@ -16,7 +16,6 @@ from freshet_serving.processor.repository import (
     ChangeLog,
     Repository,
     VersionReader,
-    open_snapshot,
     root_hash,
 )
 from freshet_serving.processor.versions.delta_checks import DeltaChecks
@@ -92,7 +91,12 @@ class VersionLoader:
         if until.step < change_log.history.base.step:
             change_log.reach_back()
         record = change_log.history.snapshot(until) if from_snapshot else None
-        version = self.load(files if record is None else open_snapshot(files, record))
+        if record is not None:
+            # Loaded with the first version that begins at a snapshot.
+            from freshet_serving.processor.repository import open_snapshot
+
+            files = open_snapshot(files, record)
+        version = self.load(files)
         if version.files.snapshot is None:
             # Rows in a row store are those that the version was published with.
             change_log.reach_back()

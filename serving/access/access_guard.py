@@ -12,11 +12,15 @@ admitted request stays admitted.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.errors import FreshetError, Overloaded
-from freshet_serving.serving.access.key_file import ApiKey, ApiKeys, RateLimits
 from freshet_serving.serving.access.rate_limiter import RateLimiter, Slots
 from freshet_serving.serving.access.scopes import OPEN
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.access.key_file import ApiKey, ApiKeys, RateLimits
 
 # Retry time of a client with too many requests in flight: some may have ended by then.
 IN_FLIGHT_RETRY_S = 1.0
@@ -153,7 +157,7 @@ class AccessGuard:
 
     def _meet(self, limits: RateLimits, address: str) -> Slots | None:
         """Take a token for one more request from its address; return the address's slots if it has limits."""
-        if limits == NO_LIMITS or not address:
+        if not (limits.rate or limits.concurrency) or not address:
             return None
         slots = self._rate_limiter.address_slots(address)
         self._take(limits, slots, "address")
@@ -162,6 +166,3 @@ class AccessGuard:
     def _take(self, limits: RateLimits, slots: Slots, name: str) -> None:
         if limits.rate and (wait_s := self._rate_limiter.take_token(slots, limits.rate)):
             raise Overloaded(f"{name}: expected at most {limits.rate:g} requests a second, got more", wait_s)
-
-
-NO_LIMITS = RateLimits()

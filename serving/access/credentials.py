@@ -31,11 +31,11 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.counter_block import CounterBlock, Slot, Snapshot
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.access.access_guard import AccessGuard
-from freshet_serving.serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private, read_public
 from freshet_serving.serving.access.rate_limiter import RateLimiter
 
 if TYPE_CHECKING:
     from freshet_serving.serving.access.certificates import Certificates
+    from freshet_serving.serving.access.key_file import ApiKeys
 
 log = logging.getLogger("freshet.credentials")
 
@@ -89,13 +89,12 @@ class AccessControl:
         self._admin_token = admin_token
         self._newest = Credentials(-1, {})
         self._heirs: list[Callable[[Credentials], None]] = []
-        self._keys = ApiKeys().with_admin_token(admin_token)
         self._certificates: Certificates | None = None
         self._guards: list[AccessGuard] = []
 
     def guard(self, place: int) -> AccessGuard:
         """Return a guard for the thread with this row of the rate limiter; it follows the newest credentials."""
-        guard = AccessGuard(self._keys, RateLimiter(self.memory, place, SystemClock()))
+        guard = AccessGuard(self._keys_in(self._newest), RateLimiter(self.memory, place, SystemClock()))
         self._guards.append(guard)
         return guard
 
@@ -117,15 +116,23 @@ class AccessControl:
         """
         if credentials.edition <= self._newest.edition:
             return
-        from freshet_serving.serving.access.certificates import Certificates
+        # Without files, as most servers are, there is nothing to check, and what reads them is not loaded.
+        if credentials.files:
+            from freshet_serving.serving.access.certificates import Certificates
 
-        keys = ApiKeys.parse(credentials.files.get("api_keys", b"")).with_admin_token(self._admin_token)
-        certificates = Certificates.of(credentials.files)
-        self._newest, self._keys, self._certificates = credentials, keys, certificates
-        for guard in self._guards:
-            guard.keys = keys
+            keys, certificates = self._keys_in(credentials), Certificates.of(credentials.files)
+            self._newest, self._certificates = credentials, certificates
+            for guard in self._guards:
+                guard.keys = keys
+        self._newest = credentials
         for hand in self._heirs:
             hand(credentials)
+
+    def _keys_in(self, credentials: Credentials) -> ApiKeys:
+        """Return the keys of credentials, and the admin token; raise BadInput."""
+        from freshet_serving.serving.access.key_file import ApiKeys
+
+        return ApiKeys.parse(credentials.files.get("api_keys", b"")).with_admin_token(self._admin_token)
 
 
 class CredentialFiles:
@@ -200,6 +207,8 @@ class CredentialFiles:
 
 
 def _bytes_of(option: str, path: Path) -> bytes:
+    from freshet_serving.serving.access.key_file import MAX_FILE_NBYTES, read_private, read_public
+
     if option in PRIVATE:
         return read_private(path, option, MAX_FILE_NBYTES)
     return read_public(path, option, MAX_FILE_NBYTES)

@@ -33,7 +33,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.engine import PredictReply, PredictRequest
@@ -66,7 +66,9 @@ from freshet_serving.serving.request_headers import (
     top_items_of,
 )
 from freshet_serving.serving.telemetry.metrics import PortMetrics
-from freshet_serving.serving.telemetry.tracing import Tracer
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.telemetry.tracing import Tracer
 
 OK = 200
 # Of looked-up values in a reply's header: clients and proxies accept 8 kB of headers.

@@ -55,7 +55,7 @@ from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer, no_model_control
 from freshet_serving.serving.front.resource_limits import BodyMemory
 from freshet_serving.serving.front.shared_memory import Regions
-from freshet_serving.serving.http import openapi, origin_checks, pages
+from freshet_serving.serving.http import origin_checks
 from freshet_serving.serving.http.asgi import (
     JSON_TYPE,
     Disconnected,
@@ -426,12 +426,19 @@ class DataApp:
         return 200, text, [(b"content-type", CONTENT_TYPE.encode())]
 
     async def _openapi(self, route: Route) -> Answer:
+        # What people read is loaded when they ask, here and below.
+        from freshet_serving.serving.http import openapi
+
         return 200, openapi.document(self._version), (JSON_TYPE,)
 
     async def _root(self, route: Route) -> Answer:
+        from freshet_serving.serving.http import pages
+
         return _json(pages.root(self._version, self._lifecycle.ready))
 
     async def _docs(self, route: Route) -> Answer:
+        from freshet_serving.serving.http import pages
+
         headers = [(name.encode(), value.encode()) for name, value in pages.PAGE_HEADERS.items()]
         return 200, pages.reference("/openapi.json").encode(), [HTML_TYPE, *headers]
 

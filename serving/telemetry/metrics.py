@@ -18,13 +18,10 @@ from prometheus_client.registry import Collector
 
 from freshet_serving.processor.counter_block import Snapshot, merged
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.versions.overview import model_stats, version_stats
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.telemetry.counter_metrics import counter_families
-from freshet_serving.serving.telemetry.judgement_metrics import judgement_families
-from freshet_serving.serving.telemetry.trainer_metrics import trainer_families
 from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
 
 if TYPE_CHECKING:
@@ -318,6 +315,11 @@ class Metrics(Collector):
         yield from self._model_families()
 
     def _model_families(self) -> Iterator[Metric]:
+        # Loaded with the first scrape.
+        from freshet_serving.processor.versions.overview import model_stats, version_stats
+        from freshet_serving.serving.telemetry.judgement_metrics import judgement_families
+        from freshet_serving.serving.telemetry.trainer_metrics import trainer_families
+
         try:
             processor = self._lifecycle.processor()
             stats, groups, versions = model_stats(processor), processor.group_stats(), version_stats(processor)

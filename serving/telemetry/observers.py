@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.predictor import Predictor
@@ -10,7 +11,9 @@ from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.telemetry.logs import AccessLog
 from freshet_serving.serving.telemetry.metrics import Counts
-from freshet_serving.serving.telemetry.tracing import Tracer
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.telemetry.tracing import Tracer
 
 
 class Observers:
@@ -69,6 +72,8 @@ class Observers:
 def _tracer(endpoint: str, share: float, slot: int) -> Tracer | None:
     if not endpoint:
         return None
+    # Loaded where traces are asked for.
     from freshet_serving.serving.telemetry.otel import OtlpExporter
+    from freshet_serving.serving.telemetry.tracing import Tracer
 
     return Tracer(share, OtlpExporter(endpoint, str(slot)))

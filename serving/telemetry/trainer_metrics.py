@@ -7,11 +7,12 @@ A model whose trainer has never reported has no samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from freshet_serving.processor.repository import TrainerState
-from freshet_serving.processor.versions.trainer_watch import TrainerStanding
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.trainer_watch import TrainerStanding
 
 GAUGES: tuple[tuple[str, str, Callable[[TrainerStanding], float]], ...] = (
     (
@@ -55,7 +56,7 @@ def trainer_families(standings: Mapping[str, TrainerStanding]) -> Iterator[Metri
         "freshet_trainer_held_out", "Figures of the run's held-out rows.", labels=("model", "figure")
     )
     for model, standing in trainers:
-        for state in TrainerState:
+        for state in type(standing.report.state):
             states.add_metric((model, state.value), standing.report.state is state)
         for figure, number in sorted(standing.report.held_out.items()):
             figures.add_metric((model, figure), number)

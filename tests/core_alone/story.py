@@ -1,7 +1,7 @@
 """A plain package served over both ports, with deltas and a rollback: `python -m tests.core_alone.story`, in a copy.
 
 An engine and a server each run in a process of their own, which notes what it has loaded when it ends. The aims of what
-is loaded are printed and not asserted: they are not reached yet.
+is loaded are printed and not asserted: that of the files is not reached yet. What is published, this process writes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.serving.client.client import Client
 from tests.e2e.servers import free_port
 from tests.support.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 
@@ -46,7 +46,7 @@ def note():
 atexit.register(note)
 """
 SERVER = NOTE + "from freshet_serving.serving.commands.cli import main\nmain()\n"
-ENGINE = NOTE + "from tests.core_alone.story import engine\nfrom pathlib import Path\nengine(Path(sys.argv[1]))\n"
+ENGINE = NOTE + "from tests.core_alone.engine import run\nrun(*sys.argv[1:])\n"
 
 
 def expected(step: int) -> np.ndarray:
@@ -64,26 +64,26 @@ def publish(root: Path, nth: int) -> None:
         log.rollback(STEPS[nth])
 
 
-def engine(root: Path) -> None:
-    """Run an engine through STEPS, in this process."""
-    processor = Processor.initialize(ProcessorConfig(str(root), delta_guard="off"))
-    try:
+def engine(root: Path, environment: dict[str, str]) -> None:
+    """Run an engine through STEPS, in a process of its own: publishing in it would load what writes."""
+    command = [sys.executable, "-c", ENGINE, str(root), MODEL]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+        inputs = {"user": PROBE, "tags": TAGS, "floats": make_inputs(PROBE)["floats"].tolist()}
+        process.stdin.write(json.dumps(inputs) + "\n")
         for nth, step in enumerate(STEPS):
             if nth:
                 publish(root, nth)
-                processor.poll()
-            reply = processor.process(PredictRequest(MODEL, make_inputs(PROBE)))
-            assert str(reply.generation) == f"1.{step}", reply.generation
-            np.testing.assert_allclose(reply.outputs["score"][:, 0], expected(step), atol=1e-5)
-    finally:
-        processor.close()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            generation, scores = json.loads(process.stdout.readline())
+            assert generation == f"1.{step}", generation
+            np.testing.assert_allclose(scores, expected(step), atol=1e-5)
+    assert process.returncode == 0, process.returncode
 
 
 def server(root: Path, environment: dict[str, str], log: Path) -> None:
     """Run a server through STEPS, in a process of its own, asked over HTTP and gRPC."""
-    # Here, since the engine's process imports this module and shall not count it.
-    from freshet_serving.serving.client.client import Client
-
     http, grpc = free_port(), free_port()
     options = ["--repository", str(root), "--workers", "1", "--delta-guard", "off"]
     ports = ["--http-port", str(http), "--grpc-port", str(grpc)]
@@ -135,7 +135,7 @@ def main() -> None:
             write_package(root, users=USERS)
             environment = {**os.environ, "FRESHET_TEST_LOADED": str(noted)}
             if name == "engine":
-                subprocess.run([sys.executable, "-c", ENGINE, str(root)], env=environment, check=True)
+                engine(root, environment)
             else:
                 server(root, environment, Path(folder, "server.log"))
             print(loaded(name, noted), flush=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from freshet_serving.processor.backends import allocator
 from freshet_serving.processor.backends.base import Artefact, Executable, IoSpec, Matrix, Program
-from freshet_serving.processor.backends.cuda import allocator
 from freshet_serving.processor.backends.onnxruntime import OnnxRuntime
 from freshet_serving.processor.backends.xla import Xla, XlaProgram
 from freshet_serving.processor.machine import this_machine

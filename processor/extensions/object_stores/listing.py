@@ -41,14 +41,8 @@ from freshet_serving.processor.package import NAME
 from freshet_serving.processor.repository import MANIFEST, MAX_TRAINER_NBYTES, TRAINER
 from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC
 from freshet_serving.processor.repository.version_folders import VERSION
-from freshet_serving.processor.repository.version_records import (
-    MAX_FILES,
-    MAX_RECORD_NBYTES,
-    RECORD_NAME,
-    WITHDRAWN,
-    create_record,
-    record_file,
-)
+from freshet_serving.processor.repository.version_record import MAX_RECORD_NBYTES, create_record, record_file
+from freshet_serving.processor.repository.version_records import MAX_FILES, RECORD_NAME, WITHDRAWN
 
 log = logging.getLogger("freshet.mirror")
 

@@ -49,7 +49,8 @@ from freshet_serving.processor.repository.log.chain_record import (
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import open_snapshot
 from freshet_serving.processor.repository.log.repair import parsed_repair
-from freshet_serving.processor.repository.log.scrub import TrustedRecords, unrecorded_deltas
+from freshet_serving.processor.repository.log.scrub import unrecorded_deltas
+from freshet_serving.processor.repository.log.trusted_records import TrustedRecords
 from freshet_serving.processor.repository.storage import FolderStorage, newest
 
 RECORD = re.compile(rf"{CHAIN}/([0-9]{{10}})\.json")

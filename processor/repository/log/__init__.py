@@ -4,7 +4,8 @@ chain_record  one record, its bytes and digests
 history       replay of the records: the line of generations, what was undone, what is held
 log_reader    one version's change log on disk, read
 change_log    the same, written: publish, roll back, hold, adopt files
-scrub         integrity of a version's files, delta files without a record, and trusted records
+scrub         integrity of a version's files, and delta files without a record
+trusted_records  which records are accepted where signatures are required
 damage        find the records that end a log, and set them aside
 repair        a record that sets aside records that no reader accepts
 re_signing    sign a version again, and check all of it against keys
@@ -24,4 +25,5 @@ __all__ = [
     "re_signing",
     "repair",
     "scrub",
+    "trusted_records",
 ]

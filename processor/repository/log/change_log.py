@@ -219,7 +219,8 @@ class ChangeLog(LogReader):
 
         The record is written if possible, else kept in memory. Raises Conflict, or the error of the file.
         """
-        self._trusted.check_adoption()
+        if self._trusted is not None:
+            self._trusted.check_adoption()
         data = read_delta_file(path)
         delta = parse_delta(data)
         if path.name != f"{delta.step}{SUFFIX}":

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, NotFound, NotReady
 from freshet_serving.processor.package import Delta, parse_delta
@@ -32,22 +33,23 @@ from freshet_serving.processor.repository.log.chain_record import (
     sha256,
 )
 from freshet_serving.processor.repository.log.history import ChainLink, History
-from freshet_serving.processor.repository.log.repair import (
-    EmptyRecord,
-    RepairWatch,
-    find_repair,
-    newest_repair,
-)
 from freshet_serving.processor.repository.log.scrub import (
     Identity,
     Scrubber,
-    TrustedRecords,
     identity_of,
     recorded_file,
 )
 from freshet_serving.processor.repository.version import VersionReader, inside
 
+if TYPE_CHECKING:
+    from freshet_serving.processor.repository.log.repair import RepairWatch
+    from freshet_serving.processor.repository.log.trusted_records import TrustedRecords
+
 ABANDONED_S = 60.0
+
+
+class EmptyRecord(NotReady):
+    """The file of a record is empty, and has been for longer than a writer takes."""
 
 
 class LogReader:
@@ -68,8 +70,15 @@ class LogReader:
         self._unwritten: list[bytes] = []
         # The newest repair because of which earlier records were read again.
         self._reread = 0
-        self._scrubber, self._repairs = Scrubber(self.storage, self._root), RepairWatch(self.storage)
-        self._trusted = TrustedRecords(version, self._root)
+        # Looks for repairs; None before the log was asked about them.
+        self._repairs: RepairWatch | None = None
+        self._scrubber = Scrubber(self.storage, self._root)
+        # What decides which records are trusted; None where nothing is signed and no signature is asked for.
+        self._trusted: TrustedRecords | None = None
+        if self.manifest.key or version.keyring.trusted or version.keyring.memory is not None:
+            from freshet_serving.processor.repository.log.trusted_records import TrustedRecords
+
+            self._trusted = TrustedRecords(version, self._root)
         self.history = self._empty()
 
     def look(self) -> list[ChainRecord]:
@@ -90,6 +99,9 @@ class LogReader:
         except (Diverged, EmptyRecord):
             if self._written + 1 != number or self._unwritten:
                 raise
+            # Loaded once a log is broken.
+            from freshet_serving.processor.repository.log.repair import find_repair, newest_repair
+
             repair = find_repair(self.storage, number, self.check_record)
             if repair is None:
                 # Records read earlier may be set aside as well.
@@ -112,11 +124,15 @@ class LogReader:
             record: The record.
             data: Its bytes.
         """
-        self._trusted.check_record(record, data)
+        if self._trusted is not None:
+            self._trusted.check_record(record, data)
         self.history.check_next(record)
 
     def repaired(self) -> bool:
         """Return True if there is a repair that an earlier call did not report."""
+        from freshet_serving.processor.repository.log.repair import RepairWatch
+
+        self._repairs = self._repairs or RepairWatch(self.storage)
         return self._repairs.come(self._written)
 
     def records(self) -> Iterator[ChainRecord]:
@@ -184,11 +200,13 @@ class LogReader:
             Corrupt: They are not what was trusted before, or older.
             NotReady: The record to compare is not here yet, or cannot be read.
         """
-        self._trusted.recall(lambda number: record_bytes(self.storage, number))
+        if self._trusted is not None:
+            self._trusted.recall(lambda number: record_bytes(self.storage, number))
 
     def remember(self) -> None:
         """Store what was read in the trust memory; raise NotReady if that cannot be made durable."""
-        self._trusted.remember(self.history)
+        if self._trusted is not None:
+            self._trusted.remember(self.history)
 
     def _empty(self) -> History:
         return History(self.manifest.model, self.manifest.version, self._root, self._digest)
@@ -212,7 +230,8 @@ class LogReader:
             return None
         try:
             record = ChainRecord.from_bytes(data, number)
-            self._trusted.check_record(record, data)
+            if self._trusted is not None:
+                self._trusted.check_record(record, data)
             return record, data, path, before
         except Corrupt as error:
             raise Diverged(str(error), path) from None

@@ -52,10 +52,6 @@ NO_FILE = b""
 """Stands for anything under a record's name that cannot be read as its file: a folder, a pipe, a large file."""
 
 
-class EmptyRecord(NotReady):
-    """The file of a record is empty, and has been for longer than a writer takes."""
-
-
 def find_repair(storage: VersionStorage, first: int, check: Callable[[ChainRecord, bytes], None]) -> ChainRecord | None:
     """Return the repair that sets aside the records from `first` on, or None.
 

@@ -4,18 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.sessions.placement import plan
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
-from freshet_serving.processor.sessions.stages import open_stages, staging_count
+from freshet_serving.processor.sessions.stages import staging_count
 
 CORES = frozenset({0, 1})
 
 
 def test_group_without_stages_needs_no_extension(without_extensions):
     without_extensions("device_stages")
-    assert open_stages(0, [], FakeClock(), frozenset()) is None
+    assert list(plan(SessionConfig(), CORES, [CORES], 2)) == ["default"]
 
 
 def test_option_is_refused_without_the_extension(without_extensions):

@@ -378,7 +378,7 @@ def test_table_maintenance_error_does_not_stop_other_tables(error, caplog):
 
     versions = {"a": SimpleNamespace(maintain=fail), "b": SimpleNamespace(maintain=maintain)}
     models = {name: SimpleNamespace(name=name, served={1: version}) for name, version in versions.items()}
-    assert Upkeep(SimpleNamespace(catalogue=models), lambda: None).maintain() is True
+    assert Upkeep(SimpleNamespace(catalogue=models)).maintain() is True
     assert tended == [True]
     assert f"cannot maintain the tables of a: {error}" in caplog.text
 

@@ -7,7 +7,7 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.repository import Repository, TrainerReport, TrainerState
 from freshet_serving.processor.versions.failed_versions import WarningMessage
-from freshet_serving.processor.versions.trainer_watch import LOOK_S, SILENT_S, TrainerWatch, duration
+from freshet_serving.processor.versions.trainer_watch import SILENT_S, TrainerWatch, duration
 
 REPORT = TrainerReport("0badcafe", TrainerState.RUNNING, 1, 10.0, written_at=1.0)
 
@@ -25,7 +25,7 @@ class Watched:
         self.beat += 1
         self.repository.keep_trainer("ctr", replace(REPORT, beat=self.beat, **changes).dump())
 
-    def poll(self, after_s=LOOK_S):
+    def poll(self, after_s=1.0):
         self.clock.advance(after_s)
         return self.watch.poll(["ctr"])
 
@@ -122,19 +122,9 @@ def test_report_that_is_no_file_or_too_large_is_ignored(watched, tmp_path):
     assert watched.watch.standings() == {}
 
 
-def test_files_are_looked_at_once_a_second(watched):
-    watched.poll()
-    watched.report()
-    watched.poll(LOOK_S / 2)
-    assert watched.watch.standings() == {}
-    watched.poll(LOOK_S / 2)
-    assert watched.standing.report.beat == 1
-
-
 def test_models_that_are_gone_are_forgotten(watched):
     watched.report()
     watched.poll()
-    watched.clock.advance(LOOK_S)
     watched.watch.poll([])
     assert watched.watch.standings() == {}
 

@@ -5,7 +5,7 @@ import pytest
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound
 from freshet_serving.processor.repository.log.chain_record import RELEASE
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version_records import WITHDRAW
+from freshet_serving.processor.repository.version_record import WITHDRAW
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
 from tests.processor.extensions.object_stores.bucket import Bucket

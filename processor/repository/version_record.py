@@ -1,0 +1,169 @@
+"""One decision about a full version: a record that holds it, withdraws it or releases it again, as a file.
+
+Invariants
+- A record is read only as to_bytes() would have written it, with the model, the version and the number of its name.
+- It names the version's root hash, and its signature covers all of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from freshet_serving.processor.errors import Corrupt, printable
+from freshet_serving.processor.package import KEY_ID, SIGNATURE, exclusive_file, fsync_folder
+from freshet_serving.processor.repository.log.chain_record import HEX64, HOLD, MAX_REASON, RELEASE
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.package import Signer
+
+FORMAT = "freshet-version-record/1"
+ACTIONS = HOLD, WITHDRAW, RELEASE = HOLD, "withdraw", RELEASE
+MAX_RECORD_NBYTES = 8 << 10
+MAX_BY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRecord:
+    """One decision about a full version.
+
+    Attributes:
+        model: Name of the model.
+        version: The version.
+        number: Number of the record among those of the version.
+        action: One of ACTIONS.
+        manifest: Root hash of the version that it is about.
+        reason: Reason, as it was written; see `why`.
+        by: Who decided: "gate", "rollback", or a person's name.
+        at: Time in Unix seconds.
+        key: Id of the key that signed to_sign(); "" for none.
+        signature: The signature.
+    """
+
+    model: str
+    version: int
+    number: int
+    action: str
+    manifest: str
+    reason: str = ""
+    by: str = ""
+    at: float = 0.0
+    key: str = ""
+    signature: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason for people to read; control characters of another program are escaped."""
+        return printable(self.reason)
+
+    @property
+    def binds(self) -> bool:
+        """True if no process may choose the version by itself while this record stands."""
+        return self.action != RELEASE
+
+    @property
+    def state(self) -> str:
+        """State of the version under this record, as people read it; "available" after a release."""
+        return {HOLD: "held", WITHDRAW: "withdrawn", RELEASE: "available"}[self.action]
+
+    def describe(self) -> str:
+        """Return the decision in a few words for logs and people."""
+        state = "released" if self.action == RELEASE else self.state
+        by = f" by {printable(self.by)}" if self.by else ""
+        return f"{state}{by}{f': {self.why}' if self.reason else ''}"
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of its file: one line of JSON, keys sorted, without spaces."""
+        document = {"format": FORMAT, **{name: getattr(self, name) for name in _TYPES}}
+        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+    def to_sign(self) -> bytes:
+        """Return the bytes that its signature covers."""
+        return dataclasses.replace(self, signature="").to_bytes()
+
+    def signed(self, signer: Signer) -> VersionRecord:
+        """Return the record with a signature."""
+        made = dataclasses.replace(self, key=signer.id, signature="")
+        return dataclasses.replace(made, signature=signer.sign(made.to_sign()))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, model: str, version: int, number: int) -> VersionRecord:
+        """Parse a record's file; raise Corrupt for anything that to_bytes() would not have written.
+
+        Args:
+            data: Bytes of the file.
+            model: Model that it must name.
+            version: Version that it must name.
+            number: Number that it must have.
+        """
+        where = f"record {version}-{number}"
+        try:
+            raw = json.loads(data[:MAX_RECORD_NBYTES])
+        except (ValueError, RecursionError):
+            raise Corrupt(f"{where}: expected a JSON object") from None
+        if not isinstance(raw, dict) or raw.pop("format", None) != FORMAT:
+            raise Corrupt(f"{where}: expected format {FORMAT!r}")
+        if raw.keys() != _TYPES.keys():
+            raise Corrupt(f"{where}: expected the keys {', '.join(_TYPES)}")
+        for name, kind in _TYPES.items():
+            if type(raw[name]) is int and kind is float:
+                raw[name] = _seconds(raw[name], where)
+            if type(raw[name]) is not kind:
+                raise Corrupt(f"{where}: {name}: expected {kind.__name__}")
+        record = cls(**raw)
+        if (record.model, record.version, record.number) != (model, version, number):
+            raise Corrupt(f"{where}: expected the model, version and number of its name")
+        if record.action not in ACTIONS:
+            raise Corrupt(f"{where}: action: expected one of {', '.join(ACTIONS)}, got {record.action[:32]!r}")
+        if not HEX64.fullmatch(record.manifest):
+            raise Corrupt(f"{where}: manifest: expected 64 hexadecimal digits")
+        if not 0 <= record.at < 1e12 or len(record.reason) > MAX_REASON or len(record.by) > MAX_BY:
+            raise Corrupt(f"{where}: at, reason or by out of bounds")
+        signed = KEY_ID.fullmatch(record.key) and SIGNATURE.fullmatch(record.signature)
+        if (record.key or record.signature) and not signed:
+            raise Corrupt(f"{where}: expected a key and its signature in hexadecimal digits")
+        if record.to_bytes() != data:
+            raise Corrupt(f"{where}: not in canonical form")
+        return record
+
+
+_TYPES: dict[str, type] = {
+    f.name: {"int": int, "str": str, "float": float}[str(f.type)] for f in dataclasses.fields(VersionRecord)
+}
+
+
+def record_file(version: int, number: int) -> str:
+    """Return the name of a record's file in the folder of records.
+
+    Args:
+        version: The version.
+        number: Number of the record.
+    """
+    return f"{version}-{number}.json"
+
+
+def create_record(path: Path, data: bytes) -> bool:
+    """Create a record's file exclusively and durably, with its folder; return False if it exists.
+
+    Args:
+        path: The file.
+        data: Its bytes.
+    """
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fsync_folder(path.parent.parent)
+    try:
+        with exclusive_file(path) as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _seconds(value: int, where: str) -> Any:
+    if not 0 <= value < 10**12:
+        raise Corrupt(f"{where}: at: out of bounds")
+    return float(value)
