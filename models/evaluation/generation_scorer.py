@@ -25,6 +25,7 @@ from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictRequest
 from freshet_serving.processor.sessions.session_options import SessionConfig
 from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.routes import Routes
 from freshet_serving.processor.versions.served_version import ServedVersion
 
 REQUEST_ROWS = 2048
@@ -56,8 +57,9 @@ class GenerationScorer(Predictor):
         options = self.groups.of(model).options
         files, control = self._version.files, self._version.control
         threads, runs = options.threads_per_session, options.runs
-        self._replica = Replica(files, control, 0, threads, clock, options.all_cpus, None, runs)
-        self._version.attach_replicas(self._replica)
+        replica = Replica(files, control, 0, threads, clock, options.all_cpus, None, runs)
+        self._version.attach_replicas(replica)
+        self.update_routes({model: Routes(model, {self._version.manifest.version: replica})})
         self.model = model
 
     @property
@@ -120,16 +122,6 @@ class GenerationScorer(Predictor):
     def rows(self, table: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return a table as of the generation: keys [m], ascending, and rows [m, dim]."""
         return self._version.export()[0][table]
-
-    def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
-        """Return the only replica."""
-        return self._replica
-
-    def route(
-        self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
-    ) -> Replica:
-        """Return the only replica."""
-        return self._replica
 
     def __enter__(self) -> Self:
         return self
