@@ -21,6 +21,12 @@ from freshet_serving.models.config.entity_sections import EntityConfig, read_ent
 from freshet_serving.models.config.evaluate_section import EvaluateConfig, read_evaluate
 from freshet_serving.models.config.feature_sections import FeatureConfig, read_features
 from freshet_serving.models.config.guard_section import GuardConfig, read_guard
+from freshet_serving.models.config.history_features import (
+    check_history_kinds,
+    history_columns,
+    network_columns,
+    with_history_features,
+)
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
 from freshet_serving.models.config.next_item_rules import check_next_item
 from freshet_serving.models.config.online_sections import read_online_features
@@ -250,16 +256,19 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     model = read_model(raw["model"], label_names(data))
     train = read_train(raw.get("train", {}))
     publish = read_publish(raw.get("publish", {}), data.follow or not publishes)
-    features = read_features(raw.get("features", {}), data)
+    histories = history_columns(raw.get("sequences", {}))
+    features = read_features(raw.get("features", {}), data, histories)
+    features = with_history_features(features, raw.get("features", {}), histories)
     entities = read_entities(raw.get("entities", {}), features, data)
     sequences, columns = read_sequences(raw.get("sequences", {}), features, data)
+    check_history_kinds(features, columns)
     features = with_item_sides(features, columns, raw.get("features", {}))
     online = read_online_features(raw.get("online_features", {}), features, folder, columns)
     tables = read_tables(raw.get("tables", {}), [*features, *columns], train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
     guard = read_guard(raw.get("guard", {}))
     fusion = _fusion(raw.get("fusion", {}))
-    features += columns
+    features += network_columns(columns, features, model.arch)
     if model.arch in NEXT_ITEM:
         check_next_item(model, data, features, sequences, train, publish, tables)
     return TrainConfig(

@@ -98,8 +98,9 @@ def estimated_ids(source: Source, config: TrainConfig, tables: list[str]) -> dic
     rows = 0
     for batch in source.batches(COUNTED_AT_ONCE):
         for feature in config.features:
-            if feature.table in met:
-                met[feature.table] = np.union1d(met[feature.table], _ids(batch.columns[feature.name]))
+            column = batch.columns.get(feature.name if feature.sequence else feature.column)
+            if feature.table in met and column is not None:
+                met[feature.table] = np.union1d(met[feature.table], _ids(column))
         rows += len(batch)
         if not half and 2 * rows >= until:
             half, half_rows = {name: len(ids) for name, ids in met.items()}, rows
