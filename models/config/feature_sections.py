@@ -117,6 +117,13 @@ class FeatureConfig:
             empty="all events count alike",
         ),
     )
+    wide: bool = field(
+        default=False,
+        metadata=option(
+            "each id has a linear weight, which is added to the logit: beside its row if `dim` is set, or alone",
+            empty="false",
+        ),
+    )
     buckets: int = field(default=0, metadata=option("number of ids of a `cross`", empty="`1000000`"))
     padding: int | str | None = field(
         default=None,
@@ -331,6 +338,7 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "combiner": RAGGED,
         "max_length": RAGGED,
         "unsigned": ("id", "ids"),
+        "wide": embedded,
         "padding": RAGGED,
     }
     check_marker(feature.padding, feature.kind in HASHED, f"{where}.padding")

@@ -40,6 +40,7 @@ from freshet_serving.models.training.losses import row_loss
 from freshet_serving.models.training.worker_pool import WorkerPool, even_ranges
 from freshet_serving.models.zoo.arch import build_arch, resolve_arch
 from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.wide_weights import with_wide_weights
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import MATRIX, Manifest, dense_sequences
 
@@ -109,7 +110,11 @@ class DenseStep:
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
         sequences = dense_sequences(manifest.sequences)
         layout = DenseInput.from_features(manifest.features, sequences)
-        self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.known_seed)
+        self.arch = with_wide_weights(
+            layout,
+            network.wide,
+            lambda own: build_arch(manifest.arch, own, options, network.labels, settings.known_seed),
+        )
         self._labels = network.labels
         graph = DenseGraph.from_keras(self.arch.scores)
         for s in sequences:

@@ -31,7 +31,8 @@ def config_of(folder):
                 "table": "item",
             },
             "pairs": {"cross": ["history.item", "item"], "decay": "position", "buckets": BUCKETS, "dim": 4},
-            "last_item": {"cross": ["last", "item"], "buckets": BUCKETS, "dim": 4},
+            "last_item": {"cross": ["last", "item"], "buckets": BUCKETS, "dim": 4, "wide": True},
+            "weight": {"cross": ["history.item", "item"], "buckets": BUCKETS, "wide": True},
         },
         "sequences": {"history": {"columns": {"item": "items", "action": "actions"}, "max_length": 256}},
         "train": {"batch_rows": 64, "optimizer": "adagrad", "learning_rate": 0.1, "seed": 1},
@@ -86,7 +87,7 @@ def by_hand(run, history, candidate):
     def pooled(table, ids):
         export = run.trainer.tables[table].export()
         rows = dict(zip(export.keys.tolist(), export.rows))
-        return sum((rows[n] for n in ids if n in rows), np.zeros(4, np.float32))
+        return sum((rows[n] for n in ids if n in rows), np.zeros(export.rows.shape[1], np.float32))
 
     def crossed(some):
         pairs = [tf.sparse.cross_hashed([tf.constant([[n]]), tf.constant([[candidate]])], BUCKETS) for n in some]
@@ -98,6 +99,8 @@ def by_hand(run, history, candidate):
         "last": pooled("last", newest[:1]),
         "bought": pooled("item", [n for n in newest if n % 3 == 0][:3]),
         "last_item": pooled("last_item", crossed(newest[:1])),
+        "last_item.wide": pooled("last_item.wide", crossed(newest[:1])),
+        "weight": pooled("weight", crossed(newest)),
         "pairs": pooled("pairs", crossed(newest[:1])),
     }
     parts |= {f"pairs.{n}": pooled("pairs", crossed(newest[n - 1 : n])) for n in (2,)}
