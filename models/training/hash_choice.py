@@ -116,6 +116,10 @@ def estimated_ids(source: Source, config: TrainConfig, tables: list[str]) -> dic
         else:
             power = min(1.0, math.log(len(ids) / max(1, half[name])) / math.log(max(2.0, rows / half_rows)))
             found[name] = len(ids) * (total / rows) ** power
+    for feature in config.features:
+        if feature.cross and feature.table in found:
+            # The data do not have a cross's ids: each bucket may be one.
+            found[feature.table] = max(found[feature.table], feature.buckets)
     return found
 
 
