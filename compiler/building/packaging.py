@@ -17,7 +17,7 @@ from freshet_serving.compiler.building.subgraph_compiler import SubgraphCompiler
 from freshet_serving.compiler.building.unlabelled_review import unlabelled_notes
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import WHOLE, ExecutableEntry, Manifest, Output
+from freshet_serving.processor.package import WHOLE, ExecutableEntry, Manifest, Output, dense_sequences
 from freshet_serving.processor.repository import Repository, VersionReader, VersionWriter
 
 Progress = Callable[[int, int], None]
@@ -86,7 +86,7 @@ def publish(
         BadInput: The graph cannot be compiled, or a weight is not a number.
         Conflict: The version has been created meanwhile.
     """
-    compiled = parts(graph, draft.features, buckets, draft.sequences)
+    compiled = parts(graph, draft.features, buckets, dense_sequences(draft.sequences))
     if lower is None:
         executables, notes = _in_float32(writer.folder, compiled, progress), dict[str, Any]()
     else:

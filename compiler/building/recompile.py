@@ -58,6 +58,7 @@ from freshet_serving.processor.package import (
     Manifest,
     columns,
     crc32,
+    dense_sequences,
     undivided_name,
     user_features,
 )
@@ -189,7 +190,7 @@ def compile_version(
         wanted, skipped = _wanted(options, given is not None)
         kept = _files(folder)
         try:
-            found = parts(graph, before.features, buckets, before.sequences)
+            found = parts(graph, before.features, buckets, dense_sequences(before.sequences))
             rows = _rows(graph, reader, max(*buckets, GENERATED_ROWS)) if given is None else given
             notes = [] if given is not None else _unchecked(options)
             compiling = SubgraphCompiler(folder, skipped, options.precision, options.bound, reporter)

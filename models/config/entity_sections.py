@@ -64,7 +64,7 @@ def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: 
         features: The features of the file.
         data: Its [data].
     """
-    by_name = {f.name: f for f in features}
+    by_name = {f.name: f for f in features if not f.window}
     found: list[EntityConfig] = []
     for name, section in raw.items():
         where = f"entities.{name}"

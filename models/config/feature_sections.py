@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -41,11 +42,13 @@ class FeatureConfig:
 
     Attributes:
         table: "" for kind float, which has no table.
-        dim: 0 for kind float.
+        dim: 0 for kind float, and for a column of a history that no network reads, whose table has no rows of it.
         transform: "" if left out; models.training.defaults chooses. `hour` is 0 to 23 and `weekday` 0 for Monday, in
             UTC; `bucketize` is the number of `boundaries` that a value is not below.
         column_kind: The kind that the column is read as, in the terms of models.data.source.Field; "" for the feature's
             own kind.
+        window: Of a feature that is made of a history's events: how many of the newest it skips, and how many it takes;
+            of a `cross`, the events of its history that it takes. () for any other feature.
         sequence: The sequence that it is a column of, called `<sequence>.<column>`; None for a feature of x.
     """
 
@@ -80,10 +83,46 @@ class FeatureConfig:
             empty="`publish.table_dtype`",
         ),
     )
-    from_: str = field(default="", metadata=option("the source column", empty="the feature's name"))
+    from_: str = field(
+        default="",
+        metadata=option(
+            "the source column; or a column of a history, `history.item`: see `take`", empty="the feature's name"
+        ),
+    )
+    take: int = field(
+        default=0,
+        metadata=option(
+            "of a history's events, the newest: `-1` the last one, `-3` the last three", empty="all of its events"
+        ),
+    )
+    where: Mapping[str, int | str] = field(
+        default_factory=dict,
+        metadata=option(
+            'of a history\'s events, only those with a value in another of its columns: `{ action = "buy" }`',
+            empty="all of its events",
+        ),
+    )
     boundaries: tuple[float, ...] = field(default=(), metadata=option("boundaries of `bucketize`, ascending"))
     cross: tuple[str, ...] = field(
-        default=(), metadata=option("cross 2 to 16 features: each combination of their values becomes an id")
+        default=(),
+        metadata=option(
+            "cross 2 to 16 features or columns of a history: each combination of their values becomes an id"
+        ),
+    )
+    decay: str = field(
+        default="",
+        metadata=option(
+            "of a `cross` with a column of a history: `position` keeps events of different distances from the newest"
+            " apart, so that the network learns how much each counts",
+            empty="all events count alike",
+        ),
+    )
+    wide: bool = field(
+        default=False,
+        metadata=option(
+            "each id has a linear weight, which is added to the logit: beside its row if `dim` is set, or alone",
+            empty="false",
+        ),
     )
     buckets: int = field(default=0, metadata=option("number of ids of a `cross`", empty="`1000000`"))
     padding: int | str | None = field(
@@ -100,6 +139,7 @@ class FeatureConfig:
         ),
     )
     column_kind: str = ""
+    window: tuple[int, ...] = ()
     sequence: SequenceConfig | None = None
 
     @property
@@ -110,7 +150,7 @@ class FeatureConfig:
     @property
     def reads(self) -> Field | None:
         """The source column as a reader sees it; None for what is made of other columns, the label or the time."""
-        if self.cross or self.column_kind == LABEL_KIND:
+        if self.cross or self.window or self.column_kind == LABEL_KIND:
             return None
         if self.sequence is not None and self.sequence.from_events and self.kind == TIMES:
             return None
@@ -128,12 +168,13 @@ class FeatureConfig:
         return f"sequences.{self.sequence.name}.{role}"
 
 
-def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
+def read_features(raw: dict[str, Any], data: DataConfig, histories: Collection[str] = ()) -> list[FeatureConfig]:
     """Read [features.*] in order, or use the features of a format whose columns are known.
 
     Args:
         raw: The sections by name.
         data: The section [data].
+        histories: Columns of histories, `<sequence>.<column>`, which features may be made of (history_features).
 
     Raises:
         BadInput: A section is invalid.
@@ -147,25 +188,28 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
             raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
         if "name" in section:
             raise BadInput(f"{where}.name: not a key; the section is named as the column")
-    kinds = {name: _kind(section, sections) for name, section in sections.items()}
+    of_history = {name for name, section in sections.items() if section.get("from") in histories}
+    kinds = {name: _kind(section, sections, {*histories, *of_history}) for name, section in sections.items()}
     features = []
     for name, section in sections.items():
         where = f"features.{name}"
         implied = {"kind": kinds[name]} if kinds[name] else {}
-        feature = parse_section(FeatureConfig, implied | section, where, name=name, column_kind="", sequence=None)
+        feature = parse_section(
+            FeatureConfig, implied | section, where, name=name, column_kind="", window=(), sequence=None
+        )
         _check_feature(feature, section, where)
         if feature.kind != "float":
             dim, table = section.get("dim", _DEFAULT_DIM), feature.table or name
             feature = dataclasses.replace(feature, table=table, dim=dim)
         if "cross" in section:
-            _check_cross(feature, kinds[name], sections, kinds, where)
+            _check_cross(feature, kinds[name], sections, kinds, histories, where)
             feature = dataclasses.replace(feature, buckets=section.get("buckets", _DEFAULT_BUCKETS))
         if feature.transform in CLOCK_TRANSFORMS and not feature.from_:
             require(data.clock != "", f"{where}.from", "the time column, because data.time is not set", "")
             feature = dataclasses.replace(feature, from_=data.clock)
         features.append(feature)
     _check_tables(features)
-    features = _with_columns(features, data)
+    features = _with_columns(features, data, histories)
     for f in features:
         labels = (*data.labels, OUTCOMES.get(data.format, ""))
         for role, columns in (("label", labels), ("weight", (data.weight,)), ("time", (data.time,))):
@@ -174,11 +218,11 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
     return features
 
 
-def _kind(section: dict[str, Any], sections: dict[str, Any]) -> str:
+def _kind(section: dict[str, Any], sections: dict[str, Any], lists: Collection[str]) -> str:
     """Return the kind that a section's transform or cross implies; "" if the section must state it."""
     if isinstance(crossed := section.get("cross"), list):
         kinds = [str(other.get("kind", "")) for name in crossed if (other := _section(sections, name))]
-        return "ids" if set(kinds) & set(RAGGED) else "id"
+        return "ids" if set(kinds) & set(RAGGED) or any(name in lists for name in crossed) else "id"
     return "id" if section.get("transform") in MADE else ""
 
 
@@ -188,7 +232,12 @@ def _section(sections: dict[str, Any], name: Any) -> dict[str, Any]:
 
 
 def _check_cross(
-    feature: FeatureConfig, kind: str, sections: dict[str, Any], kinds: dict[str, str], where: str
+    feature: FeatureConfig,
+    kind: str,
+    sections: dict[str, Any],
+    kinds: dict[str, str],
+    histories: Collection[str],
+    where: str,
 ) -> None:
     require(feature.kind == kind, f"{where}.kind", f"{kind!r}, which this cross makes", feature.kind)
     require(
@@ -202,20 +251,20 @@ def _check_cross(
     )
     require(not feature.from_, f"{where}.from", "no column beside cross", feature.from_)
     require(not feature.transform, f"{where}.transform", "no transform beside cross", feature.transform)
+    others = [other for other in sections if other != feature.name and "cross" not in sections[other]]
     for name in feature.cross:
-        others = [other for other in sections if other != feature.name and "cross" not in sections[other]]
-        require_one_of(name, others, f"{where}.cross")
-        made = kinds[name] or sections[name].get("kind")
+        require_one_of(name, [*others, *histories], f"{where}.cross")
+        made = "ids" if name in histories and name not in others else kinds[name] or sections[name].get("kind")
         if made == "float":
             raise BadInput(
                 f"{where}.cross: expected ids or strings, but {name!r} is a float; bucketize it and cross the result"
             )
 
 
-def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[FeatureConfig]:
+def _with_columns(features: list[FeatureConfig], data: DataConfig, histories: Collection[str]) -> list[FeatureConfig]:
     """Fill in the kind that each column is read as: one kind a column, whatever is derived from it."""
     read: dict[str, tuple[str, str]] = {}
-    plain = [f for f in features if not f.cross and f.transform not in MADE]
+    plain = [f for f in features if not f.cross and f.transform not in MADE and f.from_ not in histories]
     for f in plain:
         kind, other = read.setdefault(f.column, (f.kind, f.name))
         require(
@@ -224,13 +273,13 @@ def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[Featu
             f"{kind!r}, as features.{other} reads column {f.column!r}",
             f.kind,
         )
-    if all(f in plain or f.cross for f in features):
+    if all(f in plain or f.transform not in MADE for f in features):
         return features
     fixed = {name: section["kind"] for name, section in default_features(data.format, data.path).items()}
     clocks = {f.column for f in features if f.transform in CLOCK_TRANSFORMS}
     found = []
     for f in features:
-        if f not in plain and not f.cross:
+        if f.transform in MADE:
             otherwise = fixed.get(f.column, "seconds" if f.column in clocks else "float")
             kind, other = read.get(f.column, (otherwise, ""))
             fits = ("id", "seconds") if f.transform in CLOCK_TRANSFORMS else ("id", "seconds", "float")
@@ -289,6 +338,7 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "combiner": RAGGED,
         "max_length": RAGGED,
         "unsigned": ("id", "ids"),
+        "wide": embedded,
         "padding": RAGGED,
     }
     check_marker(feature.padding, feature.kind in HASHED, f"{where}.padding")

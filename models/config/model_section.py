@@ -55,12 +55,14 @@ class NetworkConfig:
 
     Attributes:
         labels: Names of the columns of Batch.label.
+        wide: Features that are added to the logit (models.zoo.wide_weights).
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     labels: tuple[str, ...] = ("label",)
     loss: str = ""
     label_weights: tuple[float, ...] = ()
+    wide: tuple[str, ...] = ()
 
 
 ONE_LABEL = NetworkConfig()

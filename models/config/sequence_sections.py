@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig, check_marker
@@ -37,6 +37,9 @@ def read_sequences(
     """
     found: dict[str, SequenceConfig] = {}
     columns: list[FeatureConfig] = []
+    # Columns of strings, as features that are made of them have it.
+    texts = {f.column for f in features if f.window and not f.cross and f.kind in HASHED}
+    texts |= {f"{f.column.partition('.')[0]}.{key}" for f in features for key, v in f.where.items() if type(v) is str}
     for name, section in raw.items():
         where = f"sequences.{name}"
         if not isinstance(section, dict):
@@ -49,7 +52,7 @@ def read_sequences(
         kinds = _event_kinds(config, features, data, where) if config.from_events else {}
         _check(config, kinds, features, data, where)
         found[name] = config
-        columns += _columns(config, [*features, *columns], kinds, data, where)
+        columns += _columns(config, [*features, *columns], kinds, texts, data, where)
     return found, columns
 
 
@@ -138,7 +141,12 @@ def _check(
 
 
 def _columns(
-    config: SequenceConfig, others: Sequence[FeatureConfig], kinds: Mapping[str, str], data: DataConfig, where: str
+    config: SequenceConfig,
+    others: Sequence[FeatureConfig],
+    kinds: Mapping[str, str],
+    texts: Collection[str],
+    data: DataConfig,
+    where: str,
 ) -> list[FeatureConfig]:
     """Return a sequence's columns as features.
 
@@ -146,6 +154,7 @@ def _columns(
         config: The sequence.
         others: Features whose tables it may share.
         kinds: Kinds of an event log's columns; {} for list columns.
+        texts: List columns that hold strings, as far as features tell.
         data: The section [data].
         where: Name of the section, for messages.
     """
@@ -155,6 +164,7 @@ def _columns(
         table = config.tables.get(key, f"{config.name}.{key}")
         shared = tables.get(table)
         hashed = shared.kind in HASHED if shared else kinds.get(column) == "string"
+        hashed |= not kinds and f"{config.name}.{key}" in texts and not shared
         if kinds and shared and (kinds[column] == "string") != hashed:
             raise BadInput(
                 f"{where}.tables: expected a table for {kinds[column]!r}, got {table!r}, which is for another kind"

@@ -21,6 +21,12 @@ from freshet_serving.models.config.entity_sections import EntityConfig, read_ent
 from freshet_serving.models.config.evaluate_section import EvaluateConfig, read_evaluate
 from freshet_serving.models.config.feature_sections import FeatureConfig, read_features
 from freshet_serving.models.config.guard_section import GuardConfig, read_guard
+from freshet_serving.models.config.history_features import (
+    check_history_kinds,
+    history_columns,
+    network_columns,
+    with_history_features,
+)
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
 from freshet_serving.models.config.next_item_rules import check_next_item
 from freshet_serving.models.config.online_sections import read_online_features
@@ -29,6 +35,7 @@ from freshet_serving.models.config.sequence_sections import read_sequences, with
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
 from freshet_serving.models.config.toml_sections import about
 from freshet_serving.models.config.train_section import TrainSettings, read_train
+from freshet_serving.models.config.wide_features import wide_tables, with_wide_features
 from freshet_serving.models.data.formats import DataConfig, label_names
 from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
@@ -135,7 +142,8 @@ class TrainConfig:
     def network(self) -> NetworkConfig:
         """The settings of the network that a trainer needs."""
         model = self.model
-        return NetworkConfig(model.options, label_names(self.data), model.loss, model.label_weights)
+        wide = tuple(f.name for f in self.features if f.wide)
+        return NetworkConfig(model.options, label_names(self.data), model.loss, model.label_weights, wide)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,16 +258,20 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     model = read_model(raw["model"], label_names(data))
     train = read_train(raw.get("train", {}))
     publish = read_publish(raw.get("publish", {}), data.follow or not publishes)
-    features = read_features(raw.get("features", {}), data)
+    histories = history_columns(raw.get("sequences", {}))
+    features = read_features(raw.get("features", {}), data, histories)
+    features = with_history_features(features, raw.get("features", {}), histories)
+    features = with_wide_features(features, raw.get("features", {}), model.arch, label_names(data))
     entities = read_entities(raw.get("entities", {}), features, data)
     sequences, columns = read_sequences(raw.get("sequences", {}), features, data)
+    check_history_kinds(features, columns)
     features = with_item_sides(features, columns, raw.get("features", {}))
     online = read_online_features(raw.get("online_features", {}), features, folder, columns)
-    tables = read_tables(raw.get("tables", {}), [*features, *columns], train)
+    tables = wide_tables(features) | read_tables(raw.get("tables", {}), [*features, *columns], train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
     guard = read_guard(raw.get("guard", {}))
     fusion = _fusion(raw.get("fusion", {}))
-    features += columns
+    features += network_columns(columns, features, model.arch)
     if model.arch in NEXT_ITEM:
         check_next_item(model, data, features, sequences, train, publish, tables)
     return TrainConfig(

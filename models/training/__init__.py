@@ -27,6 +27,7 @@ schedule         learning rates over the steps of a run
 divergence       end of a run whose loss or weights are not finite
 early_stopping   choice of the best epoch, and of when epochs end
 spec             manifest of a model, from its configuration
+event_transforms  how features are derived from the events of a history
 defaults         defaults of [train], chosen by the data
 hash_choice      default hashing of tables, chosen by the data
 resolved_config  a configuration with all defaults filled in

@@ -40,8 +40,9 @@ from freshet_serving.models.training.losses import row_loss
 from freshet_serving.models.training.worker_pool import WorkerPool, even_ranges
 from freshet_serving.models.zoo.arch import build_arch, resolve_arch
 from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.wide_weights import with_wide_weights
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import MATRIX, Manifest
+from freshet_serving.processor.package import MATRIX, Manifest, dense_sequences
 
 Array = NDArray[Any]
 Float32s = NDArray[np.float32]
@@ -107,20 +108,28 @@ class DenseStep:
         self._first_part, self._settings = first_part, settings
         self._worker_pool = worker_pool or WorkerPool(1)
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
-        layout = DenseInput.from_features(manifest.features, manifest.sequences)
-        self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.known_seed)
+        sequences = dense_sequences(manifest.sequences)
+        layout = DenseInput.from_features(manifest.features, sequences)
+        self.arch = with_wide_weights(
+            layout,
+            network.wide,
+            lambda own: build_arch(manifest.arch, own, options, network.labels, settings.known_seed),
+        )
         self._labels = network.labels
         graph = DenseGraph.from_keras(self.arch.scores)
-        for s in manifest.sequences:
+        for s in sequences:
             if s.name not in graph.inputs:
-                raise BadInput(f"sequences.{s.name}: architecture {manifest.arch!r} reads no sequence of this name")
-        if manifest.sequences:
+                raise BadInput(
+                    f"sequences.{s.name}: architecture {manifest.arch!r} reads no sequence of this name; "
+                    f'use another, or make a feature of it: from = "{s.inputs[0]}", take = -1'
+                )
+        if sequences:
             graph = replace(graph, examples=layout.examples(EXAMPLE_ROWS))
         self.graph = fuse(graph, fusion, manifest.features) if fusion else graph
         single = {output.name for output in self.graph.outputs if output.columns == 1}
         if absent := [name for name in self.arch.outputs if name not in single]:
             raise BadInput(f"arch: expected an output {absent[0][:64]!r} [n, 1], got {', '.join(sorted(single))[:200]}")
-        self._rows_of = [MATRIX, *(s.name for s in manifest.sequences)]
+        self._rows_of = [MATRIX, *(s.name for s in sequences)]
         losses = row_loss(network)
         self._do = self.functions(self.arch, self.graph, len(network.labels), losses, settings, self._rows_of)
         self.rows_are_alone = self._do.rows_are_alone()
@@ -128,7 +137,7 @@ class DenseStep:
         self._most = min(self._worker_pool.size, MOST_PARTS) if self.rows_are_alone else 1
         # Executables with one thread compute in the calling thread.
         self._threads = 1 if self._most == self._worker_pool.size else self._worker_pool.size
-        events = sum(s.max_length for s in manifest.sequences) if self.rows_are_alone else 0
+        events = sum(s.max_length for s in sequences) if self.rows_are_alone else 0
         # Rows of a part that are not too many for a core's cache; 0 for any number.
         self._cached = max(LEAST_PART_ROWS, PART_EVENTS // events) if events else 0
         # Rows of the largest part of a full batch.

@@ -16,7 +16,10 @@ from freshet_serving.processor.package import HASHES
 ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
 HASHING = ("hash", "hash_rows", "hash_codes")
 
-MADE_OF = ("from_", "boundaries", "cross", "buckets", "unsigned", "column_kind", "sequence", "padding")
+MADE_OF = (
+    *("from_", "boundaries", "cross", "buckets", "unsigned", "column_kind", "sequence", "padding"),
+    *("take", "where", "decay", "window", "wide"),
+)
 SERVED = ("side", "dtype", "unsigned")
 """Settings of features that only requests and published files depend on."""
 

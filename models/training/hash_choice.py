@@ -98,8 +98,9 @@ def estimated_ids(source: Source, config: TrainConfig, tables: list[str]) -> dic
     rows = 0
     for batch in source.batches(COUNTED_AT_ONCE):
         for feature in config.features:
-            if feature.table in met:
-                met[feature.table] = np.union1d(met[feature.table], _ids(batch.columns[feature.name]))
+            column = batch.columns.get(feature.name if feature.sequence else feature.column)
+            if feature.table in met and column is not None:
+                met[feature.table] = np.union1d(met[feature.table], _ids(column))
         rows += len(batch)
         if not half and 2 * rows >= until:
             half, half_rows = {name: len(ids) for name, ids in met.items()}, rows
@@ -115,6 +116,10 @@ def estimated_ids(source: Source, config: TrainConfig, tables: list[str]) -> dic
         else:
             power = min(1.0, math.log(len(ids) / max(1, half[name])) / math.log(max(2.0, rows / half_rows)))
             found[name] = len(ids) * (total / rows) ** power
+    for feature in config.features:
+        if feature.cross and feature.table in found:
+            # The data do not have a cross's ids: each bucket may be one.
+            found[feature.table] = max(found[feature.table], feature.buckets)
     return found
 
 

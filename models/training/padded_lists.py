@@ -32,7 +32,7 @@ def padding_lines(source: Source, features: Sequence[FeatureConfig]) -> list[str
     for f in features:
         sequence = f.sequence
         said = f.padding if sequence is None else sequence.padding
-        made = bool(f.cross) if sequence is None else bool(sequence.from_events)
+        made = bool(f.cross or f.window) if sequence is None else bool(sequence.from_events)
         if f.kind in RAGGED and not made and said is None:
             section = f"features.{f.name}" if sequence is None else f"sequences.{sequence.name}"
             sections.setdefault(section, f.column if sequence is None else f.name)

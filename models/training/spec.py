@@ -16,9 +16,10 @@ from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
 from freshet_serving.models.data.source import Batch, Source, join_batches, wanted_fields
 from freshet_serving.models.embedding.multi_hash import key_transform
+from freshet_serving.models.training.event_transforms import event_steps, events_read
 from freshet_serving.models.zoo.architectures import NEXT_ITEM, UNTIMED
 from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.package import (
     HASHES,
     Feature,
@@ -179,22 +180,34 @@ def share_of_ones(source: Source) -> float | None:
     return 1 / (1 + math.exp(-log_odds[0])) if log_odds else None
 
 
-def _transforms(features: Sequence[FeatureConfig], inputs: set[str]) -> tuple[dict[str, str], list[Transform]]:
+def _transforms(
+    features: Sequence[FeatureConfig], inputs: set[str], histories: Collection[str]
+) -> tuple[dict[str, str], list[Transform]]:
     """Return the source of each feature by name, and the transforms that derive features, in order.
 
     The source is the feature's column, or the last of the transforms that derive it.
     """
     taken = inputs | {f.name for f in features}
-    sources = {f.name: f.column for f in features if not f.cross}
+    sources = {name: name for name in inputs} | {f.name: f.column for f in features if not f.cross}
     made: list[Transform] = []
+
+    def free(name: str, own: str) -> str:
+        while name in taken and name != own:
+            name += "_"
+        taken.add(name)
+        return name
+
     for f in sorted(features, key=lambda f: bool(f.cross)):
         steps = _steps(f)
-        reads = [sources[name] for name in f.cross] or [f.column]
+        reads = [sources[name] for name in f.cross] or events_read(f)
+        if f.cross and f.window:
+            # The events of one distance from the newest, of a cross that keeps distances apart.
+            at = first_of(n for n, name in enumerate(f.cross) if name in histories)
+            name = free(f"{f.name}.events", "")
+            made.append(Transform(name, "newest", [reads[at]], [*f.window]))
+            reads[at] = name
         for i, (op, integers, floats, texts) in enumerate(steps):
-            name = f.name if i == len(steps) - 1 and f.name not in inputs else f"{f.name}.{i}"
-            while name in taken and name != f.name:
-                name += "_"
-            taken.add(name)
+            name = free(f.name if i == len(steps) - 1 and f.name not in inputs else f"{f.name}.{i}", f.name)
             made.append(Transform(name, op, reads, integers, floats, texts))
             reads = [name]
         if steps:
@@ -204,6 +217,8 @@ def _transforms(features: Sequence[FeatureConfig], inputs: set[str]) -> tuple[di
 
 def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float], list[str]]]:
     """Return the steps (op, integers, floats, texts) that derive a feature's ids; [] if they are the column's own."""
+    if f.window and not f.cross:
+        return event_steps(f)
     if f.cross:
         return [("cross", [f.buckets, CROSS_KEY], [], [])]
     if f.transform == "hour":
@@ -248,11 +263,14 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
         for f in wanted_fields(plain)
     ]
     inputs += [Input(f.name, INPUT_DTYPES[f.kind], ragged=True, declared="uint64" * f.unsigned) for f in events]
-    unread = {f.name for f in events if f.kind == TIMES and config.model.arch in UNTIMED}
+    # The sequences that the network reads; of the others only features are made.
+    dense = {f.sequence.name for f in events if f.sequence and f.dim}
+    untimed = config.model.arch in UNTIMED
+    unread = {f.name for f in events if f.kind == TIMES and (untimed or (f.sequence and f.sequence.name not in dense))}
     groups = [_reading(group, unread) for group in config.online_features.values()]
     groups = [group for group in groups if group.features]
     inputs += _unread_keys(groups, {i.name for i in inputs})
-    sources, transforms = _transforms(plain, {i.name for i in inputs})
+    sources, transforms = _transforms(plain, {i.name for i in inputs}, {f.name for f in events})
     sources |= {f.name: f.name for f in events}
     names = {f.name for f in config.features} | {i.name for i in inputs} | {t.name for t in transforms}
     features = []
@@ -260,7 +278,7 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
     columns: dict[str, list[SequenceColumn]] = {name: [] for name in config.sequences}
     offset = 0
     for f in [*plain, *events]:
-        if f.kind == TIMES:
+        if f.kind == TIMES or (f.sequence and f.sequence.name not in dense):
             continue
         if f.table:
             dtype = f.dtype or config.publish.table_dtype

@@ -18,6 +18,7 @@ hstu           events and the candidate attend without a softmax, by position an
 bst            a user's events and the candidate attend to each other
 histories      sequences as these networks see them
 layers         layers that these networks share
+wide_weights   linear weights of ids, added to the logit of any of them
 """
 
-__all__ = ["arch", "architectures", "deepfm", "dense_input", "option_types"]
+__all__ = ["arch", "architectures", "deepfm", "dense_input", "option_types", "wide_weights"]

@@ -19,5 +19,7 @@ ARCHITECTURES = {
 """By name, "module:function" of a models.zoo.arch.Builder. The modules import TensorFlow when a network is built."""
 NEXT_ITEM = ("sasrec_next", "hstu_next")
 """Networks that learn which item comes next in a history; the others learn labels of rows."""
+WITHOUT_HISTORIES = ("deepfm", "dlrm", "dcn", "wide_deep", "mmoe", "esmm", "two_tower")
+"""Networks that read features alone, perhaps of histories."""
 UNTIMED = ("din", "stca", "sasrec", "bst", "sasrec_next")
 """Networks over histories that do not read the times of events."""

@@ -170,7 +170,7 @@ class RequestBinder:
             rows, more, same = self._read_inputs(self._sources.staged, staged, rows, words, keep)
             ids, user_split = ids + more, user_split and same
         if self._transforms is not None:
-            made = self._transforms.run(inputs, left.names if left is not None else frozenset())
+            made = self._transforms.run(inputs, left.names if left is not None else (), limits)
             rows, more, same = self._read_inputs(transformed, made, rows, words, keep)
             ids, user_split = ids + more, user_split and same
         if self._sources.keys:

@@ -2,7 +2,8 @@
 
 Every op is a kernel or a few calls of numpy on whole columns. A column of one row stays one row until it is joined or
 crossed with longer ones, which broadcasts it. What a request can expand to is limited before it is allocated: joined
-strings by MAX_NBYTES, crosses by MAX_CROSSED values per row and MAX_VALUES in all.
+strings by MAX_NBYTES, crosses by MAX_CROSSED values per row and MAX_VALUES in all. The ids that
+crosses with lists make are counted before any is made, and a request may make max_ids of them (limits).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings, take_rows
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.key_codes import CODES
+from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.kernels import crosses, texts
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.kernels.string_hashes import FARM, MURMUR, SIP, fingerprints
@@ -51,16 +53,21 @@ class Transforms:
         self._steps = [(t, OPS[t.op], shapes[t.name]) for t in manifest.transforms]
         self._read = {name: shapes[name].width for t, *_ in self._steps for name in t.inputs}
 
-    def run(self, inputs: Mapping[str, Column], left_out: Collection[str] = ()) -> dict[str, Column]:
+    def run(
+        self, inputs: Mapping[str, Column], left_out: Collection[str] = (), limits: RequestLimits | None = None
+    ) -> dict[str, Column]:
         """Return the columns of all transforms, by name, for inputs that were checked against the manifest.
 
         Args:
             inputs: The inputs by name.
             left_out: Names of inputs that are left out, and of the transforms of them, which are not computed.
+            limits: Limits of a request; None for inputs that are not a request.
 
         Raises:
             BadInput: A column would exceed its limit.
+            TooLarge: The crosses make more ids than a request may have.
         """
+        crossed = 0
         sent = {name: width for name, width in self._read.items() if name in inputs}
         flat = {name: _flat(inputs[name], width) for name, width in sent.items()}
         found: dict[str, Column] = {}
@@ -68,6 +75,13 @@ class Transforms:
             if transform.name in left_out:
                 continue
             given = [flat[name] for name in transform.inputs]
+            if limits is not None and transform.op == "cross" and any(f.splits is not None for f in given):
+                crossed += _combinations(transform, given)
+                if crossed > limits.max_ids:
+                    raise TooLarge(
+                        f"max_ids: expected at most {limits.max_ids} crossed ids per request, got {crossed} or more, up"
+                        f" to those of {_named(transform)}; ask for fewer at once"
+                    )
             flat[transform.name] = made = op(transform, given)
             found[transform.name] = _column(made, shape)
         return found
@@ -298,8 +312,32 @@ def _fill(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return FlatColumn(values, f.rows, 1, splits)
 
 
+def _newest(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
+    f, (skip, most) = given[0], t.integers
+    # 1 for a row's last value, 2 for the one before it.
+    back = np.repeat(f.bounds[1:], np.diff(f.bounds)) - np.arange(len(f.values), dtype=np.int64)
+    return _kept(f, (back > skip) & (back <= skip + most))
+
+
+def _where(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
+    f, tested = given
+    if not np.array_equal(f.bounds, tested.bounds):
+        raise BadInput(f"{_named(t)}: expected lists of equal lengths")
+    return _kept(f, _equal(tested.values, t))
+
+
 def _empty(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return FlatColumn((np.diff(given[0].bounds) == 0).astype(np.float32), given[0].rows)
+
+
+def _combinations(t: Transform, given: Sequence[FlatColumn]) -> int:
+    """Return the number of values that a cross will make."""
+    _rows_of(t, given)
+    # Floats do not overflow, and are exact up to more than any limit.
+    each: NDArray[np.float64] = np.ones(1)
+    for f in given:
+        each = each * np.diff(f.bounds)
+    return int(min(each.sum(), 2.0**62))
 
 
 def _cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
@@ -368,6 +406,8 @@ OPS: dict[str, Op] = {
     "drop": _drop,
     "drop_below": lambda t, given: _kept(given[0], given[0].values >= np.int64(t.integers[0])),
     "fill": _fill,
+    "newest": _newest,
+    "where": _where,
     "empty": _empty,
     "float32": lambda t, given: given[0].like(given[0].values.astype(np.float32)),
     "whole": _to_whole,

@@ -41,7 +41,7 @@ from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.pooling import Pooling, RowInvariants, row_invariants, row_length
 from freshet_serving.processor.features.sources import Sources, lookup_plan
 from freshet_serving.processor.kernels import pool
-from freshet_serving.processor.package import Manifest, SequenceEntry, StageGrowth
+from freshet_serving.processor.package import Manifest, SequenceEntry, StageGrowth, dense_sequences
 
 if TYPE_CHECKING:
     from freshet_serving.processor.features.entity_records import EntityRecords
@@ -58,7 +58,7 @@ class SparsePlan:
     Attributes:
         plan: The features' plan (kernels.pool), and `scaling` their scaling.
         lookups: `plan`, followed by the columns of sequences.
-        sequences: The sequences by name.
+        sequences: The sequences that are inputs of the dense graph, by name.
         stage: The stage's runs; None without a stage.
         entities: The entities.
         late: What fills sources with each batch: entities, a stage that reads rows, extensions.
@@ -78,8 +78,8 @@ class SparsePlan:
         count = len(manifest.features)
         self.plan, self.scaling = self.lookups[:count], self._scaling[:count]
         self._features = {f.name: row for row, f in enumerate(manifest.lookups)}
-        self.sequences = {s.name: s for s in manifest.sequences}
-        firsts = self.lookups[[self._features[s.columns[0].name] for s in manifest.sequences]]
+        self.sequences = {s.name: s for s in dense_sequences(manifest.sequences)}
+        firsts = self.lookups[[self._features[s.columns[0].name] for s in self.sequences.values()]]
         self._histories: list[tuple[int, int]] = firsts[:, [pool.SOURCE, pool.CODES]].tolist()
         self.stage = None if stage is None else _stage_runs(manifest, stage, growth)
         self.entities = _entities(manifest, sources)

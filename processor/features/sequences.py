@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings, take_rows
 from freshet_serving.processor.errors import BadInput, TooLarge, first_of
 from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.processor.package import Manifest, SequenceEntry
+from freshet_serving.processor.package import Manifest, SequenceEntry, dense_sequences
 
 ROW_SPLITS, LENGTHS = ".row_splits", ".lengths"
 Int64s = NDArray[np.int64]
@@ -40,7 +40,7 @@ class SequenceColumns:
 
     def __init__(self, manifest: Manifest) -> None:
         self._sequences = manifest.sequences
-        self._places = sum(s.max_length for s in manifest.sequences)
+        self._places = sum(s.max_length for s in dense_sequences(manifest.sequences))
         self.cut = 0
 
     def check_limit(self, limits: RequestLimits, rows: int) -> None:

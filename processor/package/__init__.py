@@ -137,6 +137,7 @@ if TYPE_CHECKING:
         TIME_UNITS,
         SequenceColumn,
         SequenceEntry,
+        dense_sequences,
     )
     from freshet_serving.processor.package.signature import PublicKey, Signer, new_key
     from freshet_serving.processor.package.stage_growth import GrowthTerm, StageGrowth
@@ -216,7 +217,7 @@ else:
                 "PREDICT REGRESS STRING ServingSignature joined labelled labels_of"
             ),
             "sections": "section_lines",
-            "sequences": "KEEPS MAX_EVENTS SEQUENCE TIME_UNITS SequenceColumn SequenceEntry",
+            "sequences": "KEEPS MAX_EVENTS SEQUENCE TIME_UNITS SequenceColumn SequenceEntry dense_sequences",
             "signature": "PublicKey Signer new_key",
             "stage_growth": "GrowthTerm StageGrowth",
             "stage_lookups": "StageLookup weight_rows",
@@ -246,9 +247,9 @@ __all__ = [
     "Manifest", "Output", "PublicKey", "Records", "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer",
     "StageEntry", "StageGrowth", "StageLookup", "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform",
     "TrustedRecordPrefix", "all_below", "array_crc32", "atomic_file", "batch_symbol", "codes_a_value", "columns",
-    "crc32", "derived", "divided", "exclusive_file", "fd_sha256", "feature_width", "file_crc32", "file_sha256",
-    "fsync_folder", "give_name", "header_checksum", "hidden_beside", "joined", "json_dataclasses", "labelled",
-    "labels_of", "longest_read", "map_file", "missing_input", "new_key", "open_regular", "pack_records",
+    "crc32", "dense_sequences", "derived", "divided", "exclusive_file", "fd_sha256", "feature_width", "file_crc32",
+    "file_sha256", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "joined", "json_dataclasses",
+    "labelled", "labels_of", "longest_read", "map_file", "missing_input", "new_key", "open_regular", "pack_records",
     "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file", "read_file", "record_layout",
     "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter", "shorter_lengths",
     "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name", "unpack_records",

@@ -19,7 +19,7 @@ from freshet_serving.processor.package.manifest_entries import (
     TableEntry,
     feature_width,
 )
-from freshet_serving.processor.package.sequences import SEQUENCE
+from freshet_serving.processor.package.sequences import SEQUENCE, dense_sequences
 from freshet_serving.processor.package.subgraphs import (
     FEATURES,
     MATRIX,
@@ -96,7 +96,7 @@ def validate_graphs(m: GraphModel) -> None:
         pairs <= names and names - pairs in ([{SCORE, USER, WHOLE}] if pairs else [{SCORE}, {SCORE, USER, WHOLE}]),
         f"manifest.graphs: expected {SCORE!r}, or {SCORE!r}, {USER!r} and {WHOLE!r}, got {sorted(names)[:8]}",
     )
-    longest = max((s.max_length for s in m.sequences), default=0)
+    longest = max((s.max_length for s in dense_sequences(m.sequences)), default=0)
     want(
         all(length < longest for length in shortened),
         f"manifest.graphs: expected histories shorter than {longest}, got {shortened[:8]}",
@@ -127,7 +127,7 @@ def validate_graphs(m: GraphModel) -> None:
         given = [i.name for i in graph.inputs if i.source == SEQUENCE]
         users_part = role(name)[0] == USER
         if m.graphs and (users_part or USER not in graphs):
-            known = [s.name for s in m.sequences]
+            known = [s.name for s in dense_sequences(m.sequences)]
             want(sorted(given) == sorted(known), f"{where}: expected the sequences {known[:8]}, got {given[:8]}")
         if users_part:
             want(set(named) <= users, f"{where}: expected features of the user alone")

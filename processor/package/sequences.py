@@ -12,6 +12,9 @@ Events lie from the oldest to the newest from place 0 on; places without an even
 counted from the oldest event that is kept, and the mask says which places have an event. A list longer than max_length
 is cut before anything else is computed (processor.features.sequences).
 
+A sequence without columns is no input of the dense graph: its lists are only aligned and cut, and features are computed
+from them (processor.package.transforms).
+
 A sequence is the user's: it has one row a request, or one for each candidate where the users differ.
 """
 
@@ -73,7 +76,7 @@ class SequenceEntry:
 
     Attributes:
         name: Its name, and that of its input of the dense graph.
-        columns: Its columns.
+        columns: Its columns; none if only features read it.
         max_length: Most events.
         width: Columns of its input.
         keep: Events of a longer list that are kept: newest | oldest.
@@ -96,6 +99,11 @@ class SequenceEntry:
     def columns_of(self, length: int) -> int:
         """Return the columns that its input has with so many places, or with max_length if that is less."""
         return self.width // self.max_length * min(length, self.max_length)
+
+
+def dense_sequences(sequences: Sequence[SequenceEntry]) -> list[SequenceEntry]:
+    """Return the sequences that are inputs of the dense graph."""
+    return [s for s in sequences if s.columns]
 
 
 PADDINGS: Mapping[str, type] = {"int64": int, "string": str}
@@ -133,7 +141,8 @@ def validate_sequences(
         _want(0 < s.max_length <= MAX_EVENTS, f"{where}.max_length: expected 1 to {MAX_EVENTS}, got {s.max_length}")
         _want(s.keep in KEEPS, f"{where}.keep: expected one of {', '.join(KEEPS)}, got {s.keep[:40]!r}")
         _want(s.time_unit in TIME_UNITS, f"{where}.time_unit: expected one of {', '.join(TIME_UNITS)}")
-        _want(any(c.table for c in s.columns[:1]), f"{where}.columns: expected at least one, the first with a table")
+        headed = s.columns[0].table if s.columns else s.inputs and not s.time
+        _want(bool(headed), f"{where}.columns: expected at least one, the first with a table, or none and no time")
         for name in s.inputs:
             aligned = name in inputs and inputs[name].ragged and name.startswith(f"{s.name}.")
             _want(aligned, f"{where}.inputs: expected lists named {s.name}.<column>, got {name[:64]!r}")
@@ -160,6 +169,7 @@ def validate_sequences(
         at += s.max_length if s.time else 0
         _want(s.width == at, f"{where}.width: expected {at}, got {s.width}")
     floats = {c.input for s in sequences for c in s.columns if c.kind == "floats"}
+    floats |= {name for s in sequences if not s.columns for name in s.inputs}
     for name, spec in sources.items():
         alone = spec.ragged and spec.dtype == "float32" and name not in floats
         _want(not alone, f"manifest.inputs[{name}]: expected lists of float32 only as a column of a sequence")

@@ -24,6 +24,8 @@ MAX_CROSSED = 1 << 16
 FORMAT = re.compile(r"%[ 0+-]?[0-9]{0,3}(\.[0-9]{1,3})?[dfeg]")
 CASES = ("lower", "upper", "strip")
 HASHES = ("quotient_remainder", "k_way", "binary_code")
+MAX_NEWEST = 1 << 16
+"""Most values of a row that `newest` skips or takes."""
 MAX_CODES, MAX_HASHED_ROWS = 64, 2**31 - 1
 ARITHMETIC = ("add", "multiply", "floor_divide", "floor_modulo")
 
@@ -62,6 +64,9 @@ class Transform:
     within         whole numbers -> those below integers[0], or not below integers[1], replaced by integers[2]
     drop_below     ragged rows of whole numbers -> without those below integers [c]
     fill           ragged rows of whole numbers -> with one value integers [c] in each empty row
+    newest         ragged rows -> integers [skip, most]: without the last `skip` of a row, the last `most` of the others
+    where          two lists of an event's values -> those of the first where the second equals integers [c] or texts
+                   [c]
     empty          ragged rows -> float32 [n], 1.0 for an empty row
     float32        whole numbers -> floats
     whole          floats -> int64, truncated toward 0 and to integers [32 or 64] bits
@@ -198,6 +203,18 @@ def _rows(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     return shapes[0] if fits and len(t.integers) == 1 and -(2**63) <= t.integers[0] < 2**63 else None
 
 
+def _newest(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = len(shapes) == 1 and shapes[0].ragged and len(t.integers) == 2
+    return shapes[0] if fits and 0 <= t.integers[0] <= MAX_NEWEST and 0 < t.integers[1] <= MAX_NEWEST else None
+
+
+def _where(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    if len(shapes) != 2 or not all(s.ragged for s in shapes):
+        return None
+    fits = (len(t.texts), len(t.integers)) == {"int64": (0, 1), "string": (1, 0)}.get(shapes[1].dtype)
+    return shapes[0] if fits and all(-(2**63) <= n < 2**63 for n in t.integers) else None
+
+
 def _empty(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     return ColumnShape("float32") if len(shapes) == 1 and shapes[0].ragged else None
 
@@ -290,6 +307,8 @@ OPS: dict[str, Rule] = {
     "drop": _drop,
     "drop_below": _rows,
     "fill": _rows,
+    "newest": _newest,
+    "where": _where,
     "empty": _empty,
     "float32": _float32,
     "whole": _to_whole,

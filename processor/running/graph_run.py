@@ -138,11 +138,11 @@ class GraphRun:
         self._plan, self._worth_dividing = plan, dict[int, list[bool]]()
         self._longest: DividedRun | None = None
         self._lengths: list[DividedRun] | None = None
-        self._histories = bool(manifest.sequences)
+        self._histories = bool(plan.sequences)
         self._planned: CostTable | None = None
         if self.user is not None and self.score is not None:
             self._longest = DividedRun(
-                self.user, self.score, max((s.max_length for s in manifest.sequences), default=0)
+                self.user, self.score, max((s.max_length for s in plan.sequences.values()), default=0)
             )
         self._shorter = [
             DividedRun(self.by_name[shorter(USER, length)], self.by_name[shorter(SCORE, length)], length)

@@ -17,6 +17,7 @@ from freshet_serving.processor.package import (
     GraphInput,
     Manifest,
     Subgraph,
+    dense_sequences,
     role,
     shorter,
     shorter_lengths,
@@ -46,7 +47,7 @@ def work_lines(manifest: Manifest) -> list[str]:
     # Tools may write anything into notes.
     if not isinstance(counted, dict) or not all(isinstance(n, int) for n in counted.values()):
         return []
-    longest = max((s.max_length for s in manifest.sequences), default=0)
+    longest = max((s.max_length for s in dense_sequences(manifest.sequences)), default=0)
     lines = [_work(name, counted[name], longest) for name in subgraphs(manifest) if name in counted]
     return [*lines, *_shares(counted, [0, *shorter_lengths(manifest)])]
 

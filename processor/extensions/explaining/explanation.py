@@ -49,7 +49,7 @@ from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels.rows import LOGGED, SETTLED
-from freshet_serving.processor.package import SCORE, Manifest, undivided_name
+from freshet_serving.processor.package import SCORE, Manifest, dense_sequences, undivided_name
 from freshet_serving.processor.repository import SIZES
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
@@ -267,7 +267,7 @@ class Explainer:
             "outputs": outputs,
             "inputs": {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values[:features])},
         }
-        if manifest.sequences:
+        if dense_sequences(manifest.sequences):
             row_s = ran.execute_s if way.parts else ran.execute_s / way.bucket
             described["histories"] = _histories(version, values, read, outputs, score, row_s, vectors)
         return ScoredRow(manifest, read.inputs, dense, outputs, score), bound.rows, described
@@ -441,7 +441,7 @@ def _histories(
     """Return the newest events of each sequence, and how far the score falls without each, as JSON."""
     manifest, found = version.manifest, dict[str, Any]()
     at = len(manifest.features)
-    for s in manifest.sequences:
+    for s in dense_sequences(manifest.sequences):
         columns, floats, events = {}, {}, 0
         for n, v in enumerate(values[at : at + len(s.columns)], at):
             if v.numbers is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.backends import MATRIX, Weights
-from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package import Manifest, dense_sequences
 
 MOST_MOVED = 64
 
@@ -67,7 +67,7 @@ def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int
     """
     parts: list[tuple[str, str | None, str, int, int]]
     parts = [(f"feature {f.name}", f.name, MATRIX, f.offset, f.width) for f in side.manifest.features]
-    parts += [(f"history {s.name}", None, s.name, 0, s.width) for s in side.manifest.sequences]
+    parts += [(f"history {s.name}", None, s.name, 0, s.width) for s in dense_sequences(side.manifest.sequences)]
     changed = [p for p in parts if _differs(side.inputs[p[2]][0], other.inputs[p[2]][0], *p[3:])]
     rows = {name: np.repeat(row, len(changed), 0) for name, row in side.inputs.items()}
     for n, (_, _, name, offset, width) in enumerate(changed):

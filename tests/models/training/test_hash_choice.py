@@ -12,7 +12,7 @@ from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.columns import Ragged, Strings
 
 
-def config(**tables):
+def config(crosses=None, **tables):
     return parse_config(
         {
             "model": {"name": "ctr"},
@@ -22,7 +22,8 @@ def config(**tables):
                 "word": {"kind": "string"},
                 "seen": {"kind": "ids", "table": "user"},
                 "user.keys": {"kind": "float"},
-            },
+            }
+            | (crosses or {}),
             "train": {"optimizer": "adagrad"},
             "tables": tables,
         }
@@ -54,6 +55,11 @@ class Ids:
 def _few_rows(monkeypatch):
     monkeypatch.setattr(hash_choice, "COUNTED_ROWS", 1000)
     monkeypatch.setattr(hash_choice, "COUNTED_AT_ONCE", 100)
+
+
+def test_each_bucket_of_a_cross_may_be_an_id():
+    crossed = config({"pair": {"cross": ["user", "word"], "buckets": 5000}})
+    assert estimated_ids(Ids(np.arange(700) % 300), crossed, ["user", "pair"]) == {"user": 300, "pair": 5000}
 
 
 def test_ids_of_fully_read_data_are_counted():

@@ -9,9 +9,10 @@ pytest.importorskip("tensorflow", reason="TensorFlow is what is compared with")
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features import evaluation
 from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.package.transforms import MAX_CROSSED, Transform
@@ -190,6 +191,37 @@ def test_drop_fill_and_empty_transforms_handle_ragged_rows():
     words = Strings.of(["a", "", "aa"])
     dropped = made({"s": words}, Transform("d", "drop", ["s"], texts=["a"]))
     assert (strings(dropped.values), dropped.row_splits.tolist()) == ([b"", b"aa"], [0, 0, 1, 2])
+
+
+def test_newest_takes_the_last_events_and_where_the_chosen():
+    random = np.random.default_rng(3)
+    rows = [random.integers(0, 99, n).tolist() for n in (0, 1, 2, 7, 20, 0)]
+    items, actions = Ragged.of(rows), Ragged.of([[n % 3 for n in row] for row in rows])
+    words = Ragged(Strings.of([f"{n % 3}" for row in rows for n in row]), items.row_splits)
+    for skip, most in ((0, 1), (0, 3), (1, 1), (2, 4), (30, 5)):
+        newest = made({"r": items}, Transform("t", "newest", ["r"], [skip, most]))
+        kept = [row[: len(row) - skip][-most:] if len(row) > skip else [] for row in rows]
+        assert [list(newest.values[a:b]) for a, b in zip(newest.row_splits, newest.row_splits[1:])] == kept
+    chosen = [[n for n in row if n % 3 == 1] for row in rows]
+    for tested, how in ((actions, {"integers": [1]}), (words, {"texts": ["1"]})):
+        found = made({"r": items, "a": tested}, Transform("t", "where", ["r", "a"], **how))
+        assert [list(found.values[a:b]) for a, b in zip(found.row_splits, found.row_splits[1:])] == chosen
+    with pytest.raises(BadInput, match="inputs r, a: expected lists of equal lengths"):
+        made({"r": items, "a": Ragged.of([[1], [], [], [], [], []])}, Transform("t", "where", ["r", "a"], [1]))
+
+
+def test_pairs_beyond_the_limit_on_ids_are_refused_before_they_are_made(monkeypatch):
+    inputs = {"h": Ragged.of([list(range(20))]), "i": np.arange(50, dtype=np.int64)}
+    cross = Transform("t", "cross", ["h", "i"], [1000, 1])
+    specs = [shape(n, c) for n, c in inputs.items()]
+    transforms = Transforms(Manifest("m", 1, "", 0.0, specs, [], [], [], 1, {}, {}, transforms=[cross]))
+    assert len(transforms.run(inputs, limits=RequestLimits(max_ids=1000))["t"].values) == 1000
+    monkeypatch.setattr(evaluation.crosses, "cross", None)
+    monkeypatch.setattr(evaluation, "_spread", None)
+    with pytest.raises(
+        TooLarge, match=r"max_ids: expected at most 999 crossed ids per request, got 1000.* inputs h, i"
+    ):
+        transforms.run(inputs, limits=RequestLimits(max_ids=999))
 
 
 def test_pick_concat_mask_limit_and_count_transforms_work_on_columns():

@@ -95,6 +95,16 @@ REFUSED = [
     ("drop", [WORD], [1], [], []),
     ("fill", [WORDS], [1], [], []),
     ("fill", [ID], [1], [], []),
+    ("newest", [ID], [0, 1], [], []),
+    ("newest", [IDS], [0], [], []),
+    ("newest", [IDS], [-1, 1], [], []),
+    ("newest", [IDS], [0, 0], [], []),
+    ("newest", [IDS], [0, (1 << 16) + 1], [], []),
+    ("where", [IDS], [1], [], []),
+    ("where", [IDS, ID], [1], [], []),
+    ("where", [IDS, WORDS], [1], [], []),
+    ("where", [IDS, IDS], [2**63], [], []),
+    ("where", [IDS, IDS], [1], [], ["a"]),
     ("empty", [ID], [], [], []),
     ("one_hot", [ID], [0], [], []),
     ("one_hot", [PAIR], [40_000], [], []),
@@ -123,6 +133,8 @@ def test_shapes_follow_from_the_input_shapes():
         return shape_of(Transform("t", op, ["i"] * len(shapes), list(integers), [], list(texts)), shapes)
 
     assert shape("farm", WORDS, integers=[5]) == IDS
+    assert shape("newest", WORDS, integers=[0, 3]) == WORDS
+    assert shape("where", IDS, WORDS, texts=["buy"]) == IDS
     assert shape("cross", WORD, ID, integers=[5, 0]) == ID
     assert shape("cross", PAIR, PAIR, integers=[5, 0]) == ColumnShape("int64", 4)
     assert shape("cross", PAIR, IDS, integers=[5, 0]) == IDS

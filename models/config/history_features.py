@@ -1,0 +1,145 @@
+"""Features that are made of the events of a history: its last item, its last purchase, each event beside the candidate.
+
+A feature with `from = "history.item"` reads a column of [sequences.history]: all of its events, or the newest that
+`take` says, of those that `where` chooses. It is a list, of one event too, because a guest has none. A cross may read
+such a feature, or a column of a history as a whole. With `decay = "position"` it becomes several features of one table,
+each of the events of some distances from the newest: their sums stay apart, and the network learns what each counts.
+
+A network that reads features alone can so learn from histories; their columns are then inputs, but not of the network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from freshet_serving.models.config.feature_sections import HASHED, FeatureConfig
+from freshet_serving.models.config.toml_sections import require, require_between, require_one_of
+from freshet_serving.models.data.sequence_columns import SequenceConfig
+from freshet_serving.models.zoo.architectures import WITHOUT_HISTORIES
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import MAX_EVENTS
+
+DECAYS = ("position",)
+LISTS = {"id": "ids", "string": "strings"}
+"""Kinds of lists by those of their values."""
+
+
+def history_columns(raw: Mapping[str, Any]) -> dict[str, int]:
+    """Return the columns of all histories, `<sequence>.<column>`, each with the most events of its history.
+
+    Args:
+        raw: The sections [sequences.*], not yet validated: what is wrong in them is refused later.
+    """
+    columns: dict[str, int] = {}
+    for name, section in raw.items():
+        names = section.get("columns") if isinstance(section, dict) else None
+        if isinstance(names, dict):
+            most = section.get("max_length", SequenceConfig.__dataclass_fields__["max_length"].default)
+            columns |= {f"{name}.{key}": most if isinstance(most, int) else 1 for key in names}
+    return columns
+
+
+def with_history_features(
+    features: Sequence[FeatureConfig], raw: Mapping[str, Any], histories: Mapping[str, int]
+) -> list[FeatureConfig]:
+    """Return the features with those that are made of events filled in.
+
+    Args:
+        features: The features, those of sequences not among them.
+        raw: The sections [features.*].
+        histories: As history_columns returns them.
+
+    Raises:
+        BadInput: A section is invalid.
+    """
+    made = [_of_events(f, raw.get(f.name, {})) if f.from_ in histories else f for f in features]
+    sides = {f.name: f.side for f in made} | dict.fromkeys(histories, "user")
+    whole: list[FeatureConfig] = []
+    for f in made:
+        where = f"features.{f.name}"
+        if f.from_ not in histories:
+            require(f.take == 0, f"{where}.take", 'a column of a history in from, such as "history.item"', f.from_)
+            require(not f.where, f"{where}.where", 'a column of a history in from, such as "history.item"', f.from_)
+        read = [name for name in f.cross if name in histories and name not in {other.name for other in features}]
+        of_events = bool(read) or any(other.window for other in made if other.name in f.cross)
+        if of_events and "side" not in raw.get(f.name, {}):
+            f = dataclasses.replace(f, side="user" if all(sides[name] == "user" for name in f.cross) else "item")
+        if f.decay:
+            require_one_of(f.decay, DECAYS, f"{where}.decay")
+            require(len(read) == 1, f"{where}.decay", "a cross with one column of a history", ", ".join(f.cross))
+        whole += _decayed(f, histories[read[0]]) if f.decay else [f]
+    names = [f.name for f in whole]
+    for f in whole:
+        require(names.count(f.name) == 1, f"features.{f.name}", "a name that no part of a cross with decay has", f.name)
+    return whole
+
+
+def check_history_kinds(features: Sequence[FeatureConfig], columns: Sequence[FeatureConfig]) -> None:
+    """Raise BadInput unless features that are made of events agree with the columns of histories.
+
+    Args:
+        features: The features, as with_history_features returns them.
+        columns: The columns of histories.
+    """
+    by_name = {c.name: c for c in columns}
+    for f in features:
+        if not f.window or f.cross:
+            continue
+        column, where = by_name[f.column], f"features.{f.name}"
+        if (f.kind in HASHED) != (column.kind in HASHED):
+            raise BadInput(
+                f"{where}.kind: expected {'string' if column.kind in HASHED else 'id'}, as {f.column} has, got"
+                f" {'string' if f.kind in HASHED else 'id'}"
+            )
+        for key, value in f.where.items():
+            sequence = f.column.partition(".")[0]
+            others = [c.name.partition(".")[2] for c in columns if c.table and c.name.startswith(f"{sequence}.")]
+            require_one_of(key, others, f"{where}.where")
+            texts = by_name[f"{sequence}.{key}"].kind in HASHED
+            fits = isinstance(value, str) if texts else isinstance(value, int) and -(2**63) <= value < 2**63
+            require(fits, f"{where}.where.{key}", "a string" if texts else "an integer", value)
+
+
+def network_columns(
+    columns: Sequence[FeatureConfig], features: Sequence[FeatureConfig], arch: str
+) -> list[FeatureConfig]:
+    """Return the columns of histories, with dim 0 where only features read them.
+
+    Args:
+        columns: The columns.
+        features: The features.
+        arch: The network.
+    """
+    if arch not in WITHOUT_HISTORIES:
+        return list(columns)
+    names = {c.name for c in columns}
+    read = {name.partition(".")[0] for f in features for name in (f.column, *f.cross) if name in names}
+    return [dataclasses.replace(c, dim=0) if c.sequence and c.sequence.name in read else c for c in columns]
+
+
+def _of_events(f: FeatureConfig, section: Mapping[str, Any]) -> FeatureConfig:
+    where = f"features.{f.name}"
+    require(f.kind in (*LISTS, *LISTS.values()), f"{where}.kind", "ids or strings, as a history has", f.kind)
+    require(not f.transform, f"{where}.transform", "no transform of events", f.transform)
+    require(f.padding is None, f"{where}.padding", "nothing: [sequences] has the history's padding", f.padding)
+    require(not f.unsigned, f"{where}.unsigned", "nothing: events are as the history has them", "true")
+    require(section.get("side", "user") == "user", f"{where}.side", "'user', whose history it is", f.side)
+    require(len(f.where) < 2, f"{where}.where", "one column with a value", ", ".join(f.where))
+    require_between(f.take, -MAX_EVENTS, 0, f"{where}.take")
+    if f.kind in LISTS:
+        require(f.take == -1, f"{where}.take", f"-1 for kind {f.kind!r}, or kind {LISTS[f.kind]!r}", f.take)
+    newest = -f.take or MAX_EVENTS
+    return dataclasses.replace(f, kind=LISTS.get(f.kind, f.kind), side="user", window=(0, newest))
+
+
+def _decayed(f: FeatureConfig, most: int) -> Iterator[FeatureConfig]:
+    """Yield a cross for the newest event, one for the event before, for the two before that, then for 4, 8, 16, ..."""
+    skip = 0
+    while skip < most:
+        count = max(1, skip)
+        last = min(skip + count, most)
+        distances = str(last) if count == 1 else f"{skip + 1}-{last}"
+        yield dataclasses.replace(f, name=f"{f.name}.{distances}" if skip else f.name, window=(skip, count))
+        skip += count

@@ -1,0 +1,29 @@
+"""Derive the features that are made of the events of a history (models.config.history_features)."""
+
+from __future__ import annotations
+
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.processor.package import MAX_EVENTS
+
+Step = tuple[str, list[int], list[float], list[str]]
+"""A transform's op, integers, floats and texts."""
+
+
+def events_read(f: FeatureConfig) -> list[str]:
+    """Return the columns that a feature which is no cross reads: its own, and the column that `where` tests."""
+    sequence = f.column.partition(".")[0]
+    return [f.column, *(f"{sequence}.{key}" for key in f.where)]
+
+
+def event_steps(f: FeatureConfig) -> list[Step]:
+    """Return the steps that derive a feature from the events of a history; [] if it takes them all.
+
+    Args:
+        f: The feature.
+    """
+    steps: list[Step] = []
+    for value in f.where.values():
+        steps.append(("where", [], [], [value]) if isinstance(value, str) else ("where", [value], [], []))
+    if f.window[1] < MAX_EVENTS:
+        steps.append(("newest", list(f.window), [], []))
+    return steps

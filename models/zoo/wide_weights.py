@@ -1,0 +1,46 @@
+"""Add linear weights of ids to a network's logit (Cheng et al., 2016: the wide part of Wide & Deep).
+
+A feature with `wide = true` reads a table of dim 1. The network does not see it: each of these columns is multiplied by
+a weight of its own, which begins as 1, and added to the logit. So an id, such as a pair of a cross, is memorised
+whatever the network makes of the others, and parts of a cross with decay differ in what they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from freshet_serving.models.zoo.arch import SCORE, Arch
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.processor.errors import BadInput
+
+
+def with_wide_weights(layout: DenseInput, wide: Collection[str], build: Callable[[DenseInput], Arch]) -> Arch:
+    """Build a network over the other features, and add the wide ones to its logit.
+
+    Args:
+        layout: The dense input; the wide features are its last columns.
+        wide: Names of the wide features.
+        build: Builds the network.
+
+    Raises:
+        BadInput: There is no other feature, or the network has other outputs than the score of one label.
+    """
+    if not wide:
+        return build(layout)
+    from freshet_serving.compiler.frameworks import keras
+
+    others = tuple(span for span in layout.embeddings if span.name not in wide)
+    width = layout.width - len(wide)
+    if not width:
+        raise BadInput("features: expected one that the network reads, got only features of wide = true alone")
+    own = build(replace(layout, width=width, embeddings=others))
+    if own.outputs != (SCORE,) or len(own.scores.outputs) > 1:
+        raise BadInput("features: wide = true is only for a network with one output, the score of one label")
+    x = keras.Input((layout.width,), name="x")
+    histories = [keras.Input(tuple(i.shape[1:]), name=i.name) for i in own.logits.inputs[1:]]
+    read = x[:, :width]
+    logit = own.logits([read, *histories] if histories else read)
+    scale = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", name="wide_scale")
+    total = logit + scale(x[:, width:])
+    return Arch.of(keras.Model([x, *histories] if histories else x, total, name=f"{own.logits.name}_wide"))

@@ -1,0 +1,90 @@
+"""Features of a history's events in the manifest, and their values by the served plan's transforms."""
+
+import numpy as np
+import pytest
+
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.training.spec import draft
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import TooLarge
+from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package import Manifest
+
+EVENTS = [(1, "view"), (2, "buy"), (3, "view"), (4, "buy"), (5, "view")]
+
+
+@pytest.fixture(scope="module")
+def manifest():
+    config = parse_config({
+        "model": {"name": "m", "arch": "deepfm"},
+        "data": {"path": "log.parquet", "format": "parquet", "label": "clicked", "time": "ts"},
+        "features": {
+            "item": {"kind": "id", "side": "item"},
+            "last": {"kind": "id", "from": "history.item", "take": -1},
+            "bought": {"kind": "ids", "from": "history.item", "take": -2, "where": {"action": "buy"}},
+            "seen": {"kind": "ids", "from": "history.item", "combiner": "mean"},
+            "pairs": {"cross": ["history.item", "item"], "decay": "position"},
+            "last_item": {"cross": ["last", "item"]},
+        },
+        "sequences": {
+            "history": {"columns": {"item": "items", "action": "actions"}, "time": "times", "max_length": 4}
+        },
+    })  # fmt: skip
+    return draft(config, {})
+
+
+def columns(manifest, rows, items):
+    """The columns of the transforms, by name, for histories of these lengths, with as many candidates."""
+    histories = [EVENTS[:n] for n in rows]
+    ids = Ragged.of([[item for item, _ in events] for events in histories] if any(rows) else [[0]])
+    if not any(rows):
+        ids = Ragged(np.empty(0, np.int64), np.zeros(len(rows) + 1, np.int64))
+    actions = Strings.of([action for events in histories for _, action in events])
+    inputs = {"history.item": ids, "history.action": Ragged(actions, ids.row_splits)}
+    plan = SparsePlan(manifest)
+    inputs = dict(plan.aligned(inputs)) | {"item": np.array(items, np.int64)}
+    return Transforms(manifest).run(inputs)
+
+
+def lists(column):
+    return [column.values[a:b].tolist() for a, b in zip(column.row_splits, column.row_splits[1:])]
+
+
+def test_history_is_no_input_of_the_network_and_has_no_rows(manifest):
+    (entry,) = manifest.sequences
+    assert (entry.columns, entry.width, entry.time) == ([], 0, "")
+    assert [t.name for t in manifest.tables] == ["item", "last", "bought", "seen", "pairs", "last_item"]
+    assert {f.name for f in manifest.features if f.table == "pairs"} == {"pairs", "pairs.2", "pairs.3-4"}
+    assert list(manifest.fillers) == ["history.time"]
+    assert Manifest.from_json(manifest.to_json()).sequences == manifest.sequences
+
+
+def test_newest_events_are_those_that_max_length_keeps(manifest):
+    found = columns(manifest, [0, 1, 3, 5], [7, 8, 9, 10])
+    assert lists(found["last"]) == [[], [1], [3], [5]]
+    assert lists(found["bought"]) == [[], [], [2], [2, 4]]
+
+
+def test_pairs_of_all_distances_are_the_pairs_of_the_history(manifest):
+    found = columns(manifest, [0, 1, 3, 5], [7, 8, 9, 10])
+    counts = {name: np.diff(found[name].row_splits).tolist() for name in ("pairs", "pairs.2", "pairs.3-4")}
+    assert counts == {"pairs": [0, 1, 1, 1], "pairs.2": [0, 0, 1, 1], "pairs.3-4": [0, 0, 1, 2]}
+    assert lists(found["pairs"]) == lists(found["last_item"])
+
+
+def test_one_history_is_crossed_with_every_candidate(manifest):
+    once, each = columns(manifest, [3], [7, 8, 9]), columns(manifest, [3, 3, 3], [7, 8, 9])
+    for name in ("pairs", "pairs.2", "pairs.3-4", "last_item"):
+        assert lists(once[name]) == lists(each[name])
+
+
+def test_request_of_too_many_pairs_is_refused_by_name(manifest):
+    plan = SparsePlan(manifest)
+    items = Ragged.of([[1, 2, 3, 4]])
+    inputs = {"history.item": items, "history.action": Ragged(Strings.of(["buy"] * 4), items.row_splits)}
+    inputs["item"] = np.arange(100, dtype=np.int64)
+    assert plan.bind_inputs(inputs, RequestLimits(max_ids=500)).rows == 100
+    with pytest.raises(TooLarge, match="max_ids: expected at most 499 crossed ids per request, got 500 or more"):
+        plan.bind_inputs(inputs, RequestLimits(max_ids=499))

@@ -1,0 +1,122 @@
+"""Features of histories under a network that reads features alone: trained, served and computed by hand, they agree."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.sequence_columns import SequenceSource
+from freshet_serving.models.data.source import Batch, Field, Schema
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+
+pytestmark = pytest.mark.tensorflow
+
+BUCKETS, ITEMS, ROWS = 50_000, 40, 512
+LENGTHS = (0, 1, 20, 256)
+
+
+def config_of(folder):
+    return parse_config({
+        "model": {"name": "shop", "arch": "deepfm", "hidden": [4]},
+        "data": {"path": "x.parquet", "format": "parquet", "label": "y", "time": "ts"},
+        "features": {
+            "item": {"kind": "id", "side": "item", "dim": 4},
+            "last": {"kind": "id", "from": "history.item", "take": -1, "dim": 4},
+            "bought": {
+                "kind": "ids", "from": "history.item", "take": -3, "where": {"action": "buy"}, "dim": 4,
+                "table": "item",
+            },
+            "pairs": {"cross": ["history.item", "item"], "decay": "position", "buckets": BUCKETS, "dim": 4},
+            "last_item": {"cross": ["last", "item"], "buckets": BUCKETS, "dim": 4, "wide": True},
+            "weight": {"cross": ["history.item", "item"], "buckets": BUCKETS, "wide": True},
+        },
+        "sequences": {"history": {"columns": {"item": "items", "action": "actions"}, "max_length": 256}},
+        "train": {"batch_rows": 64, "optimizer": "adagrad", "learning_rate": 0.1, "seed": 1},
+        "publish": {"repository": str(folder), "full_rows": ROWS},
+    })  # fmt: skip
+
+
+def events(random, lengths):
+    items = [random.integers(0, ITEMS, n) for n in lengths]
+    splits = np.append(0, np.cumsum(lengths))
+    actions = Strings.of(["buy" if n % 3 == 0 else "view" for n in np.concatenate(items)])
+    return items, Ragged(np.concatenate(items), splits), Ragged(actions, splits)
+
+
+class Lists:
+    """Rows with histories of every length in list columns."""
+
+    def __init__(self):
+        random = np.random.default_rng(1)
+        lengths = random.choice([0, 1, 2, 5, 20, 256], ROWS, p=[0.1, 0.2, 0.3, 0.3, 0.08, 0.02])
+        _, items, actions = events(random, lengths)
+        columns = {"item": random.integers(0, ITEMS, ROWS), "items": items, "actions": actions}
+        label = (random.random(ROWS) < 0.4).astype(np.float32)
+        self.schema = Schema((Field("item", "id"), Field("items", "ids"), Field("actions", "strings")), "y", "ts")
+        self.all = Batch(columns, label, np.arange(ROWS, dtype=np.float64), 0)
+
+    def count_rows(self):
+        return ROWS
+
+    def batches(self, rows, start=0):
+        for first in range(start, ROWS, rows):
+            yield self.all.slice(first, min(first + rows, ROWS))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    config = config_of(tmp_path_factory.mktemp("repository"))
+    trained = TrainingRun(config, SequenceSource(Lists(), config.features))
+    trained.full()
+    return trained
+
+
+@pytest.fixture(scope="module")
+def processor(run):
+    with Processor.initialize(ProcessorConfig(run.config.publish.repository, sessions=1)) as opened:
+        yield opened
+
+
+def by_hand(run, history, candidate):
+    """The dense input of one row, from exported rows; the pairs are hashed by TensorFlow."""
+
+    def pooled(table, ids):
+        export = run.trainer.tables[table].export()
+        rows = dict(zip(export.keys.tolist(), export.rows))
+        return sum((rows[n] for n in ids if n in rows), np.zeros(export.rows.shape[1], np.float32))
+
+    def crossed(some):
+        pairs = [tf.sparse.cross_hashed([tf.constant([[n]]), tf.constant([[candidate]])], BUCKETS) for n in some]
+        return [int(pair.values.numpy()[0]) for pair in pairs]
+
+    newest = [n.item() for n in history[::-1]]
+    parts = {
+        "item": pooled("item", [candidate]),
+        "last": pooled("last", newest[:1]),
+        "bought": pooled("item", [n for n in newest if n % 3 == 0][:3]),
+        "last_item": pooled("last_item", crossed(newest[:1])),
+        "last_item.wide": pooled("last_item.wide", crossed(newest[:1])),
+        "weight": pooled("weight", crossed(newest)),
+        "pairs": pooled("pairs", crossed(newest[:1])),
+    }
+    parts |= {f"pairs.{n}": pooled("pairs", crossed(newest[n - 1 : n])) for n in (2,)}
+    for first in (2, 4, 8, 16, 32, 64, 128):
+        parts[f"pairs.{first + 1}-{2 * first}"] = pooled("pairs", crossed(newest[first : 2 * first]))
+    return np.concatenate([parts[f.name] for f in run.trainer.manifest.features])
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_scores_are_those_of_the_trainer_and_of_rows_added_by_hand(run, processor, length):
+    history, items, actions = events(np.random.default_rng(length), [length])
+    candidates = np.array([3, 17], np.int64)
+    columns = {"history.item": items, "history.action": actions, "item": candidates}
+    expected = np.stack([by_hand(run, history[0], n) for n in candidates.tolist()])
+    pooled = run.trainer.pool(columns)
+    np.testing.assert_allclose(pooled, expected, atol=1e-5)
+    reply = processor.process(PredictRequest("shop", columns))
+    np.testing.assert_allclose(reply.outputs["score"].reshape(-1), run.trainer.score(columns), atol=1e-5)
+    assert length < 2 or np.abs(pooled).max() > 0.01
