@@ -59,7 +59,7 @@ def _type(hint: Any) -> str:
     if isinstance(hint, types.UnionType):
         return " or ".join(_type(one) for one in typing.get_args(hint) if one is not types.NoneType)
     if typing.get_origin(hint) is Mapping:
-        return "table of strings"
+        return "table of strings" if typing.get_args(hint)[1] is str else "table of values"
     if isinstance(hint, types.GenericAlias):
         return f"list of {SEVERAL[typing.get_args(hint)[0]]}"
     return NAMES[hint]

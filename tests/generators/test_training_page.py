@@ -8,7 +8,7 @@ from generators.training_page import PAGE, page
 
 MADE = {
     "ModelConfig": {"options"},
-    "FeatureConfig": {"name", "column_kind", "sequence"},
+    "FeatureConfig": {"name", "column_kind", "sequence", "window"},
     "SequenceConfig": {"name"},
     "EntityConfig": {"name", "fields", "key_field"},
     "TableConfig": {"train"},
@@ -36,7 +36,7 @@ def test_section_within_a_section_has_its_own_heading():
 def test_sections_and_keys_are_described_by_their_fields():
     text = page()
     assert "## [features.COLUMN]\n\nOne section per feature, named after its column." in text
-    assert "| `from` | string | the feature's name | the source column |" in text
+    assert "| `from` | string | the feature's name | the source column" in text
     assert "| `label` | string or list of strings |  | label column, 0 to 1;" in text
     assert "| `path` | string | required | file, folder or glob" in text
     # Those of [train] before those of the optimizers, which have them for tables as well.
