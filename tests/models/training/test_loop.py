@@ -296,8 +296,10 @@ def test_advice_for_a_poor_auc_follows_in_the_next_line(tmp_path, monkeypatch):
     )
     notes, config = Notes(), make_config(tmp_path, delta_rows=0, initial_accumulator=0, batch_rows=0)
     TrainingRun(config, MixedSource(ROWS), reporter=notes).run()
-    assert notes.notes[-3].startswith("held out: AUC ")
-    assert notes.notes[-2].startswith("baseline: popularity AUC ")
+    held_out, baseline, counting = notes.notes[-4:-1]
+    assert held_out.startswith("held out: AUC ")
+    assert baseline.startswith("baseline: popularity AUC ")
+    assert counting.startswith("the network does not beat counting (popularity, AUC ")
     named = ["train.optimizer", "train.learning_rate", "train.dense_learning_rate"]
     assert notes.notes[-1] == f"26 rows, 9 steps, {named}"
 
