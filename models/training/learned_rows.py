@@ -52,20 +52,20 @@ class LearnedRows:
             last = batch.slice(max(0, len(batch) - ROWS), len(batch))
             self.state["last"] = {"start": last.start, "end": last.end, "digests": self._digests(last)}
 
-    def recognise(self, source: Source, position: int, rows: int) -> None:
+    def recognise(self, source: Source, position: int, rows: int | None) -> None:
         """Raise BadInput unless a source begins with the rows that were learned; then remember its first ones.
 
         Args:
             source: The data.
             position: Number of rows that were learned.
-            rows: Rows of the data.
+            rows: Rows of the data; None if they have no end.
         """
         if position:
             self._check(source, position, rows)
         self._begin(source)
 
-    def _check(self, source: Source, position: int, rows: int) -> None:
-        if rows < position:
+    def _check(self, source: Source, position: int, rows: int | None) -> None:
+        if rows is not None and rows < position:
             raise BadInput(
                 f"data.path: expected the {position:,} rows that were learned and perhaps more, got fewer, {rows:,}:"
                 f" {REMEDY}"

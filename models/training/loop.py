@@ -216,7 +216,7 @@ class TrainingRun:
     def _recognise(self) -> None:
         """Raise BadInput if the data are not those that the state's position counts rows of."""
         if self._followed is None:
-            position, rows = self.state.position, self._total_rows or 0
+            position, rows = self.state.position, self._total_rows
             LearnedRows(self.state.data, self._joined).recognise(self.source, position, rows)
 
     def _begin_with(self, old: VersionContents) -> None:

@@ -115,3 +115,10 @@ def test_data_without_rows_are_remembered_by_nothing():
     rows.recognise(table(0), 0, 0)
     rows.learned(table(0).batch)
     assert rows.state == {}
+
+
+def test_data_without_an_end_are_recognised():
+    source = table(500)
+    learned(source, 300).recognise(source, 300, None)
+    with pytest.raises(BadInput, match="got other ones"):
+        learned(source, 300).recognise(replaced(source, 299), 300, None)
