@@ -7,12 +7,12 @@ has no row is missed.
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.evaluation.ranking import RankingResult
+from freshet_serving.models.evaluation.ranking import RankingResult, RankTally
 
 CHUNK_SCORES = 1 << 22
 """Scores that are held at once."""
@@ -36,8 +36,12 @@ class CatalogueRanking:
         Args:
             top: Places that count.
         """
-        self.top, self.targets, self.items = top, 0, 0
-        self._hits, self._gains = 0, 0.0
+        self.top, self.items = top, 0
+        self._tally = RankTally(top)
+
+    @property
+    def targets(self) -> int:
+        return self._tally.targets
 
     def add(self, users: Float32s, items: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> Int64s:
         """Add n targets; return their ranks [n], from 1.
@@ -54,16 +58,20 @@ class CatalogueRanking:
         for first in range(0, len(targets), rows):
             last = min(first + rows, len(targets))
             ranked[first:last] = _ranks(users[first:last], items, targets[first:last], seen, splits[first : last + 1])
-        hit = ranked <= self.top
-        self._hits += int(hit.sum())
-        self._gains += float((1.0 / np.log2(ranked[hit] + 1.0)).sum())
-        self.targets, self.items = self.targets + len(targets), len(items)
+        self._tally.add(ranked)
+        self.items = len(items)
         return ranked
 
     def result(self) -> RankingResult:
         """Return the means over all targets; NaN without one."""
-        count = self.targets or math.nan
-        return RankingResult(self._hits / count, self._gains / count, self.targets)
+        return self._tally.result()
+
+
+def places_of(keys: NDArray[Any], ids: NDArray[Any]) -> Int64s:
+    """Return the place of each id among ascending keys, -1 for one that is none of them."""
+    at = np.searchsorted(keys, ids)
+    found = np.append(keys, keys.dtype.type(0))[at] == ids
+    return np.where(found & (at < len(keys)), at, -1)
 
 
 def _ranks(users: Float32s, items: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> Int64s:

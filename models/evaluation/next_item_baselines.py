@@ -13,7 +13,6 @@ so at most MOST_STEPS are made, for targets in their order: the figures say over
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,7 +20,8 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.data.next_item_rows import NextItemRows
 from freshet_serving.models.data.value_hashes import value_hashes
-from freshet_serving.models.evaluation.ranking import RankingResult
+from freshet_serving.models.evaluation.catalogue_ranking import places_of
+from freshet_serving.models.evaluation.ranking import RankingResult, RankTally
 from freshet_serving.processor.columns import Ragged
 
 POPULARITY, LAST_ITEM, LAST_TWO = "popularity", "last item", "last two"
@@ -84,9 +84,12 @@ class NextItemBaselines:
         second, third = ~alone[1:], ~(alone[1:-1] | alone[2:])
         self._after = Followers(numbers[:-1][second], numbers[1:][second], count)
         self._two_after = Followers(numbers[:-2][third], numbers[2:][third], count)
-        self._hits = dict.fromkeys((POPULARITY, LAST_ITEM, LAST_TWO), 0)
-        self._gains = dict.fromkeys(self._hits, 0.0)
-        self.targets = 0
+        self._tallies = {name: RankTally(top) for name in (POPULARITY, LAST_ITEM, LAST_TWO)}
+
+    @property
+    def targets(self) -> int:
+        """Number of targets that were ranked."""
+        return self._tallies[POPULARITY].targets
 
     def rank(self, log: NextItemRows, item: str, first: int, last_only: bool = False) -> None:
         """Rank the items of events of a log from a row on, as many as MOST_STEPS allows.
@@ -100,17 +103,13 @@ class NextItemBaselines:
         for histories, targets in log.cases(CASES, first, item, last_only):
             past = histories[item]
             assert isinstance(past, Ragged)
-            seen, ends = self._numbers(value_hashes(past.values)), past.row_splits
-            if not self._add(seen, ends, self._numbers(value_hashes(targets))):
+            seen, ends = places_of(self._keys, value_hashes(past.values)), past.row_splits
+            if not self._add(seen, ends, places_of(self._keys, value_hashes(targets))):
                 return
 
     def results(self) -> dict[str, RankingResult]:
         """Return the means of each baseline over the targets; NaN without one."""
-        count = self.targets or math.nan
-        return {
-            name: RankingResult(self._hits[name] / count, self._gains[name] / count, self.targets)
-            for name in self._hits
-        }
+        return {name: tally.result() for name, tally in self._tallies.items()}
 
     def line(self) -> str:
         """Return what the baselines reach, in one line; "" if nothing was ranked."""
@@ -136,13 +135,6 @@ class NextItemBaselines:
             " epochs (docs/how-to/evaluation.md#baselines)"
         )
 
-    def _numbers(self, hashes: NDArray[np.uint64]) -> Int64s:
-        """Return the number of each item, -1 for one that was not counted."""
-        if not len(self._keys):
-            return np.full(len(hashes), -1)
-        at = np.minimum(np.searchsorted(self._keys, hashes), len(self._keys) - 1)
-        return np.where(self._keys[at] == hashes, at, -1)
-
     def _add(self, seen: Int64s, ends: Int64s, targets: Int64s) -> bool:
         """Rank targets; return False once MOST_STEPS are made.
 
@@ -163,11 +155,7 @@ class NextItemBaselines:
         nothing = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
         both = tuple(np.concatenate(parts) for parts in zip(one, two))
         for name, candidates in ((POPULARITY, nothing), (LAST_ITEM, one), (LAST_TWO, both)):
-            ranks = self._ranks(candidates, history, targets)  # type: ignore[arg-type]
-            hit = ranks <= self.top
-            self._hits[name] += int(hit.sum())
-            self._gains[name] += float((1 / np.log2(ranks[hit] + 1.0)).sum())
-        self.targets += rows
+            self._tallies[name].add(self._ranks(candidates, history, targets))  # type: ignore[arg-type]
         return whole
 
     def _ranks(self, candidates: tuple[Int64s, Int64s, Float64s], history: Int64s, targets: Int64s) -> Int64s:

@@ -19,7 +19,7 @@ from freshet_serving.models.data.joined_rows import joined_rows
 from freshet_serving.models.data.next_item_rows import NextItemRows
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.sequence_columns import SequenceSource
-from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, places_of
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
 from freshet_serving.models.zoo.arch import USER_VECTOR
@@ -88,7 +88,7 @@ class NextItemRanker:
         seen, target = (bound.keep[source] for source in self._sources)
         assert seen.splits is not None
         users = self._scorer.score(inputs, len(targets), [USER_VECTOR]).reshape(len(targets), -1)
-        places, had = (_places(self._keys, ids.values.reshape(-1)) for ids in (target, seen))
+        places, had = (places_of(self._keys, ids.values.reshape(-1)) for ids in (target, seen))
         return RankedCases(users, places, ranking.add(users, self.vectors, places, had, seen.splits))
 
 
@@ -139,10 +139,3 @@ def rank_next_items(
     if counts is not None:
         counts.rank(log, events, skip, leave_one_out)
     return ranking, counts
-
-
-def _places(keys: Int64s, ids: Int64s) -> Int64s:
-    """Return the place of each id among ascending keys, -1 for one that is none of them."""
-    at = np.searchsorted(keys, ids)
-    found = np.append(keys, 0)[at] == ids
-    return np.where(found & (at < len(keys)), at, -1)

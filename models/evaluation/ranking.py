@@ -6,6 +6,7 @@ label 0 come first, so a model that gives all rows the same score hits nothing t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,36 @@ class RankingResult:
     hit_rate: float
     ndcg: float
     groups: int
+
+
+class RankTally:
+    """Hit rate and NDCG of targets by their ranks, one target a group.
+
+    Attributes:
+        top: Places that count.
+        targets: Number of targets.
+    """
+
+    def __init__(self, top: int) -> None:
+        """Create an empty tally.
+
+        Args:
+            top: Places that count.
+        """
+        self.top, self.targets = top, 0
+        self._hits, self._gains = 0, 0.0
+
+    def add(self, ranks: Int64s) -> None:
+        """Add targets by their ranks [n], from 1."""
+        hit = ranks <= self.top
+        self._hits += int(hit.sum())
+        self._gains += float((1.0 / np.log2(ranks[hit] + 1.0)).sum())
+        self.targets += len(ranks)
+
+    def result(self) -> RankingResult:
+        """Return the means over all targets; NaN without one."""
+        count = self.targets or math.nan
+        return RankingResult(self._hits / count, self._gains / count, self.targets)
 
 
 def ranking(counts: Entries, k: int) -> RankingResult:
