@@ -3,9 +3,13 @@
 A step's functions are pure: weights, moments and generators are arguments (models.training.dense_step). So they are
 the same for the same network, features and settings, and most tests train one of a few networks. To trace and compile
 is three quarters of such a test's time.
+
+Tests of several processes run each rank in a thread of its own: which step is being made is a thread's own knowledge,
+and one lock guards the shared dictionaries, since a full one drops its oldest entry.
 """
 
 import sys
+import threading
 from dataclasses import replace
 from functools import wraps
 from types import SimpleNamespace
@@ -30,56 +34,64 @@ def share_step_functions():
 
 def _share(module):
     step, functions, create = module.DenseStep, module.DenseFunctions, module.XlaFunction
-    made, alone, graphs, keys = {}, {}, {}, []
+    made, alone, graphs = {}, {}, {}
+    making, lock = threading.local(), threading.RLock()
     first_step, first_functions, found_alone = step.__init__, functions.__init__, functions.rows_are_alone
     first_graph = module.DenseGraph.from_keras
 
+    def key():
+        """Return what names the step that this thread is making; None outside."""
+        return getattr(making, "key", None)
+
     @wraps(first_step)
     def begin_step(self, manifest, settings, *arguments, **named):
-        keys.append(
-            repr((type(self), manifest.arch, manifest.features, manifest.sequences, settings, arguments[:2],
-                  {name: named[name] for name in named if name != "worker_pool"}))
-        )  # fmt: skip
+        options = {name: named[name] for name in named if name != "worker_pool"}
+        network = manifest.arch, manifest.features, manifest.sequences
+        outer, making.key = key(), repr((type(self), *network, settings, arguments[:2], options))
         try:
             first_step(self, manifest, settings, *arguments, **named)
         finally:
-            keys.pop()
+            making.key = outer
 
     def graph_of(model):
         """Return the graph that the first of equal networks had, which is traced already, with this one's weights."""
-        if keys[-1] not in graphs:
-            if len(graphs) >= MOST_GRAPHS:
-                del graphs[next(iter(graphs))]
-            graphs[keys[-1]] = first_graph(model)
-            return graphs[keys[-1]]
+        with lock:
+            first = graphs.get(key())
+            if first is None:
+                if len(graphs) >= MOST_GRAPHS:
+                    del graphs[next(iter(graphs))]
+                graphs[key()] = first = first_graph(model)
+                return first
         variables = (*model.trainable_variables, *model.non_trainable_variables)
         weights = {v.path: np.array(v.numpy()) for v in variables if v.dtype == "float32"}
-        return replace(graphs[keys[-1]], weights=weights)
+        return replace(first, weights=weights)
 
     @wraps(first_functions)
     def begin_functions(self, *arguments, **named):
         first_functions(self, *arguments, **named)
-        self.shared_key = keys[-1] if keys else None
+        self.shared_key = key()
 
     @wraps(found_alone)
     def rows_are_alone(self):
         if self.shared_key is None:
             return found_alone(self)
-        if self.shared_key not in alone:
-            alone[self.shared_key] = found_alone(self)
-        return alone[self.shared_key]
+        with lock:
+            if self.shared_key not in alone:
+                alone[self.shared_key] = found_alone(self)
+            return alone[self.shared_key]
 
     def shared(function, takes, threads):
         owner = getattr(function, "__self__", None)
         if getattr(owner, "shared_key", None) is None:
             return create(function, takes, threads)
         history = repr([getattr(owner, name, None) for name in ("sequence", "item")])
-        key = owner.shared_key, history, function.__name__, tuple(takes), threads
-        if key not in made:
-            if len(made) >= MOST:
-                del made[next(iter(made))]
-            made[key] = create(function, takes, threads)
-        return made[key]
+        compiled = owner.shared_key, history, function.__name__, tuple(takes), threads
+        with lock:
+            if compiled not in made:
+                if len(made) >= MOST:
+                    del made[next(iter(made))]
+                made[compiled] = create(function, takes, threads)
+            return made[compiled]
 
     step.__init__, functions.__init__, functions.rows_are_alone = begin_step, begin_functions, rows_are_alone
     step.shared, module.XlaFunction = True, shared
