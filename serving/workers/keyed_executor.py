@@ -2,6 +2,9 @@
 
 Invariant: at any time at most one task of a key runs, and a key's tasks run in the order of submission, on any of the
 threads. A key costs nothing while it has no task.
+
+All threads have begun before the first task: a task that waited for a thread which a shortage of memory forbids would
+never run, nor would any later task of its key.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+
+from freshet_serving.processor.standby_thread import standing_pool
 
 Task = Callable[[], object]
 
@@ -25,8 +30,8 @@ class KeyedExecutor:
             name: Prefix of the threads' names.
             aside: Called first in each thread for long tasks.
         """
-        self._prompt = ThreadPoolExecutor(threads, name)
-        self._long = ThreadPoolExecutor(threads, f"{name}-long", initializer=aside)
+        self._prompt = standing_pool(threads, name)
+        self._long = standing_pool(threads, f"{name}-long", aside)
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         # Keys with a running task; for each, the tasks to run after it and their pool.

@@ -178,7 +178,13 @@ class Worker:
                 received = self._channel.receive(wait=False)
                 if received is None:
                     return
-                self._act(*received)
+                message, fds = received
+                try:
+                    self._act(message, fds)
+                except (MemoryError, RuntimeError, OSError):
+                    # Unanswered, it would keep the supervisor, and every later change, waiting for ever.
+                    log.exception("no memory for the supervisor's message: %s", message["op"])
+                    self._reply(message, error=[NotReady.__name__, "a worker is short of memory"])
         except ChannelClosed:
             log.error("the supervisor has exited")
             os._exit(1)

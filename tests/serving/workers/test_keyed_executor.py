@@ -49,3 +49,17 @@ def test_long_tasks_run_on_separate_threads_in_order():
     prompt, long = "freshet-test_0", "freshet-test-long_0"
     assert done == [("b1", prompt), ("a1", long), ("a2", prompt), ("a3", long)]
     assert aside == [long]
+
+
+def test_tasks_need_no_new_threads(monkeypatch):
+    done = []
+    sequences = KeyedExecutor(2, "freshet-test")
+
+    def short_of_threads(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", short_of_threads)
+    for key in range(8):
+        sequences.submit(key, lambda key=key: done.append(key), long=key % 2 == 0)
+    sequences.close()
+    assert sorted(done) == list(range(8))

@@ -43,6 +43,21 @@ class Told:
         self.ended += 1
 
 
+def test_message_without_memory_for_it_is_answered_with_an_error():
+    class Short(Told):
+        def _act(self, message, fds):
+            raise RuntimeError("can't start new thread")
+
+    async def main():
+        with channel_ends.ends() as (supervisor, channel):
+            supervisor.send({"op": "frame", "id": 7})
+            Short(channel, asyncio.get_running_loop())._read()
+            message, _ = supervisor.receive()
+            assert message == {"op": "reply", "id": 7, "error": ["NotReady", "a worker is short of memory"]}
+
+    asyncio.run(main())
+
+
 def test_worker_without_descriptors_accepts_connections_again_later(monkeypatch):
     monkeypatch.setattr(worker_module, "STARVED_RETRY_S", 0.001)
 
