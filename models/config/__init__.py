@@ -7,7 +7,7 @@ data_section      [data]
 feature_sections  [features.*]
 sequence_sections  [sequences.*]
 history_features  features that are made of the events of a history
-wide_features  features of linear weights
+memorised_features  features of linear weights and of counts
 train_section     [train]
 next_item_rules   rules of a file whose network learns which item comes next
 table_sections    [tables.*]

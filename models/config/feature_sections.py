@@ -124,6 +124,14 @@ class FeatureConfig:
             empty="false",
         ),
     )
+    counts: bool = field(
+        default=False,
+        metadata=option(
+            "the network reads how often each id was seen, and how often with a positive label: beside its row if `dim`"
+            " is set, or alone",
+            empty="false",
+        ),
+    )
     buckets: int = field(default=0, metadata=option("number of ids of a `cross`", empty="`1000000`"))
     padding: int | str | None = field(
         default=None,

@@ -56,6 +56,7 @@ class NetworkConfig:
     Attributes:
         labels: Names of the columns of Batch.label.
         wide: Features that are added to the logit (models.zoo.wide_weights).
+        counts: Features whose rows are counts (models.zoo.counted_odds).
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -63,6 +64,7 @@ class NetworkConfig:
     loss: str = ""
     label_weights: tuple[float, ...] = ()
     wide: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
 
 
 ONE_LABEL = NetworkConfig()

@@ -27,6 +27,7 @@ from freshet_serving.models.config.history_features import (
     network_columns,
     with_history_features,
 )
+from freshet_serving.models.config.memorised_features import memorised_tables, with_memorised_features
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
 from freshet_serving.models.config.next_item_rules import check_next_item
 from freshet_serving.models.config.online_sections import read_online_features
@@ -35,7 +36,6 @@ from freshet_serving.models.config.sequence_sections import read_sequences, with
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
 from freshet_serving.models.config.toml_sections import about
 from freshet_serving.models.config.train_section import TrainSettings, read_train
-from freshet_serving.models.config.wide_features import wide_tables, with_wide_features
 from freshet_serving.models.data.formats import DataConfig, label_names
 from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
@@ -142,8 +142,10 @@ class TrainConfig:
     def network(self) -> NetworkConfig:
         """The settings of the network that a trainer needs."""
         model = self.model
-        wide = tuple(f.name for f in self.features if f.wide)
-        return NetworkConfig(model.options, label_names(self.data), model.loss, model.label_weights, wide)
+        wide, counts = ([f.name for f in self.features if getattr(f, kind)] for kind in ("wide", "counts"))
+        return NetworkConfig(
+            model.options, label_names(self.data), model.loss, model.label_weights, tuple(wide), tuple(counts)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +263,14 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     histories = history_columns(raw.get("sequences", {}))
     features = read_features(raw.get("features", {}), data, histories)
     features = with_history_features(features, raw.get("features", {}), histories)
-    features = with_wide_features(features, raw.get("features", {}), model.arch, label_names(data))
+    features = with_memorised_features(features, raw.get("features", {}), model.arch, label_names(data), model.loss)
     entities = read_entities(raw.get("entities", {}), features, data)
     sequences, columns = read_sequences(raw.get("sequences", {}), features, data)
     check_history_kinds(features, columns)
     features = with_item_sides(features, columns, raw.get("features", {}))
     online = read_online_features(raw.get("online_features", {}), features, folder, columns)
-    tables = wide_tables(features) | read_tables(raw.get("tables", {}), [*features, *columns], train)
+    tables = read_tables(raw.get("tables", {}), [*features, *columns], train)
+    tables = memorised_tables(features, tables, train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
     guard = read_guard(raw.get("guard", {}))
     fusion = _fusion(raw.get("fusion", {}))

@@ -42,6 +42,7 @@ class DenseFunctions:
         row_loss: RowLoss,
         settings: TrainSettings,
         rows_of: Sequence[str] = (MATRIX,),
+        counts: Sequence[int] = (),
     ) -> None:
         """Create the functions.
 
@@ -52,9 +53,15 @@ class DenseFunctions:
             row_loss: The loss of each row.
             settings: Settings of the optimizer.
             rows_of: Inputs that hold rows of tables, which learn from the gradient by these inputs.
+            counts: Offsets in x of the features whose rows are counts (models.zoo.counted_odds).
         """
         self._rows_of = [list(graph.inputs).index(name) for name in rows_of]
         self._arch, self._graph, self._labels = arch, graph, labels
+        width = arch.logits.inputs[0].shape[1]
+        # One where x has the number of rows, and one where it has that of positive labels.
+        self._counts = np.zeros((2, width), np.float32) if counts else None
+        for offset in counts:
+            self._counts[[0, 1], [offset, offset + 1]] = 1
         self._row_loss, self._settings = row_loss, settings
         self.trained, self.other = arch.logits.trainable_variables, arch.logits.non_trainable_variables
         self._sizes = [int(np.prod(v.shape)) for v in self.trained]
@@ -129,7 +136,14 @@ class DenseFunctions:
             loss = tf.reduce_sum(losses * share)
         grads = tape.gradient(loss, [*learned, *weights], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         by_inputs, grads = grads[: len(learned)], grads[len(learned) :]
+        if self._counts is not None:
+            by_inputs[0] = self._counted(by_inputs[0], label, share)
         return [loss, *by_inputs, tf.concat([tf.reshape(grad, (-1,)) for grad in grads], 0), *after]
+
+    def _counted(self, by_x: Any, label: Any, share: Any) -> Any:
+        """Return the gradient by x, in which counts fall by what each row adds to them: 1, and its label."""
+        adds = tf.stack([tf.ones_like(share), label], 1) * tf.cast(share > 0, tf.float32)[:, None]
+        return tf.where(tf.reduce_any(self._counts > 0, 0)[None, :], -tf.matmul(adds, self._counts), by_x)
 
     def moves(self, rates: Any, vectors: Any, *gradients: Any) -> Tensors:
         """Return the vectors [3, n] after a step by the gradients [n] of all parts.

@@ -39,6 +39,7 @@ from freshet_serving.models.training.dense_state import DenseState, Weights
 from freshet_serving.models.training.losses import row_loss
 from freshet_serving.models.training.worker_pool import WorkerPool, even_ranges
 from freshet_serving.models.zoo.arch import build_arch, resolve_arch
+from freshet_serving.models.zoo.counted_odds import with_counted_odds
 from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.models.zoo.wide_weights import with_wide_weights
 from freshet_serving.processor.errors import BadInput
@@ -113,7 +114,11 @@ class DenseStep:
         self.arch = with_wide_weights(
             layout,
             network.wide,
-            lambda own: build_arch(manifest.arch, own, options, network.labels, settings.known_seed),
+            lambda rest: with_counted_odds(
+                rest,
+                network.counts,
+                lambda own: build_arch(manifest.arch, own, options, network.labels, settings.known_seed),
+            ),
         )
         self._labels = network.labels
         graph = DenseGraph.from_keras(self.arch.scores)
@@ -131,7 +136,8 @@ class DenseStep:
             raise BadInput(f"arch: expected an output {absent[0][:64]!r} [n, 1], got {', '.join(sorted(single))[:200]}")
         self._rows_of = [MATRIX, *(s.name for s in sequences)]
         losses = row_loss(network)
-        self._do = self.functions(self.arch, self.graph, len(network.labels), losses, settings, self._rows_of)
+        counts = [f.offset for f in manifest.features if f.name in network.counts]
+        self._do = self.functions(self.arch, self.graph, len(network.labels), losses, settings, self._rows_of, counts)
         self.rows_are_alone = self._do.rows_are_alone()
         self.shares_histories = self._do.division is not None and self.rows_are_alone
         self._most = min(self._worker_pool.size, MOST_PARTS) if self.rows_are_alone else 1

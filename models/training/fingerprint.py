@@ -18,7 +18,7 @@ HASHING = ("hash", "hash_rows", "hash_codes")
 
 MADE_OF = (
     *("from_", "boundaries", "cross", "buckets", "unsigned", "column_kind", "sequence", "padding"),
-    *("take", "where", "decay", "window", "wide"),
+    *("take", "where", "decay", "window", "wide", "counts"),
 )
 SERVED = ("side", "dtype", "unsigned")
 """Settings of features that only requests and published files depend on."""

@@ -137,6 +137,8 @@ class Trainer:
         self.own: dict[str, EmbeddingVariable] = {}
         self.rates: dict[str, float] = {}
         self._evictions: dict[str, Eviction] = {}
+        # Tables whose rows are counts: each step adds to them, whatever the rate.
+        self._counts = {f.table for f in manifest.features if f.name in network.counts}
         for n, t in enumerate(manifest.tables):
             config = configs.get(t.name, TableConfig())
             own = of_table(settings, config)
@@ -368,9 +370,12 @@ class Trainer:
 
     def _take_step(self, name: str, touched: Int64s, sums: Float32s, met: Int64s) -> None:
         """Apply the optimizer to rows of a table by number."""
-        if self.settings.clip_norm:
+        rate = self.rates[name] * self.rate_factor
+        if name in self._counts:
+            rate = 1.0
+        elif self.settings.clip_norm:
             kernels.clip_rows(sums, self.settings.clip_norm)
-        self.own[name].update(touched, sums, met, self.rates[name] * self.rate_factor, self.steps)
+        self.own[name].update(touched, sums, met, rate, self.steps)
 
     def _scratch_of(self, name: str, part: int, ids: int) -> tuple[Int64s, Float32s, Int64s]:
         """Return row numbers, gradients and counts [ids] of one part of a table.

@@ -18,6 +18,7 @@ hstu           events and the candidate attend without a softmax, by position an
 bst            a user's events and the candidate attend to each other
 histories      sequences as these networks see them
 layers         layers that these networks share
+counted_odds   log-odds of what a feature has counted, as numbers that any of them reads
 wide_weights   linear weights of ids, added to the logit of any of them
 """
 

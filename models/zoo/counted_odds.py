@@ -1,0 +1,74 @@
+"""Read running counts as log-odds: what counting knows of an id, beside what a network learns of it.
+
+A feature with `counts = true` reads a table of dim 2. A row is (n, k): the training rows that had the id so far, and
+those of them with a positive label; a list of ids adds its rows up. The network reads two numbers in their place:
+
+    log((k + a p) / (n - k + a (1 - p))) - log(p / (1 - p))   what the counts say, drawn to p as by `a` rows more
+    log(1 + n)                                                how much they know
+
+a and p are weights of each feature, so that the data say how far few rows are to be trusted. Both numbers are 0 for an
+id that was never seen. Trees with such columns lead on small tables (Prokhorenkova et al., 2018: ordered target
+statistics); a row counts after it was learned from, so it never sees its own label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput
+
+PRIOR_ROWS, PRIOR = 2.0, 0.3
+"""First values of a and p."""
+FASTER = 10.0
+"""Adam moves each weight by its rate, which is too little for a and p: they move by as many times that."""
+LOGS_SCALE = 0.3
+"""Factor of log(1 + n), which is large beside the other inputs."""
+
+
+def with_counted_odds(layout: DenseInput, counts: Collection[str], build: Callable[[DenseInput], Arch]) -> Arch:
+    """Build a network over the other features and the numbers that stand for the counts.
+
+    Args:
+        layout: The dense input; the features of counts are its last columns.
+        counts: Names of the features of counts.
+        build: Builds the network.
+    """
+    if not counts:
+        return build(layout)
+    from freshet_serving.compiler.frameworks import keras
+
+    ops = keras.ops
+    others = tuple(span for span in layout.embeddings if span.name not in counts)
+    counted = [span for span in layout.embeddings if span.name in counts]
+    width = layout.width - 2 * len(counted)
+    spans = [ColumnSpan(f"{span.name}.{number}", 0, 1, 0, span.side) for number in ("odds", "rows") for span in counted]
+    floats = tuple(replace(span, offset=width + i) for i, span in enumerate(spans))
+    own = build(
+        replace(layout, width=width + len(floats), embeddings=others, floats=(*layout.floats, *floats))
+    )  # fmt: skip
+    x = keras.Input((layout.width,), name="x")
+    histories = [keras.Input(tuple(i.shape[1:]), name=i.name) for i in own.logits.inputs[1:]]
+    pairs = ops.reshape(x[:, width:], (-1, len(counted), 2))
+    seen = ops.relu(pairs[:, :, 0])
+    positive = ops.minimum(ops.relu(pairs[:, :, 1]), seen)
+    # Weights of one row: each of a layer's outputs is a weight of a feature.
+    one = ops.ones_like(seen[:, :1])
+    first_rows, first_odds = math.log(math.expm1(PRIOR_ROWS)) / FASTER, math.log(PRIOR / (1 - PRIOR)) / FASTER
+    rows, odds = (
+        FASTER
+        * keras.layers.Dense(
+            len(counted), use_bias=False, kernel_initializer=keras.initializers.Constant(first), name=name
+        )(one)
+        for name, first in (("prior_rows", first_rows), ("prior_odds", first_odds))
+    )
+    prior_rows, prior = ops.softplus(rows), ops.sigmoid(odds)
+    against = seen - positive + prior_rows * (1 - prior)
+    said = ops.log((positive + prior_rows * prior + 1e-6) / (against + 1e-6)) - odds
+    known = LOGS_SCALE * ops.log(1 + seen)
+    read = ops.concatenate([x[:, :width], said, known], 1)
+    logits = own.logits([read, *histories] if histories else read)
+    inputs = [x, *histories] if histories else x
+    return Arch.of(keras.Model(inputs, logits, name=f"{own.logits.name}_counts"))
