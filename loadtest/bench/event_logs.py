@@ -140,5 +140,5 @@ def event_log(kind: LogKind, seed: int, events: int = 0) -> EventLog:
 
 def _zipf(count: int, exponent: float, random: np.random.Generator) -> NDArray[np.float64]:
     """Return shares of `count` values in no order."""
-    shares: NDArray[np.float64] = np.arange(1, count + 1) ** -exponent
+    shares = np.arange(1, count + 1, dtype=np.float64) ** -exponent
     return random.permutation(shares / shares.sum())

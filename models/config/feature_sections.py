@@ -347,6 +347,7 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "max_length": RAGGED,
         "unsigned": ("id", "ids"),
         "wide": embedded,
+        "counts": embedded,
         "padding": RAGGED,
     }
     check_marker(feature.padding, feature.kind in HASHED, f"{where}.padding")

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.table_sections import ROW_KEYS, TableConfig
 from freshet_serving.models.config.toml_sections import require
 from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
@@ -75,7 +75,10 @@ def with_memorised_features(
 
 
 def memorised_tables(
-    features: Sequence[FeatureConfig], tables: Mapping[str, TableConfig], train: TrainSettings
+    features: Sequence[FeatureConfig],
+    tables: Mapping[str, TableConfig],
+    raw: Mapping[str, Mapping[str, Any]],
+    train: TrainSettings,
 ) -> dict[str, TableConfig]:
     """Return the settings of tables, those of memorised features completed: their rows begin as 0.
 
@@ -84,6 +87,7 @@ def memorised_tables(
     Args:
         features: The features.
         tables: Those that the file has sections for.
+        raw: These sections.
         train: The section [train].
 
     Raises:
@@ -91,17 +95,15 @@ def memorised_tables(
     """
     whole = dict(tables)
     for f in features:
-        if f.wide or f.counts:
+        section, where = raw.get(f.table, {}), f"tables.{f.table}"
+        if (f.wide or f.counts) and "init" not in section:
             whole[f.table] = dataclasses.replace(whole.get(f.table, TableConfig()), init="zeros")
         if f.counts:
-            table, where = whole[f.table], f"tables.{f.table}"
-            require(not table.train, where, "no optimizer: its rows are counts", ", ".join(table.train))
-            hashed = bool(table.hash_rows or table.hash not in ("", "none"))
-            require(not hashed, f"{where}.hash", "nothing: counts have a row for each id", table.hash)
-            whole[f.table] = dataclasses.replace(table, train={"optimizer": "sgd", "learning_rate": 1.0})
-            require(
-                train.epochs < 2, "train.epochs", f"1, because features.{f.name} counts each row once", train.epochs
-            )
+            for key in ("init", "init_scale", "hash", "hash_rows", "hash_codes", *ROW_KEYS):
+                require(key not in section, f"{where}.{key}", "none, because its rows are counts", section.get(key))
+            whole[f.table] = dataclasses.replace(whole[f.table], train={"optimizer": "sgd", "learning_rate": 1.0})
+            once = f"1, because features.{f.name} counts each row once"
+            require(train.epochs < 2, "train.epochs", once, train.epochs)
     return whole
 
 

@@ -270,7 +270,7 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     features = with_item_sides(features, columns, raw.get("features", {}))
     online = read_online_features(raw.get("online_features", {}), features, folder, columns)
     tables = read_tables(raw.get("tables", {}), [*features, *columns], train)
-    tables = memorised_tables(features, tables, train)
+    tables = memorised_tables(features, tables, raw.get("tables", {}), train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
     guard = read_guard(raw.get("guard", {}))
     fusion = _fusion(raw.get("fusion", {}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +26,8 @@ def value_hashes(column: Column) -> Hashes:
         # The order within a row counts: each value is mixed with its place.
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed(values + mixed(places)), dtype=np.uint64)])
         return mixed(sums[splits[1:]] - sums[splits[:-1]] + lengths)
-    matrix = np.asarray(column).reshape(len(column), -1)
+    matrix = np.asarray(column)
+    matrix = matrix.reshape(len(matrix), math.prod(matrix.shape[1:]))
     bits = matrix.astype(np.float64).view(np.uint64) if matrix.dtype.kind == "f" else matrix.astype(np.uint64)
     hashes = np.zeros(len(column), np.uint64)
     for part in bits.T:

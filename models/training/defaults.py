@@ -191,7 +191,7 @@ def filled_line(before: TrainSettings, after: TrainSettings, rows: int | None) -
 def _learning_rate(features: list[FeatureConfig], rows: int | None) -> float:
     """Return the rate of embeddings for Adagrad."""
     rate = RATE * min(MOST_LONGER, max(1.0, math.sqrt((rows or 0) / RATE_ROWS)))
-    dims = [f.dim for f in features if f.dim]
+    dims = [f.dim for f in features if f.dim and not (f.wide or f.counts)]
     return min(rate, 2 / (len(dims) * math.sqrt(max(dims)))) if dims else rate
 
 

@@ -59,7 +59,7 @@ class DenseFunctions:
         self._arch, self._graph, self._labels = arch, graph, labels
         width = arch.logits.inputs[0].shape[1]
         # One where x has the number of rows, and one where it has that of positive labels.
-        self._counts = np.zeros((2, width), np.float32) if counts else None
+        self._counts = np.zeros((2, width), np.float32)
         for offset in counts:
             self._counts[[0, 1], [offset, offset + 1]] = 1
         self._row_loss, self._settings = row_loss, settings
@@ -136,14 +136,14 @@ class DenseFunctions:
             loss = tf.reduce_sum(losses * share)
         grads = tape.gradient(loss, [*learned, *weights], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         by_inputs, grads = grads[: len(learned)], grads[len(learned) :]
-        if self._counts is not None:
+        if self._counts.any():
             by_inputs[0] = self._counted(by_inputs[0], label, share)
         return [loss, *by_inputs, tf.concat([tf.reshape(grad, (-1,)) for grad in grads], 0), *after]
 
     def _counted(self, by_x: Any, label: Any, share: Any) -> Any:
         """Return the gradient by x, in which counts fall by what each row adds to them: 1, and its label."""
         adds = tf.stack([tf.ones_like(share), label], 1) * tf.cast(share > 0, tf.float32)[:, None]
-        return tf.where(tf.reduce_any(self._counts > 0, 0)[None, :], -tf.matmul(adds, self._counts), by_x)
+        return by_x * (1 - self._counts.sum(0)) - tf.matmul(adds, self._counts)
 
     def moves(self, rates: Any, vectors: Any, *gradients: Any) -> Tensors:
         """Return the vectors [3, n] after a step by the gradients [n] of all parts.
