@@ -33,6 +33,7 @@ def config_of(folder):
             "pairs": {"cross": ["history.item", "item"], "decay": "position", "buckets": BUCKETS, "dim": 4},
             "last_item": {"cross": ["last", "item"], "buckets": BUCKETS, "dim": 4, "wide": True},
             "weight": {"cross": ["history.item", "item"], "buckets": BUCKETS, "wide": True},
+            "seen": {"cross": ["history.item", "item"], "buckets": BUCKETS, "counts": True},
         },
         "sequences": {"history": {"columns": {"item": "items", "action": "actions"}, "max_length": 256}},
         "train": {"batch_rows": 64, "optimizer": "adagrad", "learning_rate": 0.1, "seed": 1},
@@ -101,6 +102,7 @@ def by_hand(run, history, candidate):
         "last_item": pooled("last_item", crossed(newest[:1])),
         "last_item.wide": pooled("last_item.wide", crossed(newest[:1])),
         "weight": pooled("weight", crossed(newest)),
+        "seen": pooled("seen", crossed(newest)),
         "pairs": pooled("pairs", crossed(newest[:1])),
     }
     parts |= {f"pairs.{n}": pooled("pairs", crossed(newest[n - 1 : n])) for n in (2,)}
