@@ -59,17 +59,23 @@ def with_history_features(
     whole: list[FeatureConfig] = []
     for f in made:
         where = f"features.{f.name}"
-        if f.from_ not in histories:
-            require(f.take == 0, f"{where}.take", 'a column of a history in from, such as "history.item"', f.from_)
-            require(not f.where, f"{where}.where", 'a column of a history in from, such as "history.item"', f.from_)
         read = [name for name in f.cross if name in histories and name not in {other.name for other in features}]
+        if f.from_ not in histories:
+            require(f.take == 0 or bool(read), f"{where}.take", 'a column of a history, such as "history.item"', f.from_)
+            require(not f.where, f"{where}.where", 'a column of a history in from, such as "history.item"', f.from_)
         of_events = bool(read) or any(other.window for other in made if other.name in f.cross)
         if of_events and "side" not in raw.get(f.name, {}):
             f = dataclasses.replace(f, side="user" if all(sides[name] == "user" for name in f.cross) else "item")
         if f.decay:
             require_one_of(f.decay, DECAYS, f"{where}.decay")
             require(len(read) == 1, f"{where}.decay", "a cross with one column of a history", ", ".join(f.cross))
-        whole += _decayed(f, histories[read[0]]) if f.decay else [f]
+        if read:
+            require_between(f.take, -MAX_EVENTS, 0, f"{where}.take")
+            newest = min(-f.take or MAX_EVENTS, *(histories[name] for name in read))
+            f = dataclasses.replace(f, window=(0, newest) if f.take else ())
+            whole += _decayed(f, newest) if f.decay else [f]
+        else:
+            whole.append(f)
     names = [f.name for f in whole]
     for f in whole:
         require(names.count(f.name) == 1, f"features.{f.name}", "a name that no part of a cross with decay has", f.name)
