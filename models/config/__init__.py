@@ -6,6 +6,7 @@ arch_options      the options of [model] that the architecture's builder accepts
 data_section      [data]
 feature_sections  [features.*]
 sequence_sections  [sequences.*]
+sequence_defaults  what a file with [sequences] and no arch gets
 history_features  features that are made of the events of a history
 memorised_features  features of linear weights and of counts
 train_section     [train]

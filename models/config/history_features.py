@@ -61,7 +61,9 @@ def with_history_features(
         where = f"features.{f.name}"
         read = [name for name in f.cross if name in histories and name not in {other.name for other in features}]
         if f.from_ not in histories:
-            require(f.take == 0 or bool(read), f"{where}.take", 'a column of a history, such as "history.item"', f.from_)
+            require(
+                f.take == 0 or bool(read), f"{where}.take", 'a column of a history, such as "history.item"', f.from_
+            )
             require(not f.where, f"{where}.where", 'a column of a history in from, such as "history.item"', f.from_)
         of_events = bool(read) or any(other.window for other in made if other.name in f.cross)
         if of_events and "side" not in raw.get(f.name, {}):

@@ -11,7 +11,7 @@ from typing import Any
 from freshet_serving.models.config.arch_options import read_options
 from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of, require_positive
 from freshet_serving.models.zoo.arch import resolve_arch, takes_labels
-from freshet_serving.models.zoo.architectures import ARCHITECTURES
+from freshet_serving.models.zoo.architectures import ARCHITECTURES, DEFAULT_ARCH
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option
 from freshet_serving.processor.package import NAME
@@ -30,7 +30,7 @@ class ModelConfig:
 
     name: str = field(metadata=option("name of its folder in the repository and in requests"))
     arch: str = field(
-        default="deepfm",
+        default=DEFAULT_ARCH,
         metadata=option(
             "architecture: a network of the [zoo](architectures.md), or [your own](../how-to/custom-models.md) as "
             '`"package.module:function"`'

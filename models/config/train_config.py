@@ -32,6 +32,7 @@ from freshet_serving.models.config.model_section import ModelConfig, NetworkConf
 from freshet_serving.models.config.next_item_rules import check_next_item
 from freshet_serving.models.config.online_sections import read_online_features
 from freshet_serving.models.config.publish_section import PublishConfig, read_publish
+from freshet_serving.models.config.sequence_defaults import with_sequence_defaults
 from freshet_serving.models.config.sequence_sections import read_sequences, with_item_sides
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
 from freshet_serving.models.config.toml_sections import about
@@ -257,6 +258,7 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
         if section not in raw:
             raise BadInput(f"{section}: expected a section [{section}], got none")
     data = read_data(raw["data"])
+    raw = with_sequence_defaults(raw, label_names(data))
     model = read_model(raw["model"], label_names(data))
     train = read_train(raw.get("train", {}))
     publish = read_publish(raw.get("publish", {}), data.follow or not publishes)

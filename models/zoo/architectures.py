@@ -17,6 +17,8 @@ ARCHITECTURES = {
     "two_tower": "freshet_serving.models.zoo.two_tower:build",
 }
 """By name, "module:function" of a models.zoo.arch.Builder. The modules import TensorFlow when a network is built."""
+DEFAULT_ARCH = "deepfm"
+"""What a file gets that names no network."""
 NEXT_ITEM = ("sasrec_next", "hstu_next")
 """Networks that learn which item comes next in a history; the others learn labels of rows."""
 WITHOUT_HISTORIES = ("deepfm", "dlrm", "dcn", "wide_deep", "mmoe", "esmm", "two_tower")

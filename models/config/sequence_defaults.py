@@ -1,0 +1,105 @@
+"""Choose what a file with [sequences] and without `model.arch` gets: `deepfm` that reads counts, and crosses to count.
+
+A network over histories generalises, but needs many rows for it; on logs of 20,000 to 200,000 events counting was
+ahead of each of them (loadtest/results/event-logs.md). So the file gets both, as if it said:
+
+    arch = "deepfm"                     generalises over the features of the row
+    counts = true                       for each plain feature, beside its embedding
+    cross = [history column, candidate], take = -2, decay = "position", counts = true
+                                        each of the two newest events with the candidate, where a column of the history
+                                        and a feature of the candidate are values of one kind
+    cross = [user, candidate], counts = true
+    cross = [context, candidate], counts = true
+    train.shuffle_rows = 0              a row reads counts of what was before it, in the order of time as when served
+    train.dense_learning_rate = 0.003   one pass over few rows has few steps
+
+Rejected: more events for the crosses (nothing for AUC on five of six logs, and as many rows as events), pooled
+embeddings of the history, `din` beside the counts (better on long tastes alone), and a choice by held-out rows, which
+would change from night to night.
+
+Whoever names `arch`, makes a feature of a history or counts anything gets what the file says, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from freshet_serving.models.zoo.architectures import DEFAULT_ARCH
+
+DIM, NEWEST, MOST_CONTEXTS = 16, 2, 4
+DENSE_RATE = 0.003
+
+Sections = dict[str, Any]
+
+
+def with_sequence_defaults(raw: Mapping[str, Any], labels: Sequence[str]) -> Sections:
+    """Return the sections of a file, completed if it leaves the choice to us.
+
+    Args:
+        raw: The parsed file, not yet validated: what is wrong in it is refused later.
+        labels: Names of the labels.
+    """
+    model, features, sequences = (raw.get(name) for name in ("model", "features", "sequences"))
+    sections = (model, features, sequences, raw.get("train", {}))
+    if not all(isinstance(section, dict) for section in sections) or not (features and sequences):
+        return dict(raw)
+    assert model is not None and features is not None and sequences is not None
+    if "arch" in model or "loss" in model or len(labels) > 1 or not _plain_file(features, sequences):
+        return dict(raw)
+    pairs = _pairs(features, sequences)
+    if not pairs:
+        return dict(raw)
+    plain = [name for name, section in features.items() if _one_value(section)]
+    made: Sections = {
+        name: section | ({"counts": True, "dim": section.get("dim", DIM)} if name in plain else {})
+        for name, section in features.items()
+    }
+    for column, candidate in pairs:
+        name = f"{column.replace('.', '-')}-{candidate}"
+        made[name] = {"cross": [column, candidate], "take": -NEWEST, "decay": "position", "counts": True}
+    candidates = list(dict.fromkeys(candidate for _, candidate in pairs))
+    users = [name for name in plain if features[name].get("side") == "user"]
+    contexts = [name for name in plain if features[name].get("side", "context") == "context" and name not in candidates]
+    for other in (*users[:1], *contexts[:MOST_CONTEXTS]):
+        for candidate in candidates:
+            made[f"{other}-{candidate}"] = {"cross": [other, candidate], "side": "item", "counts": True}
+    train = {"shuffle_rows": 0, "dense_learning_rate": DENSE_RATE} | raw.get("train", {})
+    return dict(raw) | {"model": {"arch": DEFAULT_ARCH} | model, "features": made, "train": train}
+
+
+def _plain_file(features: Sections, sequences: Sections) -> bool:
+    """Return whether no feature is made of a history or counts by itself, and the sections can be read at all."""
+    if not all(isinstance(section, dict) for section in (*features.values(), *sequences.values())):
+        return False
+    heads = tuple(f"{name}." for name in sequences)
+    for section in features.values():
+        crossed = section.get("cross") or ()
+        names = [section.get("from"), *(crossed if isinstance(crossed, list) else ())]
+        if "counts" in section or "wide" in section or any(str(name).startswith(heads) for name in names):
+            return False
+    return True
+
+
+def _one_value(section: Sections) -> bool:
+    return section.get("kind") in ("id", "string") and "cross" not in section and section.get("dtype", "") != "int8"
+
+
+def _pairs(features: Sections, sequences: Sections) -> list[tuple[str, str]]:
+    """Return each column of a history with the candidate's feature that is of the same kind of values.
+
+    They share a table, or are made of the same column of an event log.
+    """
+    pairs = []
+    for sequence, section in sequences.items():
+        columns, tables = section.get("columns"), section.get("tables", {})
+        if not (isinstance(columns, dict) and isinstance(tables, dict)):
+            continue
+        for key, column in columns.items():
+            for name, feature in features.items():
+                shares = key in tables and feature.get("table", name) == tables[key]
+                same = section.get("from_events") and feature.get("from", name) == column
+                if (shares or same) and _one_value(feature) and feature.get("side", "item") != "user":
+                    pairs.append((f"{sequence}.{key}", name))
+                    break
+    return pairs
