@@ -20,7 +20,7 @@ from dataclasses import replace
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput
 
-PRIOR_ROWS, PRIOR = 2.0, 0.3
+PRIOR_ROWS, PRIOR = 6.0, 0.3
 """First values of a and p."""
 FASTER = 10.0
 """Adam moves each weight by its rate, which is too little for a and p: they move by as many times that."""

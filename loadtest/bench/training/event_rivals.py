@@ -1,11 +1,13 @@
 """What counting, logistic regression and LightGBM reach on a log of events: run by event_race in a venv that has them.
 
-    python event_rivals.py LOG.parquet COLUMN,... HELD_OUT_SHARE
+    python event_rivals.py LOG.npz COLUMN,... HELD_OUT_SHARE
 
 Each is fitted on the first rows and judged on the last ones; a history goes on through both, as for the product. Every
 choice (smoothing, penalty, number of trees) is made on the last tenth of the fitted rows. Prints a line of JSON: AUC by
 rival.
 """
+
+# mypy: ignore-errors
 
 import json
 import sys
@@ -72,13 +74,11 @@ def rates(code, label, fitted, smoothing, prior):
 
 def main(path, names, held_out):
     import lightgbm
-    import pyarrow.parquet as pq
     from scipy import sparse
     from sklearn.linear_model import LogisticRegression
 
     warnings.simplefilter("ignore")
-    table = pq.read_table(path)
-    log = {name: table[name].to_numpy() for name in table.column_names}
+    log = dict(np.load(path, allow_pickle=False))
     label = log["label"].astype(float)
     n = len(label)
     fitted = n - round(n * held_out)
@@ -129,6 +129,7 @@ def main(path, names, held_out):
         return sparse.hstack([*parts, sparse.csr_matrix(odds), sparse.csr_matrix(np.log1p(numbers[:, -3:]))]).tocsr()
 
     for name, make in (("logistic regression", onehot), ("logistic regression, crosses alone", None)):
+
         def columns(fitted, make=make):
             whole = (make or onehot)(fitted)
             return whole if make else whole[:, : sum(code.max() + 1 for code in coded.values())]
@@ -149,7 +150,7 @@ def main(path, names, held_out):
         data = lightgbm.Dataset(x[:fitted], label[:fitted], categorical_feature=marks, free_raw_data=False)
         if isinstance(stop, int):
             return lightgbm.train(options, data, stop).predict(x), stop
-        tail = lightgbm.Dataset(x[fitted:stop[0]], label[fitted:stop[0]], reference=data)
+        tail = lightgbm.Dataset(x[fitted : stop[0]], label[fitted : stop[0]], reference=data)
         model = lightgbm.train({**options, "metric": "auc"}, data, 800, [tail],
                                callbacks=[lightgbm.early_stopping(50, verbose=False)])  # fmt: skip
         return None, model.best_iteration
