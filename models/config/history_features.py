@@ -61,9 +61,7 @@ def with_history_features(
         where = f"features.{f.name}"
         read = [name for name in f.cross if name in histories and name not in {other.name for other in features}]
         if f.from_ not in histories:
-            require(
-                f.take == 0 or bool(read), f"{where}.take", 'a column of a history, such as "history.item"', f.from_
-            )
+            require(f.take == 0 or bool(read), f"{where}.take", "a column of a history in from or cross", f.from_)
             require(not f.where, f"{where}.where", 'a column of a history in from, such as "history.item"', f.from_)
         of_events = bool(read) or any(other.window for other in made if other.name in f.cross)
         if of_events and "side" not in raw.get(f.name, {}):
@@ -146,8 +144,8 @@ def _decayed(f: FeatureConfig, most: int) -> Iterator[FeatureConfig]:
     """Yield a cross for the newest event, one for the event before, for the two before that, then for 4, 8, 16, ..."""
     skip = 0
     while skip < most:
-        count = max(1, skip)
-        last = min(skip + count, most)
+        count = min(max(1, skip), most - skip)
+        last = skip + count
         distances = str(last) if count == 1 else f"{skip + 1}-{last}"
         yield dataclasses.replace(f, name=f"{f.name}.{distances}" if skip else f.name, window=(skip, count))
         skip += count

@@ -64,7 +64,18 @@ def test_decay_parts_events_by_their_distance_from_the_newest():
         "pairs.3-4": (2, 2),
         "pairs.5-8": (4, 4),
         "pairs.9-16": (8, 8),
-        "pairs.17-20": (16, 16),
+        "pairs.17-20": (16, 4),
+    }
+
+
+def test_cross_takes_the_newest_events():
+    pairs = {"cross": ["history.item", "item"], "take": -3}
+    assert parse(pairs=pairs)["pairs"].window == (0, 3)
+    parts = parse(pairs=pairs | {"decay": "position"})
+    assert {f.name: f.window for f in parts.values() if f.cross} == {
+        "pairs": (0, 1),
+        "pairs.2": (1, 1),
+        "pairs.3": (2, 1),
     }
 
 
@@ -92,7 +103,7 @@ def test_network_over_features_reads_no_history_but_its_features():
             {"last": LAST | {"where": {"action": 2}}, "two": LAST | {"where": {"action": "buy"}}},
             "features.last.where.action: expected a string, got '2'",
         ),
-        ({"last": {"kind": "id", "take": -1}}, "features.last.take: expected a column of a history in from"),
+        ({"last": {"kind": "id", "take": -1}}, "features.last.take: expected a column of a history in from or cross"),
         ({"a": {"cross": ["user", "item"], "decay": "position"}}, "features.a.decay: expected a cross with one column"),
         ({"a": {"cross": ["history.item", "item"], "decay": "age"}}, "features.a.decay: expected one of position, got"),
         (
