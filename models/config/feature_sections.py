@@ -98,7 +98,7 @@ class FeatureConfig:
     where: Mapping[str, int | str] = field(
         default_factory=dict,
         metadata=option(
-            'of a history\'s events, only those with a value in another of its columns: `{ action = "buy" }`',
+            'of a history\'s events, only those with these values in others of its columns: `{ action = "buy" }`',
             empty="all of its events",
         ),
     )

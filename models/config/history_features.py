@@ -126,7 +126,6 @@ def _of_events(f: FeatureConfig, section: Mapping[str, Any]) -> FeatureConfig:
     require(f.padding is None, f"{where}.padding", "nothing: [sequences] has the history's padding", f.padding)
     require(not f.unsigned, f"{where}.unsigned", "nothing: events are as the history has them", "true")
     require(section.get("side", "user") == "user", f"{where}.side", "'user', whose history it is", f.side)
-    require(len(f.where) < 2, f"{where}.where", "one column with a value", ", ".join(f.where))
     require_between(f.take, -MAX_EVENTS, 0, f"{where}.take")
     if f.kind in LISTS:
         require(f.take == -1, f"{where}.take", f"-1 for kind {f.kind!r}, or kind {LISTS[f.kind]!r}", f.take)

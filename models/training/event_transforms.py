@@ -10,7 +10,7 @@ Step = tuple[str, list[int], list[float], list[str]]
 
 
 def events_read(f: FeatureConfig) -> list[str]:
-    """Return the columns that a feature which is no cross reads: its own, and the column that `where` tests."""
+    """Return the columns that a feature which is no cross reads: its own, and those that `where` tests."""
     sequence = f.column.partition(".")[0]
     return [f.column, *(f"{sequence}.{key}" for key in f.where)]
 
@@ -22,8 +22,9 @@ def event_steps(f: FeatureConfig) -> list[Step]:
         f: The feature.
     """
     steps: list[Step] = []
-    for value in f.where.values():
-        steps.append(("where", [], [], [value]) if isinstance(value, str) else ("where", [value], [], []))
+    if tested := list(f.where.values()):
+        integers = [value for value in tested if isinstance(value, int)]
+        steps.append(("where", integers, [], [value for value in tested if isinstance(value, str)]))
     if f.window[1] < MAX_EVENTS:
         steps.append(("newest", list(f.window), [], []))
     return steps

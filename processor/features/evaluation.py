@@ -320,10 +320,16 @@ def _newest(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def _where(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    f, tested = given
-    if not np.array_equal(f.bounds, tested.bounds):
-        raise BadInput(f"{_named(t)}: expected lists of equal lengths")
-    return _kept(f, _equal(tested.values, t))
+    f, *others = given
+    keep, integers, strings = np.ones(len(f.values), np.bool_), iter(t.integers), iter(t.texts)
+    for tested in others:
+        if not np.array_equal(f.bounds, tested.bounds):
+            raise BadInput(f"{_named(t)}: expected lists of equal lengths")
+        if isinstance(tested.values, Strings):
+            keep &= equal_strings(tested.values, next(strings).encode())
+        else:
+            keep &= tested.values == np.int64(next(integers))
+    return _kept(f, keep)
 
 
 def _empty(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:

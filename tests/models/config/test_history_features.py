@@ -87,7 +87,10 @@ def test_network_over_features_reads_no_history_but_its_features():
             "features.two.kind: expected string",
         ),
         ({"last": LAST | {"where": {"price": 2}}}, "features.last.where: expected one of item, action, got 'price'"),
-        ({"last": LAST | {"where": {"item": 1, "action": 2}}}, "features.last.where: expected one column with a value"),
+        (
+            {"last": LAST | {"where": {"item": 1, "action": "x"}}, "two": LAST | {"where": {"action": 2}}},
+            "features.two.where.action: expected a string, got '2'",
+        ),
         (
             {"last": LAST | {"where": {"action": 2}}, "two": LAST | {"where": {"action": "buy"}}},
             "features.last.where.action: expected a string, got '2'",

@@ -67,6 +67,24 @@ def test_newest_events_are_those_that_max_length_keeps(manifest):
     assert lists(found["bought"]) == [[], [], [2], [2, 4]]
 
 
+def test_where_tests_several_columns_of_a_history():
+    config = parse_config({
+        "model": {"name": "m", "arch": "deepfm"},
+        "data": {"path": "log.parquet", "format": "parquet", "label": "clicked"},
+        "features": {
+            "item": {"kind": "id", "side": "item"},
+            "last": {"kind": "id", "from": "history.item", "take": -1, "where": {"shop": 2, "action": "buy"}},
+        },
+        "sequences": {"history": {"columns": {"item": "items", "action": "actions", "shop": "shops"}}},
+    })  # fmt: skip
+    ids = Ragged.of([[1, 2, 3], [4]])
+    actions = Ragged(Strings.of(["buy", "buy", "view", "view"]), ids.row_splits)
+    shops = Ragged(np.array([2, 2, 2, 2]), ids.row_splits)
+    inputs = {"history.item": ids, "history.action": actions, "history.shop": shops, "item": np.array([7, 8])}
+    made = Transforms(draft(config, {})).run(inputs)["last"]
+    assert lists(made) == [[2], []]
+
+
 def test_pairs_of_all_distances_are_the_pairs_of_the_history(manifest):
     found = columns(manifest, [0, 1, 3, 5], [7, 8, 9, 10])
     counts = {name: np.diff(found[name].row_splits).tolist() for name in ("pairs", "pairs.2", "pairs.3-4")}

@@ -135,6 +135,7 @@ def test_shapes_follow_from_the_input_shapes():
     assert shape("farm", WORDS, integers=[5]) == IDS
     assert shape("newest", WORDS, integers=[0, 3]) == WORDS
     assert shape("where", IDS, WORDS, texts=["buy"]) == IDS
+    assert shape("where", IDS, WORDS, IDS, integers=[2], texts=["buy"]) == IDS
     assert shape("cross", WORD, ID, integers=[5, 0]) == ID
     assert shape("cross", PAIR, PAIR, integers=[5, 0]) == ColumnShape("int64", 4)
     assert shape("cross", PAIR, IDS, integers=[5, 0]) == IDS
