@@ -47,7 +47,16 @@ class EntityTable:
         fields: Its other columns.
     """
 
-    def __init__(self, name: str, data: DataConfig, key: Field, fields: Sequence[Field], asked: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        data: DataConfig,
+        key: Field,
+        fields: Sequence[Field],
+        asked: str = "",
+        section: str = "",
+        once: bool = False,
+    ) -> None:
         """Read the table.
 
         Args:
@@ -55,13 +64,15 @@ class EntityTable:
             data: Where it is; with a time column its rows are sorted by it.
             key: The column with its keys.
             fields: Its other columns.
-            asked: The place that asks for it, as messages begin; "" for [entities.<name>].
+            asked: The place that asks for it, as messages begin; "" for the section.
+            section: The section that describes it; "" for entities.<name>.
+            once: The table must have each key once.
 
         Raises:
-            BadInput: The table cannot be read, lacks a column or is empty.
+            BadInput: The table cannot be read, lacks a column, is empty, or has a key twice that it must have once.
         """
         self.name, self.key, self.fields = name, key, tuple(fields)
-        section = f"entities.{name}"
+        section = section or f"entities.{name}"
         try:
             source = open_source(data, [key, *fields])
             batches = list(source.bounded() if isinstance(source, TableSource) else source.batches(READ_ROWS))
@@ -78,6 +89,12 @@ class EntityTable:
         ids = ids_of(self._key_values)
         order = np.argsort(ids, kind="stable")
         self._ids, self._order = ids[order], order
+        repeated = int((self._ids[1:] == self._ids[:-1]).sum())
+        if once and repeated:
+            raise BadInput(
+                f"{section}.path: expected each {key.name} once, got {repeated} more rows of the same; name the column"
+                f" with the rows' times in {section}.time, or keep one row of each"
+            )
         times = [b.time for b in batches if b.time is not None]
         self._times = np.concatenate(times)[order] if times else None
         # One more row, of missing values.

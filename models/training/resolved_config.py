@@ -78,9 +78,9 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
 def with_unsigned_ids(config: TrainConfig) -> TrainConfig:
     """Return a configuration whose features of ids are unsigned if their columns are, or if they share such a table.
 
-    The columns' types are those of the first file of the data, or of an entity's table.
+    The columns' types are those of the first file of the data, or of a table that is joined to them.
     """
-    columns = unsigned_columns(config.data).union(*(unsigned_columns(entity.data) for entity in config.entities))
+    columns = unsigned_columns(config.data).union(*(unsigned_columns(table.data) for table in config.joined))
     tables = {f.table for f in config.features if f.unsigned}
 
     def is_unsigned(f: FeatureConfig) -> bool:

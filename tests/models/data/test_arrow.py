@@ -282,7 +282,9 @@ def test_dates_and_numbers_are_accepted_as_times():
 
 @pytest.mark.parametrize("time", [1.7e12, -1e12, 1e300])
 def test_time_in_milliseconds_is_refused_with_an_explanation(time):
-    with pytest.raises(BadInput, match=r"column 'c': expected a time in seconds since 1970, got .* at row 1.*; (milli|nano)"):
+    with pytest.raises(
+        BadInput, match=r"column 'c': expected a time in seconds since 1970, got .* at row 1.*; (milli|nano)"
+    ):
         convert(pa.array([1.7e9, time]), "time")
     assert convert(pa.array([1e12 - 1]), "time") == [1e12 - 1]
 

@@ -103,3 +103,13 @@ def test_unsigned_keys_are_found_by_their_bits(tmp_path):
     pq.write_table(pa.table({"item": pa.array([2**63, 5], pa.uint64()), "price": [1.5, 2.5]}), path)
     table = EntityTable("item", DataConfig(str(path), "parquet", ()), KEY, [PRICE])
     assert table.columns(np.array([-(2**63), 5, 6]), None)["price"].tolist()[:2] == [1.5, 2.5]
+
+
+def test_key_that_must_come_once_is_refused_twice(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"item": [1, 1, 2], "price": [1.5, 2.5, 3.5]}), path)
+    data = DataConfig(str(path), "parquet", ())
+    with pytest.raises(
+        BadInput, match=r"^user_table\.u\.path: expected each item once, got 1 more rows .*user_table\.u\.time"
+    ):
+        EntityTable("u", data, KEY, [PRICE], section="user_table.u", once=True)
