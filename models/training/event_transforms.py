@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.history_features import AGE, age_times
 from freshet_serving.processor.package import MAX_EVENTS
 
 Step = tuple[str, list[int], list[float], list[str]]
@@ -28,3 +31,19 @@ def event_steps(f: FeatureConfig) -> list[Step]:
     if f.window[1] < MAX_EVENTS:
         steps.append(("newest", list(f.window), [], []))
     return steps
+
+
+def window_step(
+    f: FeatureConfig, events: str, histories: Collection[str], units_a_s: int
+) -> tuple[str, list[str], list[int]]:
+    """Return the transform that takes the events of a cross with decay: its op, inputs and integers.
+
+    Args:
+        f: The cross.
+        events: The column of the history.
+        histories: Names of the columns of histories.
+        units_a_s: Units of the history's times in a second.
+    """
+    if f.decay == AGE:
+        return "aged", [events, age_times(f, histories)], [age * units_a_s for age in f.window]
+    return "newest", [events], [*f.window]

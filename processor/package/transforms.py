@@ -65,6 +65,8 @@ class Transform:
     drop_below     ragged rows of whole numbers -> without those below integers [c]
     fill           ragged rows of whole numbers -> with one value integers [c] in each empty row
     newest         ragged rows -> integers [skip, most]: without the last `skip` of a row, the last `most` of the others
+    aged           two lists of an event's values, the second its times -> integers [youngest, oldest]: those of the
+                   first that are at least `youngest` older than a row's newest event, and less than `oldest`
     where          lists of an event's values -> those of the first where each of the others equals the next of integers
                    (a list of whole numbers) or of texts (a list of strings)
     empty          ragged rows -> float32 [n], 1.0 for an empty row
@@ -208,6 +210,11 @@ def _newest(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     return shapes[0] if fits and 0 <= t.integers[0] <= MAX_NEWEST and 0 < t.integers[1] <= MAX_NEWEST else None
 
 
+def _aged(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = len(shapes) == 2 and all(s.ragged for s in shapes) and shapes[1].dtype == "int64" and len(t.integers) == 2
+    return shapes[0] if fits and 0 <= t.integers[0] < t.integers[1] < 2**63 else None
+
+
 def _where(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     tested = [s.dtype for s in shapes[1:]]
     if not tested or not all(s.ragged for s in shapes) or "float32" in tested:
@@ -309,6 +316,7 @@ OPS: dict[str, Rule] = {
     "drop_below": _rows,
     "fill": _rows,
     "newest": _newest,
+    "aged": _aged,
     "where": _where,
     "empty": _empty,
     "float32": _float32,
