@@ -28,6 +28,7 @@ __all__ = [
     "feature_sections",
     "gate_section",
     "guard_section",
+    "history_features",
     "model_section",
     "publish_section",
     "table_sections",

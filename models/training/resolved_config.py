@@ -7,6 +7,7 @@ the data.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -31,6 +32,7 @@ from freshet_serving.models.training.defaults import (
 )
 from freshet_serving.models.training.fingerprint import changed, fingerprint, settings
 from freshet_serving.models.training.hash_choice import decided, measured, of_version
+from freshet_serving.models.training.odd_times import odd_time_lines
 from freshet_serving.models.training.padded_lists import padding_lines
 from freshet_serving.models.training.spec import (
     HashSeeds,
@@ -118,8 +120,12 @@ def start_config(
         " with '|' in CSV and a column of lists in other formats"
         for name in unsplit_texts(source, config.features)[:1]
     )
-    padded = padding_lines(source, config.features)
-    for line in (filled_line(config.train, train, rows), log_line, hash_line, lists_line, *padded):
+    log = source.events if isinstance(source, SequenceSource) else source
+    odd = [
+        *padding_lines(source, config.features),
+        *odd_time_lines(log, config.features, config.data.time, time.time()),
+    ]
+    for line in (filled_line(config.train, train, rows), log_line, hash_line, lists_line, *odd):
         if line:
             note(line)
     features, tables = transformed(config.features, transforms), decided(config, hashes)
