@@ -288,7 +288,7 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     check_history_kinds(features, columns)
     features = with_item_sides(features, columns, raw.get("features", {}))
     online = read_online_features(raw.get("online_features", {}), features, folder, columns)
-    user_tables = bound_user_tables(user_tables, features, online)
+    user_tables = bound_user_tables(user_tables, features, online, entities)
     tables = wide_tables(features) | read_tables(raw.get("tables", {}), [*features, *columns], train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
     guard = read_guard(raw.get("guard", {}))

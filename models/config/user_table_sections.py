@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from freshet_serving.models.config.entity_sections import EntityConfig
 from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of
 from freshet_serving.models.data.formats import TABLES, DataConfig, format_of
@@ -146,7 +147,10 @@ def with_user_columns(raw: Sections, tables: Sequence[UserTableConfig], data: Da
 
 
 def bound_user_tables(
-    tables: Sequence[UserTableConfig], features: Sequence[FeatureConfig], online: Mapping[str, Any]
+    tables: Sequence[UserTableConfig],
+    features: Sequence[FeatureConfig],
+    online: Mapping[str, Any],
+    entities: Sequence[EntityConfig],
 ) -> list[UserTableConfig]:
     """Return user tables with the columns as the features read them.
 
@@ -154,9 +158,10 @@ def bound_user_tables(
         tables: The user tables.
         features: The features of the file, those of sequences not among them.
         online: The groups of online features by name.
+        entities: The entities, whose columns are others.
 
     Raises:
-        BadInput: The key is no id or string, or an online section leaves out a column.
+        BadInput: The key is no id or string, an entity has a column too, or an online section leaves one out.
     """
     bound = []
     for table in tables:
@@ -164,6 +169,9 @@ def bound_user_tables(
         fields = tuple(f for f in wanted_fields(features) if f.name in names)
         keys = [f for f in wanted_fields(features) if f.name == table.key] or [table.key_field]
         require(keys[0].kind in ("id", "string"), f"{table.section}.key", "a column of ids or strings", table.key)
+        for entity in entities:
+            both = ", ".join(f.name for f in fields if f in entity.fields or f == entity.key_field)
+            require(not both, f"{table.section}.columns", f"other columns than {entity.section} has", both)
         if table.serve == ONLINE:
             filled = {feature.input for feature in online[table.name].features}
             left = ", ".join(f.name for f in fields if f.name not in filled)

@@ -28,6 +28,8 @@ from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Manifest
 
 READ_ROWS = 1 << 16
+LOOKED_AT_ROWS, MOST_UNKNOWN = 4096, 0.5
+"""A line is due if the table lacks more than this share of the keys of the first rows."""
 KINDS = {
     ("int64", False): "id",
     ("int64", True): "ids",
@@ -43,6 +45,7 @@ class EntityTable:
 
     Attributes:
         name: Name of the entity.
+        section: The section that describes it.
         key: The column with its keys.
         fields: Its other columns.
     """
@@ -72,7 +75,7 @@ class EntityTable:
             BadInput: The table cannot be read, lacks a column, is empty, or has a key twice that it must have once.
         """
         self.name, self.key, self.fields = name, key, tuple(fields)
-        section = section or f"entities.{name}"
+        self.section = section = section or f"entities.{name}"
         try:
             source = open_source(data, [key, *fields])
             batches = list(source.bounded() if isinstance(source, TableSource) else source.batches(READ_ROWS))
@@ -106,6 +109,11 @@ class EntityTable:
         last = np.flatnonzero(np.append(self._ids[1:] != self._ids[:-1], True))
         rows = self._order[last]
         return take_rows(self._key_values, rows), {name: take_rows(c, rows) for name, c in self._columns.items()}
+
+    def has(self, keys: Column) -> NDArray[np.bool_]:
+        """Return which keys have a row, whatever its time."""
+        ids = ids_of(keys)
+        return np.searchsorted(self._ids, ids, "left") < np.searchsorted(self._ids, ids, "right")
 
     def columns(self, keys: Column, times: NDArray[np.float64] | None) -> dict[str, Column]:
         """Return the columns of keys.
@@ -190,6 +198,19 @@ class EntitySource:
 
     def count_rows(self) -> int | None:
         return self._source.count_rows()
+
+    def unknown_lines(self) -> list[str]:
+        """Return a line for each table that lacks most keys of the first rows."""
+        batch = next(iter(self._source.batches(LOOKED_AT_ROWS)), None)
+        lines = []
+        for table in self._tables if batch is not None else ():
+            unknown = 1.0 - float(table.has(batch.columns[table.key.name]).mean())
+            if unknown > MOST_UNKNOWN:
+                lines.append(
+                    f"{table.section}: {unknown:.0%} of the first {len(batch):,} rows have keys ({table.key.name}) that"
+                    " the table lacks, so its columns are missing there: check that both have the same keys"
+                )
+        return lines
 
 
 def ids_of(keys: Column) -> Int64s:

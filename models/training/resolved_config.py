@@ -15,6 +15,7 @@ import xxhash
 
 from freshet_serving.models.config.feature_sections import HASHED, MADE, FeatureConfig
 from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.entity_table import EntitySource
 from freshet_serving.models.data.next_item_rows import count_histories
 from freshet_serving.models.data.sequence_columns import FLOATS, SequenceSource
 from freshet_serving.models.data.source import Source
@@ -121,7 +122,9 @@ def start_config(
         for name in unsplit_texts(source, config.features)[:1]
     )
     log = source.events if isinstance(source, SequenceSource) else source
+    unknown = log.unknown_lines() if isinstance(log, EntitySource) else []
     odd = [
+        *unknown,
         *padding_lines(source, config.features),
         *odd_time_lines(log, config.features, config.data.time, time.time()),
     ]

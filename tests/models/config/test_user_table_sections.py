@@ -109,3 +109,9 @@ def test_keys_of_another_kind_than_the_data_are_refused(folder):
 def test_followed_data_are_refused(folder):
     with pytest.raises(BadInput, match=r"user_table\.user: expected data\.follow = false"):
         parse(folder, data={"path": str(folder), "follow": True}, publish={"delta_seconds": 5})
+
+
+def test_column_of_an_entity_is_no_column_of_a_user_table(folder):
+    item = {"key": "item_id", "path": "items.parquet", "columns": ["city"]}
+    with pytest.raises(BadInput, match=r"user_table\.user\.columns: expected other columns than entities\.item has"):
+        parse(folder, entities={"item": item})
