@@ -201,9 +201,11 @@ class EntitySource:
 
     def unknown_lines(self) -> list[str]:
         """Return a line for each table that lacks most keys of the first rows."""
+        lines: list[str] = []
         batch = next(iter(self._source.batches(LOOKED_AT_ROWS)), None)
-        lines = []
-        for table in self._tables if batch is not None else ():
+        if batch is None:
+            return lines
+        for table in self._tables:
             unknown = 1.0 - float(table.has(batch.columns[table.key.name]).mean())
             if unknown > MOST_UNKNOWN:
                 lines.append(
