@@ -13,6 +13,7 @@ train_section     [train]
 next_item_rules   rules of a file whose network learns which item comes next
 table_sections    [tables.*]
 entity_sections   [entities.*]
+user_table_sections  [user_table.*]
 online_sections   [online_features.*]
 publish_section   [publish]
 evaluate_section  [evaluate]
@@ -28,6 +29,7 @@ __all__ = [
     "feature_sections",
     "gate_section",
     "guard_section",
+    "history_features",
     "model_section",
     "publish_section",
     "table_sections",

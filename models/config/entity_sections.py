@@ -51,6 +51,16 @@ class EntityConfig:
     key_field: Field = NO_FIELD
 
     @property
+    def section(self) -> str:
+        """Name of the section."""
+        return f"entities.{self.name}"
+
+    @property
+    def once(self) -> bool:
+        """False: a key's last row counts."""
+        return False
+
+    @property
     def data(self) -> DataConfig:
         """Return the table as data to read."""
         return DataConfig(self.path, self.format or format_of(self.path), (), self.time)

@@ -48,7 +48,8 @@ class FeatureConfig:
         column_kind: The kind that the column is read as, in the terms of models.data.source.Field; "" for the feature's
             own kind.
         window: Of a feature that is made of a history's events: how many of the newest it skips, and how many it takes;
-            of a `cross`, the events of its history that it takes. () for any other feature.
+            of a `cross`, the events of its history that it takes, or by `decay = "age"` their least age in seconds and
+            the first that is too old. () for any other feature.
         sequence: The sequence that it is a column of, called `<sequence>.<column>`; None for a feature of x.
     """
 
@@ -98,7 +99,7 @@ class FeatureConfig:
     where: Mapping[str, int | str] = field(
         default_factory=dict,
         metadata=option(
-            'of a history\'s events, only those with a value in another of its columns: `{ action = "buy" }`',
+            'of a history\'s events, only those with these values in others of its columns: `{ action = "buy" }`',
             empty="all of its events",
         ),
     )
@@ -113,7 +114,7 @@ class FeatureConfig:
         default="",
         metadata=option(
             "of a `cross` with a column of a history: `position` keeps events of different distances from the newest"
-            " apart, so that the network learns how much each counts",
+            " apart, so that the network learns how much each counts; `age` those of an hour, day, week, month",
             empty="all events count alike",
         ),
     )

@@ -4,6 +4,7 @@ A feature with `from = "history.item"` reads a column of [sequences.history]: al
 `take` says, of those that `where` chooses. It is a list, of one event too, because a guest has none. A cross may read
 such a feature, or a column of a history as a whole. With `decay = "position"` it becomes several features of one table,
 each of the events of some distances from the newest: their sums stay apart, and the network learns what each counts.
+With `decay = "age"` they are those of some ages: of the hour before the newest event, the day, the week, the month.
 
 A network that reads features alone can so learn from histories; their columns are then inputs, but not of the network.
 """
@@ -11,17 +12,21 @@ A network that reads features alone can so learn from histories; their columns a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import HASHED, FeatureConfig
 from freshet_serving.models.config.toml_sections import require, require_between, require_one_of
 from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.zoo.architectures import WITHOUT_HISTORIES
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.package import MAX_EVENTS
 
-DECAYS = ("position",)
+POSITION, AGE = "position", "age"
+DECAYS = (POSITION, AGE)
+AGES_S = {"": 0, "day": 3_600, "week": 86_400, "month": 7 * 86_400, "older": 30 * 86_400}
+"""Parts of a cross by the age of events, each with its least age in seconds; the first has no name of its own."""
+MAX_AGE_S = 2**52
 LISTS = {"id": "ids", "string": "strings"}
 """Kinds of lists by those of their values."""
 
@@ -71,9 +76,11 @@ def with_history_features(
             require(len(read) == 1, f"{where}.decay", "a cross with one column of a history", ", ".join(f.cross))
         if read:
             require_between(f.take, -MAX_EVENTS, 0, f"{where}.take")
+            require(not (f.take and f.decay == AGE), f"{where}.take", "none beside decay = 'age'", f.take)
             newest = min(-f.take or MAX_EVENTS, *(histories[name] for name in read))
             f = dataclasses.replace(f, window=(0, newest) if f.take else ())
-            whole += _decayed(f, newest) if f.decay else [f]
+            parts = _aged(f) if f.decay == AGE else _decayed(f, newest)
+            whole += parts if f.decay else [f]
         else:
             whole.append(f)
     names = [f.name for f in whole]
@@ -91,6 +98,11 @@ def check_history_kinds(features: Sequence[FeatureConfig], columns: Sequence[Fea
     """
     by_name = {c.name: c for c in columns}
     for f in features:
+        if f.decay == AGE and (times := age_times(f, by_name)) not in by_name:
+            raise BadInput(
+                f"features.{f.name}.decay: expected sequences.{times.partition('.')[0]}.time, the column of the"
+                " events' times, got nothing"
+            )
         if not f.window or f.cross:
             continue
         column, where = by_name[f.column], f"features.{f.name}"
@@ -106,6 +118,16 @@ def check_history_kinds(features: Sequence[FeatureConfig], columns: Sequence[Fea
             texts = by_name[f"{sequence}.{key}"].kind in HASHED
             fits = isinstance(value, str) if texts else isinstance(value, int) and -(2**63) <= value < 2**63
             require(fits, f"{where}.where.{key}", "a string" if texts else "an integer", value)
+
+
+def age_times(f: FeatureConfig, columns: Collection[str]) -> str:
+    """Return the input with the times of the events that a cross parts by age.
+
+    Args:
+        f: The cross.
+        columns: Names of the columns of histories.
+    """
+    return f"{first_of(name for name in f.cross if name in columns).partition('.')[0]}.time"
 
 
 def network_columns(
@@ -132,7 +154,6 @@ def _of_events(f: FeatureConfig, section: Mapping[str, Any]) -> FeatureConfig:
     require(f.padding is None, f"{where}.padding", "nothing: [sequences] has the history's padding", f.padding)
     require(not f.unsigned, f"{where}.unsigned", "nothing: events are as the history has them", "true")
     require(section.get("side", "user") == "user", f"{where}.side", "'user', whose history it is", f.side)
-    require(len(f.where) < 2, f"{where}.where", "one column with a value", ", ".join(f.where))
     require_between(f.take, -MAX_EVENTS, 0, f"{where}.take")
     if f.kind in LISTS:
         require(f.take == -1, f"{where}.take", f"-1 for kind {f.kind!r}, or kind {LISTS[f.kind]!r}", f.take)
@@ -149,3 +170,9 @@ def _decayed(f: FeatureConfig, most: int) -> Iterator[FeatureConfig]:
         distances = str(last) if count == 1 else f"{skip + 1}-{last}"
         yield dataclasses.replace(f, name=f"{f.name}.{distances}" if skip else f.name, window=(skip, count))
         skip += count
+
+
+def _aged(f: FeatureConfig) -> Iterator[FeatureConfig]:
+    """Yield a cross for the events of each range of ages before the newest."""
+    for (part, youngest), oldest in zip(AGES_S.items(), [*[*AGES_S.values()][1:], MAX_AGE_S]):
+        yield dataclasses.replace(f, name=f"{f.name}.{part}" if part else f.name, window=(youngest, oldest))

@@ -37,6 +37,12 @@ from freshet_serving.models.config.sequence_sections import read_sequences, with
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
 from freshet_serving.models.config.toml_sections import about
 from freshet_serving.models.config.train_section import TrainSettings, read_train
+from freshet_serving.models.config.user_table_sections import (
+    UserTableConfig,
+    bound_user_tables,
+    read_user_tables,
+    with_user_columns,
+)
 from freshet_serving.models.data.formats import DataConfig, label_names
 from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
@@ -131,6 +137,14 @@ class TrainConfig:
             named="NAME",
         ),
     )
+    user_table: list[UserTableConfig] = field(
+        default_factory=list,
+        metadata=about(
+            "Columns of users that are joined to the data, as features of the user "
+            "([entities.md](../how-to/entities.md#a-table-of-users)).",
+            named="NAME",
+        ),
+    )
     guard: GuardConfig = field(
         default_factory=GuardConfig,
         metadata=about(
@@ -138,6 +152,11 @@ class TrainConfig:
             "([continuous-training.md](../how-to/continuous-training.md#the-guard))."
         ),
     )
+
+    @property
+    def joined(self) -> list[EntityConfig | UserTableConfig]:
+        """The sections whose tables are joined to the rows of the data."""
+        return [*self.entities, *self.user_table]
 
     @property
     def network(self) -> NetworkConfig:
@@ -227,7 +246,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
             columns = ", ".join(at) or "none, as the file has no [features]"
             raise BadInput(f"--set {path.strip()}: expected a feature of the file: {columns}")
         at = at[names[0]]
-    elif section in ("tables", "online_features", "sequences") and names and isinstance(at, dict):
+    elif section in ("tables", "online_features", "sequences", "user_table") and names and isinstance(at, dict):
         at = at.setdefault(".".join(names), {})
     elif names:
         raise BadInput(f"--set: expected section.key=value, got {override[:80]!r}")
@@ -258,6 +277,8 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
         if section not in raw:
             raise BadInput(f"{section}: expected a section [{section}], got none")
     data = read_data(raw["data"])
+    user_tables = read_user_tables(raw.get("user_table", {}), data)
+    raw = with_user_columns(raw, user_tables, data)
     raw = with_sequence_defaults(raw, label_names(data))
     model = read_model(raw["model"], label_names(data))
     train = read_train(raw.get("train", {}))
@@ -271,6 +292,7 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     check_history_kinds(features, columns)
     features = with_item_sides(features, columns, raw.get("features", {}))
     online = read_online_features(raw.get("online_features", {}), features, folder, columns)
+    user_tables = bound_user_tables(user_tables, features, online, entities)
     tables = read_tables(raw.get("tables", {}), [*features, *columns], train)
     tables = memorised_tables(features, tables, raw.get("tables", {}), train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
@@ -280,7 +302,7 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     if model.arch in NEXT_ITEM:
         check_next_item(model, data, features, sequences, train, publish, tables)
     return TrainConfig(
-        model, data, features, train, publish, fusion, online, sequences, tables, evaluate, entities, guard
+        model, data, features, train, publish, fusion, online, sequences, tables, evaluate, entities, user_tables, guard
     )
 
 

@@ -74,6 +74,8 @@ _WANTS = {
 }
 
 _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_FINER_UNITS = (("nanoseconds", 10**9, 1e17), ("microseconds", 10**6, 1e14), ("milliseconds", 10**3, 0.0))
+"""Units of times that are too large for seconds: name, ticks a second, and from which number on."""
 
 
 EXACT = {2: 2**11, 4: 2**24, 8: 2**53}
@@ -284,8 +286,11 @@ def _times(array: pa.Array, name: str, where: Where) -> pa.Array:
     beyond = np.abs(values) >= MAX_TIME_S
     if beyond.any():
         row = int(beyond.argmax())
-        got = f"got {str(array[row].as_py())[:40]} at {where(row)}; milliseconds?"
-        raise BadInput(f"column {name!r}: expected a time in seconds since 1970, {got}")
+        unit, ticks = next((u, t) for u, t, least in _FINER_UNITS if abs(values[row]) >= least)
+        raise BadInput(
+            f"column {name!r}: expected a time in seconds since 1970, got {str(array[row].as_py())[:40]} at"
+            f" {where(row)}; {unit}? Divide by {ticks:,}, or store timestamps"
+        )
     return seconds
 
 

@@ -28,6 +28,8 @@ from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Manifest
 
 READ_ROWS = 1 << 16
+LOOKED_AT_ROWS, MOST_UNKNOWN = 4096, 0.5
+"""A line is due if the table lacks more than this share of the keys of the first rows."""
 KINDS = {
     ("int64", False): "id",
     ("int64", True): "ids",
@@ -43,11 +45,21 @@ class EntityTable:
 
     Attributes:
         name: Name of the entity.
+        section: The section that describes it.
         key: The column with its keys.
         fields: Its other columns.
     """
 
-    def __init__(self, name: str, data: DataConfig, key: Field, fields: Sequence[Field], asked: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        data: DataConfig,
+        key: Field,
+        fields: Sequence[Field],
+        asked: str = "",
+        section: str = "",
+        once: bool = False,
+    ) -> None:
         """Read the table.
 
         Args:
@@ -55,13 +67,15 @@ class EntityTable:
             data: Where it is; with a time column its rows are sorted by it.
             key: The column with its keys.
             fields: Its other columns.
-            asked: The place that asks for it, as messages begin; "" for [entities.<name>].
+            asked: The place that asks for it, as messages begin; "" for the section.
+            section: The section that describes it; "" for entities.<name>.
+            once: The table must have each key once.
 
         Raises:
-            BadInput: The table cannot be read, lacks a column or is empty.
+            BadInput: The table cannot be read, lacks a column, is empty, or has a key twice that it must have once.
         """
         self.name, self.key, self.fields = name, key, tuple(fields)
-        section = f"entities.{name}"
+        self.section = section = section or f"entities.{name}"
         try:
             source = open_source(data, [key, *fields])
             batches = list(source.bounded() if isinstance(source, TableSource) else source.batches(READ_ROWS))
@@ -78,6 +92,12 @@ class EntityTable:
         ids = ids_of(self._key_values)
         order = np.argsort(ids, kind="stable")
         self._ids, self._order = ids[order], order
+        repeated = int((self._ids[1:] == self._ids[:-1]).sum())
+        if once and repeated:
+            raise BadInput(
+                f"{section}.path: expected each {key.name} once, got {repeated} more rows of the same; name the column"
+                f" with the rows' times in {section}.time, or keep one row of each"
+            )
         times = [b.time for b in batches if b.time is not None]
         self._times = np.concatenate(times)[order] if times else None
         # One more row, of missing values.
@@ -89,6 +109,11 @@ class EntityTable:
         last = np.flatnonzero(np.append(self._ids[1:] != self._ids[:-1], True))
         rows = self._order[last]
         return take_rows(self._key_values, rows), {name: take_rows(c, rows) for name, c in self._columns.items()}
+
+    def has(self, keys: Column) -> NDArray[np.bool_]:
+        """Return which keys have a row, whatever its time."""
+        ids = ids_of(keys)
+        return np.searchsorted(self._ids, ids, "left") < np.searchsorted(self._ids, ids, "right")
 
     def columns(self, keys: Column, times: NDArray[np.float64] | None) -> dict[str, Column]:
         """Return the columns of keys.
@@ -173,6 +198,21 @@ class EntitySource:
 
     def count_rows(self) -> int | None:
         return self._source.count_rows()
+
+    def unknown_lines(self) -> list[str]:
+        """Return a line for each table that lacks most keys of the first rows."""
+        lines: list[str] = []
+        batch = next(iter(self._source.batches(LOOKED_AT_ROWS)), None)
+        if batch is None:
+            return lines
+        for table in self._tables:
+            unknown = 1.0 - float(table.has(batch.columns[table.key.name]).mean())
+            if unknown > MOST_UNKNOWN:
+                lines.append(
+                    f"{table.section}: {unknown:.0%} of the first {len(batch):,} rows have keys ({table.key.name}) that"
+                    " the table lacks, so its columns are missing there: check that both have the same keys"
+                )
+        return lines
 
 
 def ids_of(keys: Column) -> Int64s:

@@ -15,11 +15,18 @@ from freshet_serving.models.data.sequence_columns import SequenceFeature, with_s
 from freshet_serving.models.data.source import Field, Source, wanted_fields
 
 
-class JoinedEntity(Protocol):
-    """The section of an entity (models.config.entity_sections.EntityConfig)."""
+class JoinedTable(Protocol):
+    """A section whose table is joined (models.config.entity_sections, user_table_sections)."""
 
     @property
     def name(self) -> str: ...
+    @property
+    def section(self) -> str: ...
+    @property
+    def once(self) -> bool:
+        """True if the table must have each key once."""
+        ...
+
     @property
     def data(self) -> DataConfig: ...
     @property
@@ -31,7 +38,7 @@ class JoinedEntity(Protocol):
 def joined_rows(
     open_fields: Callable[[tuple[Field, ...]], Source],
     features: Sequence[SequenceFeature],
-    entities: Sequence[JoinedEntity],
+    entities: Sequence[JoinedTable],
     more: Sequence[Field] = (),
 ) -> Source:
     """Return rows with all columns that features read.
@@ -39,21 +46,26 @@ def joined_rows(
     Args:
         open_fields: Opens the rows with these columns of their own.
         features: The features, those of sequences among them.
-        entities: The entities whose tables are joined.
+        entities: The entities and users whose tables are joined. A key need not be among the features.
         more: Columns besides.
 
     Raises:
         BadInput: A table cannot be read, or lacks a column.
     """
     fields = tuple(dict.fromkeys([*wanted_fields(features), *more]))
-    joined = {field for entity in entities for field in entity.fields}
-    source = open_fields(tuple(field for field in fields if field not in joined))
+    source = open_fields(_own(fields, entities))
     recorded: frozenset[str] = getattr(source, "recorded", frozenset())
     if entities and recorded:
         entities = [entity for entity in entities if not {field.name for field in entity.fields} <= recorded]
-        joined = {field for entity in entities for field in entity.fields}
-        source = open_fields(tuple(field for field in fields if field not in joined))
+        source = open_fields(_own(fields, entities))
     if entities:
-        tables = [EntityTable(e.name, e.data, e.key_field, e.fields) for e in entities]
+        tables = [EntityTable(e.name, e.data, e.key_field, e.fields, section=e.section, once=e.once) for e in entities]
         source = EntitySource(source, tables, fields)
     return with_sequences(source, features, more)
+
+
+def _own(fields: Sequence[Field], entities: Sequence[JoinedTable]) -> tuple[Field, ...]:
+    """Return the columns that the rows themselves have: those of no entity, and the keys."""
+    joined = {field for entity in entities for field in entity.fields}
+    own = [field for field in fields if field not in joined]
+    return tuple(dict.fromkeys([*own, *(entity.key_field for entity in entities)]))

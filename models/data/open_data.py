@@ -40,6 +40,13 @@ def columns_of(data: DataConfig, names: Sequence[str]) -> list[Field]:
     return infer_fields(data, names)
 
 
+def table_columns(data: DataConfig) -> list[str]:
+    """Return the names of a table's columns, by its first file. Raises BadInput."""
+    from freshet_serving.models.data.tabular import infer_names
+
+    return infer_names(data)
+
+
 def open_source(data: DataConfig, features: Sequence[SequenceFeature], threads: int = 0) -> Source:
     """Open the configured data and select the columns that the features read; those of sequences are made of them.
 

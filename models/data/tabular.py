@@ -200,6 +200,11 @@ def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
     return [Field(name, arrow.infer_kind(t, name)) for name, t in file.types(names).items()]
 
 
+def infer_names(data: DataConfig) -> list[str]:
+    """Return the names of the columns of a table's first file."""
+    return list(_files(data, {})[0].names)
+
+
 def unsigned_columns(data: DataConfig) -> frozenset[str]:
     """Return the columns of a table whose ids are unsigned, by its first file; none if it does not exist yet.
 

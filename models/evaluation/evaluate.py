@@ -93,11 +93,11 @@ def _counted(source: Source, skip: int, trained: TrainConfig | None) -> Counting
 def _open(manifest: Manifest, data: DataConfig, trained: TrainConfig | None) -> Source:
     """Open the data with a column for each input."""
     wanted = fields_of(manifest)
-    if trained is None or not (trained.sequences or trained.entities):
+    if trained is None or not (trained.sequences or trained.joined):
         return open_source(data, wanted)
     made = {f.name for f in trained.features if f.sequence} | {f.name for f in wanted_fields(trained.features)}
     more = [field for field in wanted if field.name not in made]
-    return joined_rows(lambda fields: open_source(data, fields), trained.features, trained.entities, more)
+    return joined_rows(lambda fields: open_source(data, fields), trained.features, trained.joined, more)
 
 
 def fields_of(manifest: Manifest) -> list[Field]:

@@ -124,7 +124,7 @@ def rank_next_items(
     item = next(f for f in trained.features if f.side == "item")
     columns = [f for f in trained.features if f.sequence is not None]
     events = next(f.name for f in columns if f.table == item.table)
-    source = joined_rows(lambda fields: open_source(data, fields), trained.features, trained.entities)
+    source = joined_rows(lambda fields: open_source(data, fields), trained.features, trained.joined)
     assert isinstance(source, SequenceSource)
     total = source.count_rows() or 0
     log = NextItemRows(source.events, sequence, columns, min(total, skip + rows) if rows else total)

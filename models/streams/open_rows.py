@@ -52,7 +52,7 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     # A next-item network reads the columns of new events beside the histories before them.
     columns = [f.reads for f in config.features if f.sequence] if config.model.arch in NEXT_ITEM else []
     more = [field for field in columns if field is not None]
-    return joined_rows(lambda fields: _open_rows(config, fields, folder, anew), config.features, config.entities, more)
+    return joined_rows(lambda fields: _open_rows(config, fields, folder, anew), config.features, config.joined, more)
 
 
 def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, anew: bool) -> Source:

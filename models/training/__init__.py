@@ -5,6 +5,7 @@ run_summary      what a run comes to
 heartbeat        reports of a run's progress to its servers
 run_start        choice of the state that a run starts from
 learned_rows     recognition of the rows that a run has learned
+odd_times        times that cannot be what they are read as
 padded_lists     lists that are filled up to one length
 lineage          sync of a run's weights with the change log of its version, rollbacks included
 next_item_run    a run of a next-item network, whose rows are events of histories

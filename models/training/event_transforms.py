@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.history_features import AGE, age_times
 from freshet_serving.processor.package import MAX_EVENTS
 
 Step = tuple[str, list[int], list[float], list[str]]
@@ -10,7 +13,7 @@ Step = tuple[str, list[int], list[float], list[str]]
 
 
 def events_read(f: FeatureConfig) -> list[str]:
-    """Return the columns that a feature which is no cross reads: its own, and the column that `where` tests."""
+    """Return the columns that a feature which is no cross reads: its own, and those that `where` tests."""
     sequence = f.column.partition(".")[0]
     return [f.column, *(f"{sequence}.{key}" for key in f.where)]
 
@@ -22,8 +25,25 @@ def event_steps(f: FeatureConfig) -> list[Step]:
         f: The feature.
     """
     steps: list[Step] = []
-    for value in f.where.values():
-        steps.append(("where", [], [], [value]) if isinstance(value, str) else ("where", [value], [], []))
+    if tested := list(f.where.values()):
+        integers = [value for value in tested if isinstance(value, int)]
+        steps.append(("where", integers, [], [value for value in tested if isinstance(value, str)]))
     if f.window[1] < MAX_EVENTS:
         steps.append(("newest", list(f.window), [], []))
     return steps
+
+
+def window_step(
+    f: FeatureConfig, events: str, histories: Collection[str], units_a_s: int
+) -> tuple[str, list[str], list[int]]:
+    """Return the transform that takes the events of a cross with decay: its op, inputs and integers.
+
+    Args:
+        f: The cross.
+        events: The column of the history.
+        histories: Names of the columns of histories.
+        units_a_s: Units of the history's times in a second.
+    """
+    if f.decay == AGE:
+        return "aged", [events, age_times(f, histories)], [age * units_a_s for age in f.window]
+    return "newest", [events], [*f.window]

@@ -120,7 +120,7 @@ class TrainingRun:
         start = find_start(config, self.source, self._begun, self._checkpoints, versions, known, reporter.note)
         self.config = config = start.config
         self.state = start.state()
-        self._joined = {field.name for entity in config.entities for field in entity.fields}
+        self._joined = {field.name for table in config.joined for field in table.fields}
         self._versions = FullVersions(config, self.source, self._report, self._wait)
         drafted = draft(config, start.scaling, start.hash_seeds)
         self.trainer = (make_trainer or self.default_trainer)(

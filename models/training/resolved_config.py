@@ -7,6 +7,7 @@ the data.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ import xxhash
 
 from freshet_serving.models.config.feature_sections import HASHED, MADE, FeatureConfig
 from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.entity_table import EntitySource
 from freshet_serving.models.data.next_item_rows import count_histories
 from freshet_serving.models.data.sequence_columns import FLOATS, SequenceSource
 from freshet_serving.models.data.source import Source
@@ -31,6 +33,7 @@ from freshet_serving.models.training.defaults import (
 )
 from freshet_serving.models.training.fingerprint import changed, fingerprint, settings
 from freshet_serving.models.training.hash_choice import decided, measured, of_version
+from freshet_serving.models.training.odd_times import odd_time_lines
 from freshet_serving.models.training.padded_lists import padding_lines
 from freshet_serving.models.training.spec import (
     HashSeeds,
@@ -78,9 +81,9 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
 def with_unsigned_ids(config: TrainConfig) -> TrainConfig:
     """Return a configuration whose features of ids are unsigned if their columns are, or if they share such a table.
 
-    The columns' types are those of the first file of the data, or of an entity's table.
+    The columns' types are those of the first file of the data, or of a table that is joined to them.
     """
-    columns = unsigned_columns(config.data).union(*(unsigned_columns(entity.data) for entity in config.entities))
+    columns = unsigned_columns(config.data).union(*(unsigned_columns(table.data) for table in config.joined))
     tables = {f.table for f in config.features if f.unsigned}
 
     def is_unsigned(f: FeatureConfig) -> bool:
@@ -118,8 +121,14 @@ def start_config(
         " with '|' in CSV and a column of lists in other formats"
         for name in unsplit_texts(source, config.features)[:1]
     )
-    padded = padding_lines(source, config.features)
-    for line in (filled_line(config.train, train, rows), log_line, hash_line, lists_line, *padded):
+    log = source.events if isinstance(source, SequenceSource) else source
+    unknown = log.unknown_lines() if isinstance(log, EntitySource) else []
+    odd = [
+        *unknown,
+        *padding_lines(source, config.features),
+        *odd_time_lines(log, config.features, config.data.time, time.time()),
+    ]
+    for line in (filled_line(config.train, train, rows), log_line, hash_line, lists_line, *odd):
         if line:
             note(line)
     features, tables = transformed(config.features, transforms), decided(config, hashes)

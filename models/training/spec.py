@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.config.feature_sections import RAGGED, FeatureConfig
+from freshet_serving.models.config.history_features import AGE, age_times
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
 from freshet_serving.models.data.source import Batch, Source, join_batches, wanted_fields
 from freshet_serving.models.embedding.multi_hash import key_transform
-from freshet_serving.models.training.event_transforms import event_steps, events_read
+from freshet_serving.models.training.event_transforms import event_steps, events_read, window_step
 from freshet_serving.models.zoo.architectures import NEXT_ITEM, UNTIMED
 from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
 from freshet_serving.processor.errors import BadInput, first_of
@@ -181,11 +182,16 @@ def share_of_ones(source: Source) -> float | None:
 
 
 def _transforms(
-    features: Sequence[FeatureConfig], inputs: set[str], histories: Collection[str]
+    features: Sequence[FeatureConfig], inputs: set[str], histories: Mapping[str, int]
 ) -> tuple[dict[str, str], list[Transform]]:
     """Return the source of each feature by name, and the transforms that derive features, in order.
 
     The source is the feature's column, or the last of the transforms that derive it.
+
+    Args:
+        features: The features, those of sequences not among them.
+        inputs: Names of the inputs.
+        histories: The columns of histories, each with the units of its history's times in a second.
     """
     taken = inputs | {f.name for f in features}
     sources = {name: name for name in inputs} | {f.name: f.column for f in features if not f.cross}
@@ -201,10 +207,11 @@ def _transforms(
         steps = _steps(f)
         reads = [sources[name] for name in f.cross] or events_read(f)
         if f.cross and f.window:
-            # The events of one distance from the newest, of a cross that keeps distances apart.
+            # The events of one distance from the newest, or of one age, of a cross that keeps these apart.
             at = first_of(n for n, name in enumerate(f.cross) if name in histories)
             name = free(f"{f.name}.events", "")
-            made.append(Transform(name, "newest", [reads[at]], [*f.window]))
+            op, taken_from, integers = window_step(f, reads[at], histories, histories[f.cross[at]])
+            made.append(Transform(name, op, taken_from, integers))
             reads[at] = name
         for i, (op, integers, floats, texts) in enumerate(steps):
             name = free(f.name if i == len(steps) - 1 and f.name not in inputs else f"{f.name}.{i}", f.name)
@@ -267,10 +274,12 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
     dense = {f.sequence.name for f in events if f.sequence and f.dim}
     untimed = config.model.arch in UNTIMED
     unread = {f.name for f in events if f.kind == TIMES and (untimed or (f.sequence and f.sequence.name not in dense))}
-    groups = [_reading(group, unread) for group in config.online_features.values()]
+    aged = {age_times(f, {e.name for e in events}) for f in plain if f.decay == AGE}
+    groups = [_reading(group, unread - aged) for group in config.online_features.values()]
     groups = [group for group in groups if group.features]
     inputs += _unread_keys(groups, {i.name for i in inputs})
-    sources, transforms = _transforms(plain, {i.name for i in inputs}, {f.name for f in events})
+    units = {f.name: 1000 if f.sequence and f.sequence.time_unit == "ms" else 1 for f in events}
+    sources, transforms = _transforms(plain, {i.name for i in inputs}, units)
     sources |= {f.name: f.name for f in events}
     names = {f.name for f in config.features} | {i.name for i in inputs} | {t.name for t in transforms}
     features = []

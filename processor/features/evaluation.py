@@ -319,11 +319,30 @@ def _newest(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return _kept(f, (back > skip) & (back <= skip + most))
 
 
-def _where(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    f, tested = given
-    if not np.array_equal(f.bounds, tested.bounds):
+def _aged(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
+    f, times = given
+    if not np.array_equal(f.bounds, times.bounds):
         raise BadInput(f"{_named(t)}: expected lists of equal lengths")
-    return _kept(f, _equal(tested.values, t))
+    lengths = np.diff(times.bounds)
+    filled = lengths > 0
+    # Lists may be in any order. Ages of times far apart exceed int64, but not uint64, whose difference wraps to them.
+    newest = np.maximum.reduceat(times.values, times.bounds[:-1][filled]) if filled.any() else times.values
+    ages = np.repeat(newest, lengths[filled]).view(np.uint64) - times.values.view(np.uint64)
+    youngest, oldest = (np.uint64(age) for age in t.integers)
+    return _kept(f, (ages >= youngest) & (ages < oldest))
+
+
+def _where(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
+    f, *others = given
+    keep, integers, strings = np.ones(len(f.values), np.bool_), iter(t.integers), iter(t.texts)
+    for tested in others:
+        if not np.array_equal(f.bounds, tested.bounds):
+            raise BadInput(f"{_named(t)}: expected lists of equal lengths")
+        if isinstance(tested.values, Strings):
+            keep &= equal_strings(tested.values, next(strings).encode())
+        else:
+            keep &= tested.values == np.int64(next(integers))
+    return _kept(f, keep)
 
 
 def _empty(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
@@ -407,6 +426,7 @@ OPS: dict[str, Op] = {
     "drop_below": lambda t, given: _kept(given[0], given[0].values >= np.int64(t.integers[0])),
     "fill": _fill,
     "newest": _newest,
+    "aged": _aged,
     "where": _where,
     "empty": _empty,
     "float32": lambda t, given: given[0].like(given[0].values.astype(np.float32)),

@@ -65,8 +65,10 @@ class Transform:
     drop_below     ragged rows of whole numbers -> without those below integers [c]
     fill           ragged rows of whole numbers -> with one value integers [c] in each empty row
     newest         ragged rows -> integers [skip, most]: without the last `skip` of a row, the last `most` of the others
-    where          two lists of an event's values -> those of the first where the second equals integers [c] or texts
-                   [c]
+    aged           two lists of an event's values, the second its times -> integers [youngest, oldest]: those of the
+                   first that are at least `youngest` older than a row's newest event, and less than `oldest`
+    where          lists of an event's values -> those of the first where each of the others equals the next of integers
+                   (a list of whole numbers) or of texts (a list of strings)
     empty          ragged rows -> float32 [n], 1.0 for an empty row
     float32        whole numbers -> floats
     whole          floats -> int64, truncated toward 0 and to integers [32 or 64] bits
@@ -208,10 +210,16 @@ def _newest(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     return shapes[0] if fits and 0 <= t.integers[0] <= MAX_NEWEST and 0 < t.integers[1] <= MAX_NEWEST else None
 
 
+def _aged(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = len(shapes) == 2 and all(s.ragged for s in shapes) and shapes[1].dtype == "int64" and len(t.integers) == 2
+    return shapes[0] if fits and 0 <= t.integers[0] < t.integers[1] < 2**63 else None
+
+
 def _where(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
-    if len(shapes) != 2 or not all(s.ragged for s in shapes):
+    tested = [s.dtype for s in shapes[1:]]
+    if not tested or not all(s.ragged for s in shapes) or "float32" in tested:
         return None
-    fits = (len(t.texts), len(t.integers)) == {"int64": (0, 1), "string": (1, 0)}.get(shapes[1].dtype)
+    fits = (len(t.texts), len(t.integers)) == (tested.count("string"), tested.count("int64"))
     return shapes[0] if fits and all(-(2**63) <= n < 2**63 for n in t.integers) else None
 
 
@@ -308,6 +316,7 @@ OPS: dict[str, Rule] = {
     "drop_below": _rows,
     "fill": _rows,
     "newest": _newest,
+    "aged": _aged,
     "where": _where,
     "empty": _empty,
     "float32": _float32,

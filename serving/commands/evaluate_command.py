@@ -78,7 +78,7 @@ def evaluate(
         rows_of, measured, trained = DataConfig(data), EvaluateConfig(), None
     if data is not None:
         rows_of = dataclasses.replace(rows_of, path=data, format=_format(data, rows_of.format))
-    if trained is None or not (trained.sequences or trained.entities):
+    if trained is None or not (trained.sequences or trained.joined):
         # No result depends on the order of the rows.
         rows_of = dataclasses.replace(rows_of, time="")
     rows_of = _labelled(rows_of, label or [], weight)

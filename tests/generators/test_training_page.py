@@ -11,6 +11,7 @@ MADE = {
     "FeatureConfig": {"name", "column_kind", "sequence", "window"},
     "SequenceConfig": {"name"},
     "EntityConfig": {"name", "fields", "key_field"},
+    "UserTableConfig": {"name", "fields", "key_field"},
     "TableConfig": {"train"},
 }
 """Fields that no key of the file gives."""

@@ -73,7 +73,8 @@ max_length = 50
 CATEGORY = '[features.category]\nkind = "id"\nside = "item"\n'
 HOUR = '[features.hour]\nkind = "id"\n'
 
-Results = dict[str, dict[str, dict[str, float]]]
+Results = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""{log: {seed: {side: figures}}}"""
 
 
 def drawn(name: str, seed: int) -> tuple[EventLog, tuple[str, ...]]:
@@ -127,7 +128,7 @@ def measured(name: str, seed: int, known: Mapping[str, Any], report: Any) -> dic
     label = log.columns["label"]
     held_out = len(label) - round(len(label) * HELD_OUT)
     if len(log.chances):
-        found[TRUTH] = {"auc": auc(label[held_out:], log.chances[held_out:])}
+        found[TRUTH] = {"auc": auc(label[held_out:], log.chances[held_out:].astype(np.float32))}
     for side, history in ((DEFAULT, True), (FLAT, False)):
         if side not in found:
             with tempfile.TemporaryDirectory() as place:
@@ -135,7 +136,7 @@ def measured(name: str, seed: int, known: Mapping[str, Any], report: Any) -> dic
             report(found)
     with tempfile.TemporaryDirectory() as place:
         arrays = Path(place) / "log.npz"
-        np.savez(arrays, **{key: log.columns[key] for key in (*names, "time", "label")})
+        np.savez(arrays, allow_pickle=False, **{key: log.columns[key] for key in (*names, "time", "label")})
         for side, python, more in (
             ("event_rivals.py", RIVALS_PYTHON, []),
             ("event_din_side.py", TORCH_PYTHON, [str(seed)]),
@@ -153,7 +154,7 @@ def measured(name: str, seed: int, known: Mapping[str, Any], report: Any) -> dic
 
 
 def page(results: Results) -> str:
-    """Return the report of the kept results, {log: {seed: {side: figures}}}."""
+    """Return the report of the kept results."""
     sides = [side for side in next(iter(next(iter(results.values())).values())) if not side.endswith(".py")]
     rivals = [side for side in sides if side not in (DEFAULT, FLAT, TRUTH)]
     lines = [

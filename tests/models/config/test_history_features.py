@@ -79,6 +79,14 @@ def test_cross_takes_the_newest_events():
     }
 
 
+def test_decay_parts_events_by_their_age():
+    features = parse(history=HISTORY | {"time": "times"}, pairs={"cross": ["history.item", "item"], "decay": "age"})
+    windows = {f.name: f.window for f in features.values() if f.table == "pairs"}
+    assert list(windows) == ["pairs", "pairs.day", "pairs.week", "pairs.month", "pairs.older"]
+    ends = [end for window in windows.values() for end in window]
+    assert ends[1:-1:2] == ends[2::2] == [3_600, 86_400, 604_800, 2_592_000]
+
+
 def test_network_over_features_reads_no_history_but_its_features():
     assert parse(last=LAST)["history.item"].dim == 0
     assert parse()["history.item"].dim == 16
@@ -98,14 +106,20 @@ def test_network_over_features_reads_no_history_but_its_features():
             "features.two.kind: expected string",
         ),
         ({"last": LAST | {"where": {"price": 2}}}, "features.last.where: expected one of item, action, got 'price'"),
-        ({"last": LAST | {"where": {"item": 1, "action": 2}}}, "features.last.where: expected one column with a value"),
+        (
+            {"last": LAST | {"where": {"item": 1, "action": "x"}}, "two": LAST | {"where": {"action": 2}}},
+            "features.two.where.action: expected a string, got '2'",
+        ),
         (
             {"last": LAST | {"where": {"action": 2}}, "two": LAST | {"where": {"action": "buy"}}},
             "features.last.where.action: expected a string, got '2'",
         ),
         ({"last": {"kind": "id", "take": -1}}, "features.last.take: expected a column of a history in from or cross"),
         ({"a": {"cross": ["user", "item"], "decay": "position"}}, "features.a.decay: expected a cross with one column"),
-        ({"a": {"cross": ["history.item", "item"], "decay": "age"}}, "features.a.decay: expected one of position, got"),
+        (
+            {"a": {"cross": ["history.item", "item"], "decay": "age"}},
+            "features.a.decay: expected sequences.history.time",
+        ),
         (
             {"a": {"cross": ["history.price", "item"]}},
             "features.a.cross: expected one of user, item, hour, history.item",

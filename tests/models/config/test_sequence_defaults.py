@@ -75,7 +75,6 @@ def test_file_that_says_more_or_has_no_history_is_left_alone(sections):
     assert (config.train.shuffle_rows, config.train.dense_learning_rate) == (65536, 0.0)
 
 
-
 def test_several_labels_are_left_alone():
     config = parse(model={"name": "shop", "arch": "mmoe"}, data=LOG["data"] | {"label": ["clicked", "bought"]})
     assert counted(config) == []

@@ -282,9 +282,25 @@ def test_dates_and_numbers_are_accepted_as_times():
 
 @pytest.mark.parametrize("time", [1.7e12, -1e12, 1e300])
 def test_time_in_milliseconds_is_refused_with_an_explanation(time):
-    with pytest.raises(BadInput, match=r"column 'c': expected a time in seconds since 1970, got .* at row 1.*; millis"):
+    with pytest.raises(
+        BadInput, match=r"column 'c': expected a time in seconds since 1970, got .* at row 1.*; (milli|nano)"
+    ):
         convert(pa.array([1.7e9, time]), "time")
     assert convert(pa.array([1e12 - 1]), "time") == [1e12 - 1]
+
+
+@pytest.mark.parametrize(
+    ("time", "remedy"),
+    [
+        (1_700_000_000_000, "milliseconds? Divide by 1,000, or"),
+        (1_700_000_000_000_000, "microseconds? Divide by 1,000,000, or"),
+        (1_700_000_000_000_000_000, "nanoseconds? Divide by 1,000,000,000, or"),
+    ],
+)
+def test_times_of_finer_units_are_named_with_the_remedy(time, remedy):
+    with pytest.raises(BadInput) as refused:
+        convert(pa.array([1_700_000_000, time]), "time")
+    assert remedy in str(refused.value)
 
 
 def test_missing_time_is_refused():

@@ -1,5 +1,7 @@
 """Columns of entities joined to events by key, and by time where the table has one."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +13,7 @@ from freshet_serving.models.data import tabular
 from freshet_serving.models.data.entity_table import EntitySource, EntityTable
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import open_source
-from freshet_serving.models.data.source import Field
+from freshet_serving.models.data.source import Batch, Field, Schema
 from freshet_serving.processor.errors import BadInput
 
 KEY, PRICE, TAGS = Field("item", "id"), Field("price", "float"), Field("tags", "strings")
@@ -103,3 +105,30 @@ def test_unsigned_keys_are_found_by_their_bits(tmp_path):
     pq.write_table(pa.table({"item": pa.array([2**63, 5], pa.uint64()), "price": [1.5, 2.5]}), path)
     table = EntityTable("item", DataConfig(str(path), "parquet", ()), KEY, [PRICE])
     assert table.columns(np.array([-(2**63), 5, 6]), None)["price"].tolist()[:2] == [1.5, 2.5]
+
+
+def test_key_that_must_come_once_is_refused_twice(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"item": [1, 1, 2], "price": [1.5, 2.5, 3.5]}), path)
+    data = DataConfig(str(path), "parquet", ())
+    with pytest.raises(
+        BadInput, match=r"^user_table\.u\.path: expected each item once, got 1 more rows .*user_table\.u\.time"
+    ):
+        EntityTable("u", data, KEY, [PRICE], section="user_table.u", once=True)
+
+
+def test_table_that_lacks_most_keys_is_told(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"item": [1, 2], "price": [1.5, 2.5]}), path)
+    table = EntityTable("item", DataConfig(str(path), "parquet", ()), KEY, [PRICE])
+
+    def lines(*keys):
+        rows = SimpleNamespace(
+            schema=Schema((KEY,), "clicked"),
+            batches=lambda rows: iter([Batch({"item": np.array(keys)}, np.zeros(len(keys), np.float32), None, 0)]),
+        )
+        return EntitySource(rows, [table], [KEY, PRICE]).unknown_lines()
+
+    assert lines(1, 2, 3) == []
+    (line,) = lines(1, 4, 3)
+    assert line.startswith("entities.item: 67% of the first 3 rows have keys (item) that the table lacks")

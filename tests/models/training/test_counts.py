@@ -1,4 +1,4 @@
-"""Counts in training: each row adds itself to what it has read, once, whatever the rates, weights of rows and clipping."""
+"""Counts in training: each row adds itself to what it has read, once, whatever rates, weights and clipping."""
 
 import numpy as np
 import pytest

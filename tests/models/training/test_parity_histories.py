@@ -17,6 +17,8 @@ pytestmark = pytest.mark.tensorflow
 
 BUCKETS, ITEMS, ROWS = 50_000, 40, 512
 LENGTHS = (0, 1, 20, 256)
+GAP_S = 6 * 3_600
+"""Time from one event of a history to the next."""
 
 
 def config_of(folder):
@@ -31,11 +33,14 @@ def config_of(folder):
                 "table": "item",
             },
             "pairs": {"cross": ["history.item", "item"], "decay": "position", "buckets": BUCKETS, "dim": 4},
+            "aged": {"cross": ["history.item", "item"], "decay": "age", "buckets": BUCKETS, "dim": 4},
             "last_item": {"cross": ["last", "item"], "buckets": BUCKETS, "dim": 4, "wide": True},
             "weight": {"cross": ["history.item", "item"], "buckets": BUCKETS, "wide": True},
             "seen": {"cross": ["history.item", "item"], "buckets": BUCKETS, "counts": True},
         },
-        "sequences": {"history": {"columns": {"item": "items", "action": "actions"}, "max_length": 256}},
+        "sequences": {
+            "history": {"columns": {"item": "items", "action": "actions"}, "time": "times", "max_length": 256}
+        },
         "train": {"batch_rows": 64, "optimizer": "adagrad", "learning_rate": 0.1, "seed": 1},
         "publish": {"repository": str(folder), "full_rows": ROWS},
     })  # fmt: skip
@@ -45,7 +50,8 @@ def events(random, lengths):
     items = [random.integers(0, ITEMS, n) for n in lengths]
     splits = np.append(0, np.cumsum(lengths))
     actions = Strings.of(["buy" if n % 3 == 0 else "view" for n in np.concatenate(items)])
-    return items, Ragged(np.concatenate(items), splits), Ragged(actions, splits)
+    times = Ragged(1_700_000_000 + GAP_S * np.concatenate([np.arange(n) for n in lengths]).astype(np.int64), splits)
+    return items, Ragged(np.concatenate(items), splits), Ragged(actions, splits), times
 
 
 class Lists:
@@ -54,10 +60,11 @@ class Lists:
     def __init__(self):
         random = np.random.default_rng(1)
         lengths = random.choice([0, 1, 2, 5, 20, 256], ROWS, p=[0.1, 0.2, 0.3, 0.3, 0.08, 0.02])
-        _, items, actions = events(random, lengths)
-        columns = {"item": random.integers(0, ITEMS, ROWS), "items": items, "actions": actions}
+        _, items, actions, times = events(random, lengths)
+        columns = {"item": random.integers(0, ITEMS, ROWS), "items": items, "actions": actions, "times": times}
         label = (random.random(ROWS) < 0.4).astype(np.float32)
-        self.schema = Schema((Field("item", "id"), Field("items", "ids"), Field("actions", "strings")), "y", "ts")
+        fields = (Field("item", "id"), Field("items", "ids"), Field("actions", "strings"), Field("times", "ids"))
+        self.schema = Schema(fields, "y", "ts")
         self.all = Batch(columns, label, np.arange(ROWS, dtype=np.float64), 0)
 
     def count_rows(self):
@@ -108,14 +115,16 @@ def by_hand(run, history, candidate):
     parts |= {f"pairs.{n}": pooled("pairs", crossed(newest[n - 1 : n])) for n in (2,)}
     for first in (2, 4, 8, 16, 32, 64, 128):
         parts[f"pairs.{first + 1}-{2 * first}"] = pooled("pairs", crossed(newest[first : 2 * first]))
+    ages = {"aged": (0, 1), "aged.day": (1, 4), "aged.week": (4, 28), "aged.month": (28, 120), "aged.older": (120, 256)}
+    parts |= {name: pooled("aged", crossed(newest[first:end])) for name, (first, end) in ages.items()}
     return np.concatenate([parts[f.name] for f in run.trainer.manifest.features])
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_scores_are_those_of_the_trainer_and_of_rows_added_by_hand(run, processor, length):
-    history, items, actions = events(np.random.default_rng(length), [length])
+    history, items, actions, times = events(np.random.default_rng(length), [length])
     candidates = np.array([3, 17], np.int64)
-    columns = {"history.item": items, "history.action": actions, "item": candidates}
+    columns = {"history.item": items, "history.action": actions, "history.time": times, "item": candidates}
     expected = np.stack([by_hand(run, history[0], n) for n in candidates.tolist()])
     pooled = run.trainer.pool(columns)
     np.testing.assert_allclose(pooled, expected, atol=1e-5)

@@ -100,6 +100,12 @@ REFUSED = [
     ("newest", [IDS], [-1, 1], [], []),
     ("newest", [IDS], [0, 0], [], []),
     ("newest", [IDS], [0, (1 << 16) + 1], [], []),
+    ("aged", [IDS], [0, 1], [], []),
+    ("aged", [IDS, WORDS], [0, 1], [], []),
+    ("aged", [IDS, ID], [0, 1], [], []),
+    ("aged", [IDS, IDS], [1, 1], [], []),
+    ("aged", [IDS, IDS], [-1, 1], [], []),
+    ("aged", [IDS, IDS], [0, 2**63], [], []),
     ("where", [IDS], [1], [], []),
     ("where", [IDS, ID], [1], [], []),
     ("where", [IDS, WORDS], [1], [], []),
@@ -135,6 +141,8 @@ def test_shapes_follow_from_the_input_shapes():
     assert shape("farm", WORDS, integers=[5]) == IDS
     assert shape("newest", WORDS, integers=[0, 3]) == WORDS
     assert shape("where", IDS, WORDS, texts=["buy"]) == IDS
+    assert shape("aged", WORDS, IDS, integers=[0, 5]) == WORDS
+    assert shape("where", IDS, WORDS, IDS, integers=[2], texts=["buy"]) == IDS
     assert shape("cross", WORD, ID, integers=[5, 0]) == ID
     assert shape("cross", PAIR, PAIR, integers=[5, 0]) == ColumnShape("int64", 4)
     assert shape("cross", PAIR, IDS, integers=[5, 0]) == IDS
