@@ -166,12 +166,12 @@ class Committer(threading.Thread):
         return json.loads(reply)
 
     def _release_held_version(self, server):
-        """Releases the newest version as a person would: its weights are drawn anew, and gates may hold that."""
+        """Releases the newest version as a person would: gates and watches stop weights that are drawn anew."""
         versions = "/admin/models/small/versions"
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             status, _, reply = server.get(versions, admin=True)
             newest = json.loads(reply)["versions"][0] if status == 200 else {}
-            if newest.get("state") == "held":
+            if newest.get("state") in ("held", "withdrawn"):
                 kind = {"content-type": "application/json"}
                 server.request("POST", f"{versions}/{newest['version']}/release", b"{}", kind, admin=True)
 
