@@ -80,6 +80,7 @@ HEAVY_HOMES = (
     "loadtest/bench/training/fuxictr_side.py",
     "loadtest/bench/training/loops/",
     "loadtest/bench/training/rectools_side.py",
+    "loadtest/bench/training/event_din_side.py",
     "loadtest/bench/training/torch_din_side.py",
     "loadtest/bench/training/torch_side.py",
     "loadtest/bench/verdict/fbgemm_side.py",

@@ -34,6 +34,7 @@ guard_poison    poison of `make -C loadtest guard`
 guard_trial     good streams followed, poison tried on each
 shop_streams    made-up shops whose good streams look odd
 labelled_tables  the tables of `make -C loadtest defaults`
+event_logs      the logs of `make -C loadtest event-logs`
 random_tables   the tables of `make -C loadtest small-tables`
 bench_passes    what the compiler's passes gain
 bench_useronce  what the user-once division gains

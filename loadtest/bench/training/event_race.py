@@ -77,13 +77,13 @@ Results = dict[str, dict[str, dict[str, dict[str, float]]]]
 """{log: {seed: {side: figures}}}"""
 
 
-def drawn(name: str, seed: int) -> tuple[EventLog, tuple[str, ...]]:
-    """Return a log and the columns that everybody reads."""
+def drawn(name: str, seed: int, events: int = 0) -> tuple[EventLog, tuple[str, ...]]:
+    """Return a log and the columns that everybody reads; events: its rows, 0 for those of its kind."""
     if name == MOVIELENS:
         return _movielens(), ("user_id", "item_id", "category")
     kind = next(kind for kind in KINDS if kind.name == name)
     hour = ("hour",) if kind.rhythm else ()
-    return event_log(kind, seed), ("user_id", "item_id", "category", *hour)
+    return event_log(kind, seed, events), ("user_id", "item_id", "category", *hour)
 
 
 def _movielens() -> EventLog:
@@ -121,10 +121,10 @@ def trained(folder: Path, log: EventLog, names: Sequence[str], history: bool, se
     return {"auc": float(figure[1]), "cpu_s": round(seconds, 1), "mb": round(nbytes / 1e6, 2)}
 
 
-def measured(name: str, seed: int, known: Mapping[str, Any], report: Any) -> dict[str, Any]:
+def measured(name: str, seed: int, events: int, known: Mapping[str, Any], report: Any) -> dict[str, Any]:
     """Return what is known of a log and a seed, completed."""
     found = dict(known)
-    log, names = drawn(name, seed)
+    log, names = drawn(name, seed, events)
     label = log.columns["label"]
     held_out = len(label) - round(len(label) * HELD_OUT)
     if len(log.chances):
@@ -190,6 +190,7 @@ def main() -> None:
     """Run what is missing, and write the report."""
     parser = argparse.ArgumentParser(prog="make -C loadtest event-logs", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--events", type=int, default=0, help="rows of a made-up log [those of its kind]")
     parser.add_argument("--logs", default="", help="names with one of these words, separated by commas")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--again", action="store_true", help="train the default file anew; what rivals reached is kept")
@@ -213,7 +214,7 @@ def main() -> None:
                 stored["logs"] = results
                 kept.write_text(json.dumps(stored, indent=1))
 
-            found = measured(name, seed, known, report)
+            found = measured(name, seed, options.events, known, report)
             report(found)
             said = {side: figures["auc"] for side, figures in found.items() if "auc" in figures}
             print(name, seed, {side: round(value, 4) for side, value in said.items()}, flush=True)

@@ -35,3 +35,10 @@ def test_equal_values_have_one_hash_whatever_is_beside_them():
 def test_mixed_numbers_do_not_cancel_in_sums():
     a, b, c, d = mixed(np.arange(4, dtype=np.uint64))
     assert a + d != b + c
+
+
+def test_lists_without_any_value_have_a_hash_each():
+    empty = Ragged(np.zeros(0, np.int64), np.zeros(4, np.int64))
+    hashes = value_hashes(empty)
+    assert len(hashes) == 3
+    assert len(set(hashes.tolist())) == 1
