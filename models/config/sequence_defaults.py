@@ -6,9 +6,9 @@ ahead of each of them (loadtest/results/event-logs.md). So the file gets both, a
     arch = "deepfm"                     generalises over the features of the row
     counts = true                       for each plain feature, beside its embedding
     cross = [history column, candidate], take = -8, decay = "position", counts = true
-                                        the newest event, the one before, the next two and the next four with the
-                                        candidate, where a column of the history and a feature of the candidate are
-                                        values of one kind
+                                        the newest item, the one before, the next two and the next four with the
+                                        candidate; of further columns that a history and a candidate share, such as
+                                        a category, the newest two
     cross = [user, attribute], counts = true
     cross = [context, attribute], counts = true
                                         what the user, or the hour, has to do with the candidate's category
@@ -19,7 +19,7 @@ ahead of each of them (loadtest/results/event-logs.md). So the file gets both, a
 
 The first column of a history is its item; what has fewer values, such as a category, comes after it.
 
-Rejected: crosses of user or context with the item itself (rows that are seen once: AUC fell by 0.004), two events for
+Rejected: crosses of user or context with the item itself (rows that are seen once: AUC fell by 0.004), two items for
 the crosses (as good on six logs, but 0.03 less where a mood lasts for days), more than eight, the order of shuffled rows (-0.002 to -0.009), `din` beside
 the counts, and a choice by held-out rows, which would change from night to night.
 
@@ -33,7 +33,8 @@ from typing import Any
 
 from freshet_serving.models.zoo.architectures import DEFAULT_ARCH
 
-DIM, NEWEST, MOST_CONTEXTS = 16, 8, 4
+DIM, MOST_CONTEXTS = 16, 4
+NEWEST_ITEMS, NEWEST_OTHERS = 8, 2
 DENSE_RATE, ROW_RATE = 0.003, 0.03
 
 Sections = dict[str, Any]
@@ -60,10 +61,11 @@ def with_sequence_defaults(raw: Mapping[str, Any], labels: Sequence[str]) -> Sec
         name: section | ({"counts": True, "dim": section.get("dim", DIM)} if name in plain else {})
         for name, section in features.items()
     }
+    candidates = [candidate for _, candidate in pairs]
     for column, candidate in pairs:
         name = f"{column.replace('.', '-')}-{candidate}"
-        made[name] = {"cross": [column, candidate], "take": -NEWEST, "decay": "position", "counts": True}
-    candidates = [candidate for _, candidate in pairs]
+        newest = NEWEST_ITEMS if candidate == candidates[0] else NEWEST_OTHERS
+        made[name] = {"cross": [column, candidate], "take": -newest, "decay": "position", "counts": True}
     attributes = [name for name in dict.fromkeys(candidates) if name != candidates[0]]
     users = [name for name in plain if features[name].get("side") == "user"]
     contexts = [name for name in plain if features[name].get("side", "context") == "context" and name not in candidates]
