@@ -20,8 +20,9 @@ ahead of each of them (loadtest/results/event-logs.md). So the file gets both, a
 The first column of a history is its item; what has fewer values, such as a category, comes after it.
 
 Rejected: crosses of user or context with the item itself (rows that are seen once: AUC fell by 0.004), two items for
-the crosses (as good on six logs, but 0.03 less where a mood lasts for days), more than eight, the order of shuffled rows (-0.002 to -0.009), `din` beside
-the counts, and a choice by held-out rows, which would change from night to night.
+the crosses (as good on six logs, but 0.03 less where a mood lasts for days), more than eight, the order of shuffled
+rows (-0.002 to -0.009), `din` beside the counts, and a choice by held-out rows, which would change from night to
+night.
 
 Whoever names `arch`, makes a feature of a history or counts anything gets what the file says, and nothing else.
 """
