@@ -34,7 +34,7 @@ from typing import Any
 
 from freshet_serving.models.zoo.architectures import DEFAULT_ARCH
 
-DIM, MOST_CONTEXTS = 16, 4
+DIM, MOST_CONTEXTS, MOST_ATTRIBUTES = 16, 4, 4
 NEWEST_ITEMS, NEWEST_OTHERS = 8, 2
 DENSE_RATE, ROW_RATE = 0.003, 0.03
 
@@ -67,11 +67,12 @@ def with_sequence_defaults(raw: Mapping[str, Any], labels: Sequence[str]) -> Sec
         name = f"{column.replace('.', '-')}-{candidate}"
         newest = NEWEST_ITEMS if candidate == candidates[0] else NEWEST_OTHERS
         made[name] = {"cross": [column, candidate], "take": -newest, "decay": "position", "counts": True}
-    attributes = [name for name in dict.fromkeys(candidates) if name != candidates[0]]
+    others = [name for name in plain if name != candidates[0]]
+    attributes = [name for name in others if name in candidates or features[name].get("side") == "item"]
     users = [name for name in plain if features[name].get("side") == "user"]
     contexts = [name for name in plain if features[name].get("side", "context") == "context" and name not in candidates]
     for other in (*users[:1], *contexts[:MOST_CONTEXTS]):
-        for attribute in attributes:
+        for attribute in attributes[:MOST_ATTRIBUTES]:
             made[f"{other}-{attribute}"] = {"cross": [other, attribute], "side": "item", "counts": True}
     chosen = {"shuffle_rows": 0, "dense_learning_rate": DENSE_RATE}
     if "optimizer" not in train:
