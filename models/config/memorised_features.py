@@ -55,10 +55,11 @@ def with_memorised_features(
             require(f.combiner != "none", where, "a combiner that adds rows up", f.combiner)
         if COUNTS in kinds:
             require(f.combiner == "sum", f"features.{f.name}.counts", "combiner 'sum', which counts need", f.combiner)
-            require(f.dtype in ("", EXACT), f"features.{f.name}.dtype", "'float32', which counts need", f.dtype)
             require(not loss, f"features.{f.name}.counts", "the log-loss of labels from 0 to 1", loss)
         # Parts of a cross with decay have the section of the cross, which their table may be named after.
         beside = "dim" in next((raw[n] for n in (f.name, f.name.rpartition(".")[0]) if n in raw), {})
+        if COUNTS in kinds and not beside:
+            require(f.dtype in ("", EXACT), f"features.{f.name}.dtype", "'float32', which counts need", f.dtype)
         if beside or not kinds:
             others.append(dataclasses.replace(f, wide=False, counts=False))
         for kind in kinds:
@@ -102,7 +103,7 @@ def memorised_tables(
             for key in ("init", "init_scale", "hash", "hash_rows", "hash_codes", *ROW_KEYS):
                 require(key not in section, f"{where}.{key}", "none, because its rows are counts", section.get(key))
             whole[f.table] = dataclasses.replace(whole[f.table], train={"optimizer": "sgd", "learning_rate": 1.0})
-            once = f"1, because features.{f.name} counts each row once"
+            once = f"1, because features.{f.name} counts each row once (with model.arch, nothing counts unasked)"
             require(train.epochs < 2, "train.epochs", once, train.epochs)
     return whole
 

@@ -94,7 +94,7 @@ def _plain_file(features: Sections, sequences: Sections) -> bool:
 
 
 def _one_value(section: Sections) -> bool:
-    return section.get("kind") in ("id", "string") and "cross" not in section and section.get("dtype", "") != "int8"
+    return section.get("kind") in ("id", "string") and "cross" not in section
 
 
 def _pairs(features: Sections, sequences: Sections) -> list[tuple[str, str]]:

@@ -115,6 +115,8 @@ def start_config(
         hashes, hash_line = measured(source, config)
     train = chosen(config.train, config.features, rows, share_of_ones(source), _histories(config, source, rows))
     logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
+    counts = [f.name for f in config.features if f.counts]
+    counts_line = f"{config.model.arch} reads counts of {', '.join(counts)}" * bool(counts)
     log_line = f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)
     lists_line = "".join(
         f"features.{name}: most values have '|', and each is one value: kind = \"strings\" reads lists, which are text"
@@ -128,7 +130,7 @@ def start_config(
         *padding_lines(source, config.features),
         *odd_time_lines(log, config.features, config.data.time, time.time()),
     ]
-    for line in (filled_line(config.train, train, rows), log_line, hash_line, lists_line, *odd):
+    for line in (counts_line, filled_line(config.train, train, rows), log_line, hash_line, lists_line, *odd):
         if line:
             note(line)
     features, tables = transformed(config.features, transforms), decided(config, hashes)

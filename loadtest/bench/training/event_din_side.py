@@ -26,6 +26,8 @@ class PlainDIN(nn.Module):
         super().__init__()
         self.tables = nn.ModuleDict({name: nn.Embedding(size, DIM) for name, size in sizes.items()})
         self.others = others
+        for table in self.tables.values():
+            nn.init.normal_(table.weight, std=0.01)
         self.unit = nn.Sequential(nn.Linear(8 * DIM, ATTENTION), nn.ReLU(), nn.Linear(ATTENTION, 1))
         widths = ((4 + len(others)) * DIM, *HIDDEN)
         layers = [part for i, o in zip(widths, widths[1:]) for part in (nn.Linear(i, o), nn.ReLU())]
@@ -36,7 +38,9 @@ class PlainDIN(nn.Module):
         events = torch.cat([self.tables["item_id"](rows["items"]), self.tables["category"](rows["categories"])], 2)
         each = target[:, None].expand_as(events)
         weight = self.unit(torch.cat([each, events, each - events, each * events], 2)).squeeze(2)
-        pooled = torch.bmm((weight * (rows["items"] > 0))[:, None], events).squeeze(1)
+        there = rows["items"] > 0
+        weight = weight * there / there.sum(1, keepdim=True).clamp(min=1)
+        pooled = torch.bmm(weight[:, None], events).squeeze(1)
         others = [self.tables[name](rows[name]) for name in self.others]
         return self.mlp(torch.cat([target, pooled, *others], 1)).squeeze(1)
 

@@ -1,11 +1,12 @@
 """`make -C loadtest event-logs`: a file with [sequences] and no network, on logs of events; results/event-logs.md.
 
 Six made-up logs (loadtest.bench.event_logs), each for another reason why users act, and the first rows of
-MovieLens-1M; each seed draws another log. The default file names its columns, the history and nothing else. Rivals get
-the same columns and histories, and choose their settings on the last tenth of the rows that they learn: counts of the
-item, of the last item and of the last two, logistic regression on ids, crosses and counts, LightGBM on ids and counts
-(loadtest.bench.training.event_rivals), and DIN in PyTorch (event_din_side). All are judged on the last tenth of the
-log, which nobody has learned. Each result is kept when it is there; the command goes on where it was stopped.
+MovieLens-1M; each seed draws another log. The default file names its columns, the history and nothing else. Rivals
+get the same columns and histories, and choose their settings on the last tenth of the rows that they learn: counts of
+the item, of the last item and of the last two, logistic regression on ids, crosses and counts, LightGBM on ids and
+counts (loadtest.bench.training.event_rivals), and DIN in PyTorch (event_din_side). All are judged on the last tenth
+of the log, which nobody has learned. The default's rates and crosses were chosen on the first seed of these logs.
+Each result is kept when it is there; the command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ TORCH_PYTHON = Path(os.environ.get("FRESHET_TORCH_PYTHON", HERE.parents[2] / "bu
 HELD_OUT = 0.1
 MOVIELENS, MOVIELENS_ROWS = "MovieLens-1M, first 100,000", 100_000
 DEFAULT, FLAT, TRUTH = "default file", "deepfm without the history", "truth"
-NEAR, NEAR_ONCE = 0.003, 0.006
+NEAR, NEAR_ONCE, SEEDS = 0.003, 0.006, 5
 """Aims: how far behind the best rival the default file may be, on all logs but one, and on that one."""
 
 FILE = """
@@ -175,6 +176,7 @@ def page(results: Results) -> str:
         lines.append(
             f"| {name} | {len(seeds)} | {' | '.join(cells)} | {gaps[name]:+.4f} | {nbytes:.1f} ({without:.1f}) |"
         )
+    fewest = min(len(seeds) for seeds in results.values())
     near = sum(gap <= NEAR for gap in gaps.values())
     far = max(gaps.values())
     verdict = "met" if near >= len(gaps) - 1 and far <= NEAR_ONCE else "not met"
@@ -182,14 +184,15 @@ def page(results: Results) -> str:
         *lines,
         "",
         f"The default file is at most {NEAR} behind the best rival on {near} of {len(gaps)} logs, and at most"
-        f" {max(far, 0):.4f} on any: the aim, {NEAR} on all logs but one and {NEAR_ONCE} there, is {verdict}.",
+        f" {max(far, 0):.4f} on any: the aim, {NEAR} on all logs but one and {NEAR_ONCE} there, is {verdict}"
+        + (f" with {fewest} of {SEEDS} seeds on some logs." if fewest < SEEDS else "."),
     ])  # fmt: skip
 
 
 def main() -> None:
     """Run what is missing, and write the report."""
     parser = argparse.ArgumentParser(prog="make -C loadtest event-logs", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--events", type=int, default=0, help="rows of a made-up log [those of its kind]")
     parser.add_argument("--logs", default="", help="names with one of these words, separated by commas")
     parser.add_argument("--out", type=Path, default=RESULTS)

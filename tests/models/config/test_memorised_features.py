@@ -82,6 +82,14 @@ def test_counts_stand_before_weights_with_exact_tables_of_their_own():
     assert config.tables["pair"].train == {"optimizer": "sgd", "learning_rate": 1.0}
 
 
+def test_embedding_beside_counts_may_have_fewer_bits():
+    config = parse(**(COUNTED | {"user": COUNTED["user"] | {"dtype": "float16"}}))
+    assert {f.name: f.dtype for f in config.features if "user" in f.name} == {
+        "user": "float16",
+        "user.counts": "float32",
+    }
+
+
 def test_counts_keep_what_their_table_says_of_admission():
     pair = parse(tables={"pair": {"admit_after": 2}}, **COUNTED).tables["pair"]
     assert (pair.admit_after, pair.init) == (2, "zeros")
