@@ -13,7 +13,6 @@ ahead of each of them (loadtest/results/event-logs.md). So the file gets both, a
     cross = [context, attribute], counts = true
                                         what the user, or the hour, has to do with the candidate's category
     train.shuffle_rows = 0              a row reads counts of what was before it, in the order of time as when served
-    train.dense_learning_rate = 0.003   one pass over few rows has few steps
     train.learning_rate = 0.03          counts memorise, so that embeddings can learn calmly; at 0.1 they follow the
                                         hours of an ordered log
 
@@ -36,7 +35,7 @@ from freshet_serving.models.zoo.architectures import DEFAULT_ARCH
 
 DIM, MOST_CONTEXTS, MOST_ATTRIBUTES = 16, 4, 4
 NEWEST_ITEMS, NEWEST_OTHERS = 8, 2
-DENSE_RATE, ROW_RATE = 0.003, 0.03
+ROW_RATE = 0.03
 
 Sections = dict[str, Any]
 
@@ -74,7 +73,7 @@ def with_sequence_defaults(raw: Mapping[str, Any], labels: Sequence[str]) -> Sec
     for other in (*users[:1], *contexts[:MOST_CONTEXTS]):
         for attribute in attributes[:MOST_ATTRIBUTES]:
             made[f"{other}-{attribute}"] = {"cross": [other, attribute], "side": "item", "counts": True}
-    chosen = {"shuffle_rows": 0, "dense_learning_rate": DENSE_RATE}
+    chosen: Sections = {"shuffle_rows": 0}
     if "optimizer" not in train:
         chosen["learning_rate"] = ROW_RATE
     return dict(raw) | {"model": {"arch": DEFAULT_ARCH} | model, "features": made, "train": chosen | train}

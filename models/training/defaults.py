@@ -43,7 +43,7 @@ NEXT_ITEM_STEPS, MOST_EPOCHS = 1500, 50
 RATE, RATE_ROWS, MOST_LONGER = 0.05, 20_000, 2.0
 SMALL_ACCUMULATOR = 1e-6
 FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 350
-DENSE_RATE, LEAST_DENSE_SHARE = 0.001, 0.5
+DENSE_RATE, LEAST_DENSE_SHARE, MOST_COUNTING_SHARE = 0.001, 0.5, 3.0
 RARE_ROWS, MOST_LARGER, FEWEST_STEPS = 4.0, 4, 32
 """Enlargement of batches for rows of the rarer label.
 
@@ -88,7 +88,8 @@ def chosen(
                               speed; up to four times that, at most 512, until a batch has about 4 rows of the rarer
                               label, as long as 32 steps are left
         dense_learning_rate   0.001; if a batch still has fewer of them, less by the root of their number, down to
-                              0.0005
+                              0.0005; for a network that reads counts, which has one pass to learn what they say, more
+                              by the same root, up to 0.003
         epochs                1; for a next-item network as many as have NEXT_ITEM_STEPS steps, 50 at most: before
                               them it knows little more than which items are popular
     """
@@ -107,7 +108,8 @@ def chosen(
     }
     batch_rows = settings.batch_rows or values["batch_rows"]
     enough = math.sqrt(batch_rows * rare / RARE_ROWS)
-    values["dense_learning_rate"] = DENSE_RATE * max(LEAST_DENSE_SHARE, min(1.0, enough))
+    most = MOST_COUNTING_SHARE if any(f.counts for f in features) else 1.0
+    values["dense_learning_rate"] = DENSE_RATE * max(LEAST_DENSE_SHARE, min(most, enough))
     return filled(settings, values)
 
 

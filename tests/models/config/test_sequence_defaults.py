@@ -45,9 +45,9 @@ def test_ids_newest_events_and_what_users_and_hours_have_to_do_with_categories_a
 
 def test_rates_and_order_suit_one_pass_over_a_log_unless_the_file_has_them():
     train = parse().train
-    assert (train.shuffle_rows, train.learning_rate, train.dense_learning_rate) == (0, 0.03, 0.003)
-    own = parse(train={"shuffle_rows": 9, "optimizer": "adam", "dense_learning_rate": 0.01}).train
-    assert (own.shuffle_rows, own.learning_rate, own.dense_learning_rate) == (9, 0.0, 0.01)
+    assert (train.shuffle_rows, train.learning_rate) == (0, 0.03)
+    own = parse(train={"shuffle_rows": 9, "optimizer": "adam"}).train
+    assert (own.shuffle_rows, own.learning_rate) == (9, 0.0)
 
 
 def test_tables_that_are_shared_say_what_a_list_column_has_to_do_with_a_candidate():
@@ -75,7 +75,7 @@ def test_tables_that_are_shared_say_what_a_list_column_has_to_do_with_a_candidat
 def test_file_that_says_more_or_has_no_history_is_left_alone(sections):
     config = parse(**sections)
     assert counted(config) == []
-    assert (config.train.shuffle_rows, config.train.dense_learning_rate) == (65536, 0.0)
+    assert (config.train.shuffle_rows, config.train.learning_rate) == (65536, 0.0)
 
 
 def test_several_labels_are_left_alone():

@@ -1,4 +1,5 @@
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,13 @@ def test_small_tables_use_small_batches(rows, batch_rows):
 def test_rare_labels_use_larger_batches_and_lower_dense_rates(rows, ones, batch_rows, dense_rate):
     settings = chosen(TrainSettings(), columns(3), rows, ones)
     assert (settings.batch_rows, settings.dense_learning_rate) == (batch_rows, pytest.approx(dense_rate, rel=0.01))
+
+
+@pytest.mark.parametrize(("ones", "dense_rate"), [(0.5, 0.003), (0.02, 0.00158), (0.001, 0.0005)])
+def test_network_that_reads_counts_learns_faster_where_labels_are_many(ones, dense_rate):
+    counted = [replace(f, counts=True, dim=2) for f in columns(3)]
+    settings = chosen(TrainSettings(512), counted, 200_000, ones)
+    assert settings.dense_learning_rate == pytest.approx(dense_rate, rel=0.01)
 
 
 def test_dense_rate_follows_the_batch_size_in_the_file():
