@@ -147,7 +147,7 @@ def measured(name: str, seed: int, events: int, known: Mapping[str, Any], report
             command = [str(python), str(HERE / side), str(arrays), ",".join(names), str(HELD_OUT), *more]
             ended = subprocess.run(command, capture_output=True, text=True, check=False)
             if ended.returncode:
-                raise SystemExit(f"{side}: {ended.stderr[-600:]}")
+                raise SystemExit(f"{side} ended with {ended.returncode}: {ended.stderr[-600:]}")
             found |= {rival: {"auc": value} for rival, value in json.loads(ended.stdout.splitlines()[-1]).items()}
             found[side] = {}
             report(found)
