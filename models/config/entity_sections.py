@@ -98,6 +98,5 @@ def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: 
         entity = replace(entity, fields=fields, key_field=key)
         require(entity.data.format in TABLES, f"{where}.path", f"a table ({', '.join(TABLES)})", entity.data.format)
         require(not entity.time or bool(data.time), f"{where}.time", "data.time as well, the events' time", entity.time)
-        require(not data.follow, where, "data.follow = false: entities are joined to stored data", "true")
         found.append(entity)
     return found

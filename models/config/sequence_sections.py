@@ -8,7 +8,7 @@ from typing import Any
 
 from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig, check_marker
 from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
-from freshet_serving.models.data.formats import STREAMS, TABLES, DataConfig, label_names
+from freshet_serving.models.data.formats import TABLES, DataConfig, label_names
 from freshet_serving.models.data.open_data import columns_of
 from freshet_serving.models.data.sequence_columns import FLOATS, TIES, TIMES, SequenceConfig
 from freshet_serving.processor.errors import BadInput
@@ -46,8 +46,6 @@ def read_sequences(
             raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
         plain = NAME.fullmatch(name) is not None and "." not in name and name != "x"
         require(plain, where, "a name of letters, digits, '_', '-' other than x", name)
-        if data.follow or data.format in STREAMS:
-            raise BadInput(f"{where}: expected a table that is read to its end; sequences of streams are not supported")
         config = parse_section(SequenceConfig, section, where, name=name)
         kinds = _event_kinds(config, features, data, where) if config.from_events else {}
         _check(config, kinds, features, data, where)
@@ -114,10 +112,13 @@ def _check(
     require_one_of(config.keep, KEEPS, f"{where}.keep")
     require_one_of(config.time_unit, TIME_UNITS, f"{where}.time_unit")
     require_one_of(config.ties, TIES, f"{where}.ties")
+    require_between(config.memory_mb, 1, 1 << 30, f"{where}.memory_mb")
+    require(config.ttl_s >= 0, f"{where}.ttl_s", "0 or more seconds", str(config.ttl_s))
+    require(not config.ttl_s or config.keep == "newest", f"{where}.ttl_s", "keep = 'newest' with it", config.keep)
     if config.padding is not None and config.from_events:
         raise BadInput(f"{where}.padding: only for list columns, but this history is made of events (from_events)")
     if not config.from_events:
-        for key in ("where", "ties", "guest"):
+        for key in ("where", "ties", "guest", "ttl_s", "memory_mb"):
             default = SequenceConfig.__dataclass_fields__[key].default
             if getattr(config, key) != default:
                 raise BadInput(f"{where}.{key}: only with from_events")

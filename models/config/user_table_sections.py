@@ -95,7 +95,6 @@ def read_user_tables(raw: Mapping[str, Any], data: DataConfig) -> list[UserTable
         require_one_of(table.serve, (REQUESTS, ONLINE), f"{where}.serve")
         require(table.data.format in TABLES, f"{where}.path", f"a table ({', '.join(TABLES)})", table.data.format)
         require(not table.time or bool(data.clock), f"{where}.time", "data.time as well, the events' time", table.time)
-        require(not data.follow, where, "data.follow = false: user tables are joined to stored data", "true")
         table = _with_fields(table, where)
         for other in tables:
             both = [f.name for f in table.fields if f.name in {o.name for o in other.fields} | {other.key}]

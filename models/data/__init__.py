@@ -18,6 +18,8 @@ criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
 next_item_rows    one history a user, whose events are targets
 sequence_columns  histories of users: list columns, or made of an event log
+user_events  events of all users as any of the newest rows sees them, saved with checkpoints
+event_kernels  kernels of users' events
 synthetic  a synthetic click stream with known probabilities
 files      Parquet and CSV as streams of Arrow batches
 file_order  order of files, with the numbers in their names counted

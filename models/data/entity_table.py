@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,12 +190,27 @@ class EntitySource:
         inner = source.schema
         self.schema = Schema(tuple(fields), inner.label, inner.time, inner.weight)
 
+    @property
+    def events(self) -> Source:
+        """The rows without the entities' columns."""
+        return self._source
+
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
+        """Yield batches as Source.batches does."""
         for batch in self._source.batches(rows, start):
-            columns = dict(batch.columns)
-            for table in self._tables:
-                columns |= table.columns(columns[table.key.name], batch.time)
-            yield replace(batch, columns={name: columns[name] for name in self.schema.names})
+            yield self._joined(batch)
+
+    def arriving(self, rows: int, start: int) -> Iterator[Batch | None]:
+        """Yield batches as FollowedSource.arriving does."""
+        source: Any = self._source
+        for batch in source.arriving(rows, start):
+            yield None if batch is None else self._joined(batch)
+
+    def _joined(self, batch: Batch) -> Batch:
+        columns = dict(batch.columns)
+        for table in self._tables:
+            columns |= table.columns(columns[table.key.name], batch.time)
+        return replace(batch, columns={name: columns[name] for name in self.schema.names})
 
     def count_rows(self) -> int | None:
         return self._source.count_rows()

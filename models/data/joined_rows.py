@@ -7,6 +7,7 @@ Recordings have the columns of entities as they were used, so nothing is joined 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from freshet_serving.models.data.entity_table import EntitySource, EntityTable
@@ -40,6 +41,7 @@ def joined_rows(
     features: Sequence[SequenceFeature],
     entities: Sequence[JoinedTable],
     more: Sequence[Field] = (),
+    folder: Path | None = None,
 ) -> Source:
     """Return rows with all columns that features read.
 
@@ -48,6 +50,7 @@ def joined_rows(
         features: The features, those of sequences among them.
         entities: The entities and users whose tables are joined. A key need not be among the features.
         more: Columns besides.
+        folder: Folder for what histories cannot keep in memory; by default that of temporary files.
 
     Raises:
         BadInput: A table cannot be read, or lacks a column.
@@ -61,7 +64,7 @@ def joined_rows(
     if entities:
         tables = [EntityTable(e.name, e.data, e.key_field, e.fields, section=e.section, once=e.once) for e in entities]
         source = EntitySource(source, tables, fields)
-    return with_sequences(source, features, more)
+    return with_sequences(source, features, more, folder)
 
 
 def _own(fields: Sequence[Field], entities: Sequence[JoinedTable]) -> tuple[Field, ...]:

@@ -1,32 +1,39 @@
 """Sequences of a table or an event log: the section [sequences.NAME], and batches with a sequence's columns.
 
 A sequence's columns are called `<sequence>.<column>`, as in a request. They are list columns of the table, or made of
-its rows: with from_events, a row's history is what earlier rows of the same user have, oldest first.
+its rows: with from_events, a row's history is what earlier rows of the same user have, oldest first
+(models.data.user_events has the rules).
 
 Invariants of from_events
-- A row never sees itself or a row after it: rows are added to a history once their own has been read.
-- With ties = "exclude" it never sees a row of the same time either, whatever the order in the file.
-- A row's history does not depend on where reading starts: the rows before are read first, in the same pass.
+- A row's history does not depend on where reading starts: what is known of the rows before is taken from a pass that
+  has read them, or from a checkpoint, and the rows that are missing are read first.
+- Passes share what they know: the pass that has read furthest holds the state, and a pass that starts behind it, within
+  KEPT_ROWS, reads from it. So a stream, whose first rows are gone, is read from any position that a run returns to.
 - Rows of guests enter no history and see none.
-- At most max_length events a user are in memory.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from freshet_serving.models.data.source import Batch, Field, Schema, Source
+from freshet_serving.models.data.user_events import EventRules, UserEvents
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.sequences import without_padding
 from freshet_serving.processor.options import option
 
 TIES = ("exclude", "file")
+READ_ROWS = 1 << 14
+Histories = Mapping[str, Sequence[Mapping[str, NDArray[Any]]]]
+"""Saved parts by sequence."""
 TIMES, FLOATS = "times", "floats"
 """Kinds of columns that no table has rows of: a sequence's times, int64 lists, and its floats."""
 
@@ -83,6 +90,17 @@ class SequenceConfig:
             empty='`""` in a column of strings, which has it for null',
         ),
     )
+    ttl_s: float = field(
+        default=0.0,
+        metadata=option("with `from_events`: seconds after which an event leaves a history", empty="never"),
+    )
+    memory_mb: int = field(
+        default=256,
+        metadata=option(
+            "with `from_events`, MiB of memory for the events of all users; those beyond it are on disk, in the folder"
+            " of the trainer"
+        ),
+    )
     ties: str = field(
         default="exclude",
         metadata=option("with `from_events`, rows of the same time: `exclude`, or `file` for those before in the file"),
@@ -105,19 +123,24 @@ class SequenceFeature(Protocol):
 
 
 class SequenceSource:
-    """A source with the columns of sequences beside those of other features."""
+    """A source with the columns of sequences beside those of other features.
 
-    def __init__(self, source: Source, features: Sequence[SequenceFeature]) -> None:
+    Attributes:
+        saved: Returns what a checkpoint has of the rows before a row at most; see UserEvents.restore. None for nothing.
+    """
+
+    def __init__(self, source: Source, features: Sequence[SequenceFeature], folder: Path | None = None) -> None:
         """Wrap a source that has all columns that the features read.
 
         Args:
             source: The source.
             features: The features.
+            folder: Folder for events beyond the memory budget; by default that of temporary files.
 
         Raises:
             BadInput: A history from events needs times that the source does not have.
         """
-        self._source = source
+        self._source, self._folder = source, folder
         plain = [f for f in features if f.sequence is None]
         self._plain = list(dict.fromkeys(read for f in plain if (read := f.reads)))
         self._lists: dict[str, str] = {}
@@ -143,6 +166,8 @@ class SequenceSource:
         if self._events and not own.time and first_of(source.batches(1)).time is None:
             raise BadInput("data.time: expected the column of the rows' time, which from_events needs, got nothing")
         self.schema = Schema(tuple(fields), own.label, own.time, own.weight)
+        self.saved: Callable[[int], Histories | None] | None = None
+        self._furthest: dict[str, UserEvents] = {}
 
     @property
     def events(self) -> Source:
@@ -154,21 +179,108 @@ class SequenceSource:
         return self._source.count_rows()
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """Yield batches as Source.batches does; with from_events all rows before `start` are read first."""
-        histories = {name: _Histories(self._configs[name], made) for name, made in self._events.items()}
-        if histories and start:
-            for batch in self._source.batches(rows):
-                if batch.start >= start:
-                    break
-                before = batch if batch.end <= start else batch.slice(0, start - batch.start)
-                for history in histories.values():
-                    history.lists(before, self.schema.labels)
+        """Yield batches as Source.batches does; rows before `start` that no state has are read first."""
+        histories = self._histories_before(start)
         for batch in self._source.batches(rows, start):
-            columns = {f.name: batch.columns[f.name] for f in self._plain}
-            columns |= self._listed(batch)
-            for history in histories.values():
-                columns |= history.lists(batch, self.schema.labels)
-            yield replace(batch, columns=columns)
+            yield self._with_lists(batch, histories)
+
+    def arriving(self, rows: int, start: int) -> Iterator[Batch | None]:
+        """Yield batches as FollowedSource.arriving does."""
+        histories = self._histories_before(start)
+        source: Any = self._source
+        for batch in source.arriving(rows, start):
+            yield None if batch is None else self._with_lists(batch, histories)
+
+    def saved_part(self, row: int, whole: bool) -> dict[str, NDArray[Any]] | None:
+        """Return the histories as of a row, for a checkpoint; None if only a whole part could follow what was saved.
+
+        Args:
+            row: The row.
+            whole: True for all events, False for those since the last part.
+        """
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, events in self._furthest.items():
+            if not events.floor <= row <= events.position:
+                return {} if whole else None
+            part = events.full(row) if whole else events.increment(row)
+            if part is None:
+                return None
+            part["rules"] = np.frombuffer(self._rules(name).encode(), np.uint8)
+            arrays |= {f"{name}/{key}": array for key, array in part.items()}
+        return arrays
+
+    def erase(self, keys: Column) -> int:
+        """Remove all events of users; return how many histories had any."""
+        return sum(events.erase(keys) for events in self._furthest.values())
+
+    def _rules(self, name: str) -> str:
+        """Return what the events of a sequence depend on, as text."""
+        config, made = self._configs[name], self._events[name]
+        own = {key: value for key, value in asdict(config).items() if key != "memory_mb"}
+        return json.dumps([own, [[f.name, f.kind] for f in made]], sort_keys=True, default=str)
+
+    def _histories_before(self, start: int) -> dict[str, UserEvents]:
+        """Return the events of all rows before a row, reading those that are missing."""
+        if not self._events:
+            return {}
+        furthest = self._furthest
+        if furthest and all(events.floor <= start <= events.position for events in furthest.values()):
+            return furthest
+        histories = {name: self._no_events(name) for name in self._events}
+        known = self.saved(start) if self.saved is not None and start else None
+        if known is not None and all(self._restored(name, histories, known) for name in histories):
+            position = min(events.position for events in histories.values())
+        else:
+            histories, position = {name: self._no_events(name) for name in self._events}, 0
+        for batch in self._source.batches(READ_ROWS, position) if position < start else ():
+            if batch.start >= start:
+                break
+            self._add(batch if batch.end <= start else batch.slice(0, start - batch.start), histories)
+        self._note(histories)
+        return histories
+
+    def _restored(self, name: str, histories: Mapping[str, UserEvents], known: Histories) -> bool:
+        """Return whether a sequence's events could be taken from a checkpoint."""
+        parts = known.get(name, [])
+        rules = self._rules(name).encode()
+        if not parts or any(part["rules"].tobytes() != rules for part in parts):
+            return False
+        histories[name].restore(parts)
+        return True
+
+    def _no_events(self, name: str) -> UserEvents:
+        config = self._configs[name]
+        rules = EventRules(config.max_length, config.keep == "newest", config.ties == "exclude", config.ttl_s)
+        kinds = [f.kind for f in self._events[name] if f.kind != TIMES]
+        return UserEvents(rules, kinds, self._folder, config.memory_mb << 20)
+
+    def _with_lists(self, batch: Batch, histories: dict[str, UserEvents]) -> Batch:
+        columns = {f.name: batch.columns[f.name] for f in self._plain}
+        columns |= self._listed(batch)
+        self._add(batch, histories)
+        for name, events in histories.items():
+            assert batch.time is not None
+            splits, times, values = events.seen(batch.start, batch.columns[self._configs[name].from_events], batch.time)
+            left = iter(values)
+            for f in self._events[name]:
+                columns[f.name] = Ragged(times if f.kind == TIMES else next(left), splits)
+        self._note(histories)
+        return replace(batch, columns=columns)
+
+    def _add(self, batch: Batch, histories: Mapping[str, UserEvents]) -> None:
+        labels = self.schema.labels
+        for name, events in histories.items():
+            config = self._configs[name]
+            assert batch.time is not None
+            values = [event_values(f, batch, labels) for f in self._events[name] if f.kind != TIMES]
+            users, enter = batch.columns[config.from_events], entering(batch, config, labels)
+            events.add(batch.start, users, batch.time, enter, values)
+
+    def _note(self, histories: dict[str, UserEvents]) -> None:
+        """Keep the events of the pass that has read furthest."""
+        known = max((events.position for events in self._furthest.values()), default=-1)
+        if histories and min(events.position for events in histories.values()) > known:
+            self._furthest = histories
 
     def _listed(self, batch: Batch) -> dict[str, Column]:
         """Return the columns of sequences that are lists of the table, without padding."""
@@ -182,83 +294,20 @@ class SequenceSource:
         return made
 
 
-def with_sequences(source: Source, features: Sequence[SequenceFeature], more: Sequence[Field] = ()) -> Source:
+def with_sequences(
+    source: Source, features: Sequence[SequenceFeature], more: Sequence[Field] = (), folder: Path | None = None
+) -> Source:
     """Return a source that has the columns of features' sequences too; the source itself without any.
 
     Args:
         source: A source with all columns that the features read.
         features: The features.
         more: Columns of the source to keep besides.
+        folder: See SequenceSource.
     """
-    return SequenceSource(source, [*features, *more]) if any(f.sequence is not None for f in features) else source
-
-
-class _User:
-    """One user's events so far.
-
-    Attributes:
-        past: Values by column, oldest first.
-        tied: Events of the newest time, which rows of that time do not see.
-        time: That time.
-    """
-
-    __slots__ = ("past", "tied", "time")
-
-    def __init__(self, columns: int, most: int | None) -> None:
-        self.past: list[deque[Any]] = [deque(maxlen=most) for _ in range(columns)]
-        self.tied: list[tuple[Any, ...]] = []
-        self.time = float("nan")
-
-
-class _Histories:
-    """The histories of all users, advanced row by row."""
-
-    def __init__(self, config: SequenceConfig, made: Sequence[SequenceFeature]) -> None:
-        self._config, self._made = config, made
-        self._users: dict[Any, _User] = {}
-
-    def lists(self, batch: Batch, labels: tuple[str, ...]) -> dict[str, Column]:
-        """Return the history of each row of the next batch, by column.
-
-        Args:
-            batch: The batch.
-            labels: Names of its labels.
-        """
-        config, made = self._config, self._made
-        assert batch.time is not None
-        # By-row values as Python objects: each is kept until its history is cut.
-        values = list(zip(*(_listed(event_values(f, batch, labels)) for f in made)))
-        users, times = _listed(batch.columns[config.from_events]), batch.time.tolist()
-        enter = entering(batch, config, labels)
-        newest, exclude = config.keep == "newest", config.ties == "exclude"
-        most = config.max_length if newest else None
-        flat: list[list[Any]] = [[] for _ in made]
-        counts = np.zeros(len(batch), np.int64)
-        for row, (key, time) in enumerate(zip(users, times)):
-            user = self._users.get(key)
-            if user is None:
-                user = self._users[key] = _User(len(made), most)
-            if user.tied and user.time != time:
-                for event in user.tied:
-                    self._add(user, event)
-                user.tied.clear()
-            counts[row] = len(user.past[0])
-            for column, past in zip(flat, user.past):
-                column.extend(past)
-            if enter[row]:
-                if exclude:
-                    user.tied.append(values[row])
-                    user.time = time
-                else:
-                    self._add(user, values[row])
-        splits = np.zeros(len(batch) + 1, np.int64)
-        np.cumsum(counts, out=splits[1:])
-        return {f.name: Ragged(_packed(f, column), splits) for f, column in zip(made, flat)}
-
-    def _add(self, user: _User, event: tuple[Any, ...]) -> None:
-        if self._config.keep == "newest" or len(user.past[0]) < self._config.max_length:
-            for past, value in zip(user.past, event):
-                past.append(value)
+    return (
+        SequenceSource(source, [*features, *more], folder) if any(f.sequence is not None for f in features) else source
+    )
 
 
 def event_values(f: SequenceFeature, batch: Batch, labels: tuple[str, ...]) -> Any:
@@ -279,13 +328,6 @@ def _label(batch: Batch, name: str, labels: tuple[str, ...]) -> Any:
     return batch.label if batch.label.ndim == 1 else batch.label[:, labels.index(name)]
 
 
-def _listed(column: Column) -> list[Any]:
-    if isinstance(column, Strings):
-        return column.tolist()
-    assert isinstance(column, np.ndarray)
-    return list(column.tolist())
-
-
 def entering(batch: Batch, config: SequenceConfig, labels: tuple[str, ...]) -> list[bool]:
     """Return which rows of a batch enter a history: those that `where` chooses, but no guest's."""
     where, users = config.where, batch.columns[config.from_events]
@@ -297,9 +339,3 @@ def entering(batch: Batch, config: SequenceConfig, labels: tuple[str, ...]) -> l
         chosen: Any = _label(batch, where, labels) if where in labels else batch.columns[where]
         known &= chosen > 0
     return list(known.tolist())
-
-
-def _packed(f: SequenceFeature, values: list[Any]) -> Any:
-    if f.kind == "strings":
-        return Strings.of(values)
-    return np.array(values, np.float32 if f.kind == FLOATS else np.int64)

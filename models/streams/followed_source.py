@@ -22,11 +22,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
-from freshet_serving.models.data.source import Batch, Schema, check_position
+from freshet_serving.models.data.source import Batch, Schema, Source, check_position
 from freshet_serving.models.streams.stream import Segment, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.models.streams.stream_rows import RejectedRows, sound_parts
@@ -65,6 +66,14 @@ class IngestStatus:
     aside: int = 0
     why_aside: str = ""
     looks: int | None = None
+
+
+def followed_source(source: Source) -> FollowedSource | None:
+    """Return the stream below what is joined to its rows; None for stored data."""
+    below: Any = source
+    while below is not None and not isinstance(below, FollowedSource):
+        below = getattr(below, "events", None)
+    return below
 
 
 class FollowedSource:

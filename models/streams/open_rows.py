@@ -13,7 +13,6 @@ from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
-from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.repository import address_parts, is_address
 
@@ -52,18 +51,18 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     # A next-item network reads the columns of new events beside the histories before them.
     columns = [f.reads for f in config.features if f.sequence] if config.model.arch in NEXT_ITEM else []
     more = [field for field in columns if field is not None]
-    return joined_rows(lambda fields: _open_rows(config, fields, folder, anew), config.features, config.joined, more)
+    folder.mkdir(parents=True, exist_ok=True)
+    return joined_rows(
+        lambda fields: _open_rows(config, fields, folder, anew), config.features, config.joined, more, folder
+    )
 
 
 def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, anew: bool) -> Source:
     data, journal = config.data, folder / JOURNAL
     if not (data.format in STREAMS or data.follow or (journal.exists() and not anew)):
         return open_source(data, fields)
-    if config.sequences:
-        raise BadInput("sequences: expected a table that is read to its end, got a run that has followed a stream")
     schema = Schema(fields, data.label, data.time, data.weight, data.list_separator)
     stream = open_stream(data.format, data.path, schema)
-    folder.mkdir(parents=True, exist_ok=True)
     return FollowedSource(stream, StreamJournal(journal, stream.identity, anew), schema, data.follow)
 
 

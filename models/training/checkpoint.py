@@ -2,10 +2,11 @@
 
 One file is one checkpoint, committed by rename. <number>.full.safetensors holds everything. <number>.inc.safetensors
 holds the rows that changed since the previous checkpoint (tables with optimizer slots and counts), the whole dense
-network and its optimizer, and in its metadata the run's state (reader position, published generation, ...). Restoring
-reads the newest full checkpoint and the increments after it, in order. Once the increments outweigh the last full
-checkpoint, a new full one is written, so a checkpoint costs O(changes), amortised. Older checkpoints are then removed,
-except those requested: the trainer can go back to any generation that servers can undo to.
+network and its optimizer, the events that histories have got, and in its metadata the run's state (reader position,
+published generation, ...). Restoring reads the newest full checkpoint and the increments after it, in order. Once the
+increments outweigh the last full checkpoint, a new full one is written, so a checkpoint costs O(changes), amortised.
+Older checkpoints are then removed, except those requested: the trainer can go back to any generation that servers can
+undo to.
 
 Order of commits in a run: first the increment, then the delta made of the same changes, then perhaps a full checkpoint.
 So a served delta can always be continued, and one whose publication a kill prevented is published on resume, byte for
@@ -24,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.data.sequence_columns import Histories, SequenceSource
+from freshet_serving.models.data.source import Source
 from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.models.evaluation.row_layers import RowLayer, RowLayers
 from freshet_serving.models.training.divergence import check_weights
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 
 FORMAT = "freshet-checkpoint/1"
 FILE = re.compile(r"([0-9]{1,12})\.(full|inc)\.safetensors")
+HISTORIES = "histories"
 TABLE_PARTS = tuple(f.name for f in dataclasses.fields(Changes))
 
 
@@ -141,8 +145,17 @@ class RestoredCheckpoint:
 class Checkpoints:
     """A folder of checkpoints of one model, written by one trainer."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, source: Source | None = None) -> None:
+        """Open the folder, which is made if necessary, and remove what a killed run left.
+
+        Args:
+            folder: The folder.
+            source: The run's rows: checkpoints have what their histories know, if there are any, and tell them.
+        """
         self.folder = folder
+        self._histories = source if isinstance(source, SequenceSource) else None
+        if self._histories is not None:
+            self._histories.saved = self.saved_histories
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(".*.tmp"):
             unfinished.unlink()
@@ -231,6 +244,33 @@ class Checkpoints:
         files = self._files()
         return _state(_open(files[-1][2])) if files else None
 
+    def saved_histories(self, position: int) -> Histories | None:
+        """Return what checkpoints have of the rows before a position at most, by sequence; None if nothing.
+
+        Args:
+            position: The row.
+        """
+        parts: dict[str, list[dict[str, NDArray[Any]]]] = {}
+        for _, _, path in self._files():
+            read: dict[str, dict[str, NDArray[Any]]] = {}
+            for name, array in _verified(path, HISTORIES).arrays.items():
+                group, _, rest = name.partition("/")
+                if group == HISTORIES:
+                    sequence, _, key = rest.rpartition("/")
+                    read.setdefault(sequence, {})[key] = array
+            if not read or any(int(arrays["position"][0]) > position for arrays in read.values()):
+                continue
+            if all("counts" in arrays for arrays in read.values()):
+                parts = {}
+            elif any(
+                sequence not in parts or int(arrays["since"][0]) != int(parts[sequence][-1]["position"][0])
+                for sequence, arrays in read.items()
+            ):
+                continue
+            for sequence, arrays in read.items():
+                parts.setdefault(sequence, []).append(arrays)
+        return parts or None
+
     def restore(self, trainer: Trainer, number: int | None = None) -> RestoredCheckpoint | None:
         """Restore the trainer from a checkpoint.
 
@@ -270,6 +310,10 @@ class Checkpoints:
             arrays |= {f"admission/{name}/{part}": array for part, array in filtered.items()}
         arrays |= {f"dense/{name}": array for name, array in trainer.dense.weights().items()}
         arrays |= {f"optimizer/{name}": array for name, array in trainer.dense.state.optimizer().items()}
+        if self._histories is not None:
+            seen = None if kind == "full" else self._histories.saved_part(state.position, whole=False)
+            seen = seen if seen is not None else self._histories.saved_part(state.position, whole=True)
+            arrays |= {f"{HISTORIES}/{name}": array for name, array in (seen or {}).items()}
         metadata = {
             "format": FORMAT,
             "steps": str(trainer.steps),
@@ -386,12 +430,12 @@ def _files(folder: Path) -> list[tuple[int, str, Path]]:
     return sorted((int(match[1]), match[2], path) for match, path in found if match)
 
 
-def _verified(path: Path) -> Tensors:
-    """Return a checkpoint file after verifying its tensors."""
+def _verified(path: Path, group: str = "") -> Tensors:
+    """Return a checkpoint file after verifying its tensors, or those of a group."""
     tensors = _open(path)
     checksums = json.loads(tensors.metadata["checksums"])
     for name, array in tensors.arrays.items():
-        if array_crc32(array) != checksums.get(name):
+        if name.startswith(group) and array_crc32(array) != checksums.get(name):
             raise Corrupt(f"{path.name}: tensor {name!r} does not match its checksum")
     return tensors
 

@@ -39,7 +39,7 @@ from freshet_serving.models.runs.run_journal import RunJournal
 from freshet_serving.models.runs.stage_bars import stage_lines
 from freshet_serving.models.runs.step_profile import overlap
 from freshet_serving.models.runs.train_metrics import RunStatus
-from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.followed_source import followed_source
 from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows
 from freshet_serving.models.training.checkpoint import Checkpoints, clear_changed
 from freshet_serving.models.training.defaults import CHOSEN
@@ -108,12 +108,12 @@ class TrainingRun:
         own, folder = make_folders(config), checkpoints or checkpoint_folder(config)
         self.config = config = with_unsigned_ids(config)
         self.source = source or open_rows(config, folder, self._begun.from_scratch)
-        self._followed = self.source if isinstance(self.source, FollowedSource) else None
+        self._followed = followed_source(self.source)
         self._endless = self._followed is not None and self._followed.endless
         self._report = reporter = reporter or SilentReporter()
         self._unix_s, self._stopped, self._told_s, self._in_order = unix_s, threading.Event(), 0.0, True
         self._waited_s = 0.0  # time of the last wait for the repository
-        self._checkpoints = Checkpoints(folder)
+        self._checkpoints = Checkpoints(folder, self.source)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)
         versions, known = FullVersions(config, self.source, reporter, self._wait), self._known_rows()
@@ -365,7 +365,7 @@ class TrainingRun:
         rows, chunk_rows = self.config.train.batch_rows, self.config.publish.delta_rows
         if self._followed is not None:
             most = min(rows, chunk_rows) if chunk_rows else rows
-            yield from self._timed(self._followed.arriving(most, self.state.position), stop_row)
+            yield from self._timed(self.source.arriving(most, self.state.position), stop_row)  # type: ignore[attr-defined]
             return
         for chunk in self._timed(self.source.batches(chunk_rows or rows, self.state.position), stop_row):
             if chunk is not None:

@@ -54,7 +54,7 @@ def test_two_entities_share_no_column():
         entities(other=ITEM)
 
 
-def test_followed_data_are_refused():
+def test_followed_data_may_have_entities():
     data = FILE["data"] | {"path": "folder", "follow": True}
-    with pytest.raises(BadInput, match=r"entities\.item: expected data\.follow = false"):
-        parse_config(FILE | {"data": data, "entities": {"item": ITEM}, "publish": {"delta_seconds": 5}})
+    config = parse_config(FILE | {"data": data, "entities": {"item": ITEM}, "publish": {"delta_seconds": 5}})
+    assert [entity.name for entity in config.entities] == ["item"]

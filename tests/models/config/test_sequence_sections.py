@@ -214,10 +214,24 @@ def test_what_does_not_fit_is_refused_in_one_line(section, message):
         parse(**section)
 
 
-def test_sequences_of_streams_are_refused():
+def test_followed_data_may_have_sequences():
     followed = FILE | {"data": FILE["data"] | {"follow": True}}
-    with pytest.raises(BadInput, match="sequences of streams are not supported"):
-        parse_config(followed | {"sequences": {"history": {"columns": {"item": "hist"}}}})
+    config = parse_config(followed | {"sequences": {"history": {"columns": {"item": "hist"}}}})
+    assert list(config.sequences) == ["history"]
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"ttl_s": 60.0}, r"sequences\.h\.ttl_s: only with from_events"),
+        ({"from_events": "user_id", "ttl_s": -1.0}, r"sequences\.h\.ttl_s: expected 0 or more seconds"),
+        ({"from_events": "user_id", "ttl_s": 5.0, "keep": "oldest"}, r"ttl_s: expected keep = 'newest' with it"),
+        ({"from_events": "user_id", "memory_mb": 0}, r"sequences\.h\.memory_mb: expected"),
+    ],
+)
+def test_limits_of_events_are_checked(section, message):
+    with pytest.raises(BadInput, match=message):
+        parse_config(FILE | {"sequences": {"h": {"columns": {"item": "item_id"}} | section}})
 
 
 def test_name_with_a_dot_is_refused():

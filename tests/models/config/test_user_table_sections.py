@@ -106,9 +106,9 @@ def test_keys_of_another_kind_than_the_data_are_refused(folder):
         list(open_rows(parse(folder, users="texts.parquet"), folder).batches(8))
 
 
-def test_followed_data_are_refused(folder):
-    with pytest.raises(BadInput, match=r"user_table\.user: expected data\.follow = false"):
-        parse(folder, data={"path": str(folder), "follow": True}, publish={"delta_seconds": 5})
+def test_followed_data_may_have_user_tables(folder):
+    config = parse(folder, data={"path": str(folder), "follow": True}, publish={"delta_seconds": 5})
+    assert [table.name for table in config.joined] == ["user"]
 
 
 def test_column_of_an_entity_is_no_column_of_a_user_table(folder):

@@ -1,0 +1,459 @@
+"""The events of all users of a log, as far as any row may still see them: the histories of [sequences.NAME].
+
+A history made of events is a function of the log alone: a row sees the events of its user in rows before it. This store
+answers that for any row of the newest KEPT_ROWS, not only for the next one, since several read at once: a run reads
+ahead of what it trains on, looks at the newest rows again for the gate, and its checkpoint is of a row between them.
+
+Rules
+- Rows have numbers, and each event that of its row. A row sees only events with a lower number, whatever was read
+  meanwhile: so what it sees does not depend on batches, on what was read ahead, or on where reading started.
+- With ties = "exclude" it sees of these the newest max_length of those before the newest time among them (of all, if
+  its own time is later than that), and none of its own time or later. With ties = "file" it sees of the newest
+  max_length those until its own time.
+- So an event that arrives late is put in its place by time and is seen by rows that arrive after it; a row that arrives
+  late sees nothing that happened after it. Neither changes a row that was read.
+- Events older than ttl_s before a row's time are not seen.
+- With keep = "oldest", a user's first max_length events to arrive are kept and no others.
+
+Invariants
+- Rows are added once, in order; `position` is the next. An event is dropped only when no row from `floor` on, which is
+  KEPT_ROWS before the newest batch, can see it. So memory a user is at most that of 2 max_length events and of those of
+  KEPT_ROWS rows.
+- The state of any row between `floor` and `position` can be written to a checkpoint: with the events of the rows until
+  then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists.
+- The heap's first words, `budget_nbytes` of them, are in memory, the others in a file without a name, of which hardly
+  any page stays mapped; the system's page cache keeps what is hot and gives it back under pressure. The books take
+  48 bytes a user.
+- Guests have no events. The users themselves are not kept, only the hash of their key.
+
+Calls are atomic: a lock guards each.
+
+Rejected: undoing the newest rows for readers of older ones (late events make that hard to get right); a copy of the
+state for each reader; Python lists by user, as before, at forty times the memory and time.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.data import event_kernels
+from freshet_serving.models.data.event_kernels import TIME, VALUES
+from freshet_serving.models.embedding.id_rows import IdRows
+from freshet_serving.processor.columns import Column, Strings, take_rows
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.memory import ScratchFile, advise
+
+KEPT_ROWS = 1 << 17
+BUDGET_NBYTES = 256 << 20
+FIRST_WORDS, FILE_NBYTES, TAKEN_NBYTES = 1 << 16, 1 << 40, 64 << 20
+NEVER = np.iinfo(np.int64).min
+FLOATS, TEXTS, IDS = "floats", "strings", "ids"
+
+Int64s = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class EventRules:
+    """What a row sees of its user's events, as [sequences.NAME] says.
+
+    Attributes:
+        most: Longest history.
+        newest: Whether the newest events of a longer one count, or else the oldest.
+        exclude: Whether events of the row's own time are not seen.
+        ttl_s: Seconds after which an event is not seen; 0 for no limit.
+    """
+
+    most: int
+    newest: bool = True
+    exclude: bool = True
+    ttl_s: float = 0.0
+
+
+class UserEvents:
+    """The events of all users.
+
+    Attributes:
+        position: Number of the next row.
+        floor: First row whose events are still seen as they were.
+
+    Example:
+        >>> events = UserEvents(EventRules(most=2), ["ids"])
+        >>> batch = np.array([7, 7, 7]), np.array([1.0, 2.0, 3.0])
+        >>> events.add(0, *batch, np.ones(3, bool), [np.array([10, 20, 30])])
+        >>> splits, _, (items,) = events.seen(0, *batch)
+        >>> items.tolist(), splits.tolist()
+        ([10, 10, 20], [0, 0, 1, 3])
+    """
+
+    def __init__(
+        self,
+        rules: EventRules,
+        kinds: Sequence[str],
+        folder: Path | None = None,
+        budget_nbytes: int = BUDGET_NBYTES,
+    ) -> None:
+        """Start with no events.
+
+        Args:
+            rules: What rows see.
+            kinds: Kind of each value of an event: IDS, TEXTS or FLOATS.
+            folder: Folder of the file for what is beyond the budget; by default that of temporary files.
+            budget_nbytes: Memory for events.
+        """
+        self._rules, self._kinds = rules, tuple(kinds)
+        self._width = VALUES + len(kinds)
+        self._folder, self._lock = folder, threading.Lock()
+        self._base = max(FIRST_WORDS, budget_nbytes // 8)
+        self._memory = np.zeros(min(FIRST_WORDS, self._base), np.int64)
+        self._file: ScratchFile | None = None
+        self._end, self._mapped_words = len(self._memory), 0
+        self._used, self._free = np.zeros(1, np.int64), np.full(64, event_kernels.NOWHERE, np.int64)
+        self._users = IdRows({"book": ((3,), np.int64)})
+        self._texts = _Texts()
+        self.position = self.floor = 0
+        # Newest time before the floor, and that of each batch behind it with the row after the batch.
+        self._floor_s, self._clock = -np.inf, deque[tuple[int, float]]()
+        # Keys and events by batch, since row `since` of the newest checkpoint; without one, since the floor.
+        self._saves, self._since, self._texts_since = False, 0, 0
+        self._added: deque[tuple[Int64s, Int64s]] = deque()
+
+    def __len__(self) -> int:
+        """Return how many users have events."""
+        return len(self._users)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of events in memory; those in the file are not counted."""
+        return self._memory.nbytes
+
+    @property
+    def file_nbytes(self) -> int:
+        """Bytes of events in the file."""
+        return max(0, self._end - self._base) * 8 if self._file is not None else 0
+
+    def add(self, start: int, keys: Column, times: NDArray[np.float64], enter: Any, values: Sequence[Any]) -> None:
+        """Add the events of the next rows; rows that were added before are left out.
+
+        Args:
+            start: Number of the first row.
+            keys: The user of each row.
+            times: float64 [n], Unix seconds.
+            enter: bool [n], rows that are events.
+            values: The events' values by column, n each.
+        """
+        with self._lock:
+            first = max(0, self.position - start)
+            if first >= len(times):
+                return
+            entering = np.flatnonzero(np.asarray(enter, bool))
+            entering = entering[entering >= first]
+            events = np.empty((len(entering), self._width), np.int64)
+            events[:, TIME] = ordered(times[entering])
+            events[:, event_kernels.ROW] = start + entering
+            for place, (kind, column) in enumerate(zip(self._kinds, values), VALUES):
+                events[:, place] = self._words(kind, column, entering)
+            self._push(_hashed(keys)[entering], events, start + first)
+            self.position = start + len(times)
+            self._clock.append((self.position, float(times.max())))
+
+    def seen(self, start: int, keys: Column, times: NDArray[np.float64]) -> tuple[Int64s, Int64s, list[Any]]:
+        """Return what rows see.
+
+        Args:
+            start: Number of the first row, at least `floor`; all rows before the last have been added.
+            keys: The user of each row.
+            times: float64 [n], Unix seconds.
+
+        Returns:
+            Splits [n + 1]; the times of the events, whole Unix seconds; and their values by column.
+        """
+        with self._lock:
+            users = self._users.find(_hashed(keys))
+            rules, books = self._rules, self._users.columns["book"]
+            since = np.full(len(times), NEVER) if not rules.ttl_s else ordered(times - rules.ttl_s)
+            splits = np.zeros(len(times) + 1, np.int64)
+            empty = np.empty((0, self._width), np.int64)
+            rows = users, ordered(times), since, start
+            heap = books, *self._heap(), self._width, rules.most, rules.exclude
+            event_kernels.select(*rows, *heap, splits, empty)
+            np.cumsum(splits, out=splits)
+            events = np.empty((int(splits[-1]), self._width), np.int64)
+            if len(events):
+                event_kernels.select(*rows, *heap, splits, events)
+            self._release_pages(len(events) + len(times))
+            return splits, np.floor(_seconds(events[:, TIME])).astype(np.int64), self._columns(events)
+
+    def erase(self, keys: Column) -> int:
+        """Remove all events of users; return how many of them had any. The next checkpoint has to be a full one.
+
+        Args:
+            keys: The users.
+        """
+        with self._lock:
+            self._saves = False
+            return self._remove(np.unique(_hashed(keys)))
+
+    def full(self, stop: int) -> Arrays:
+        """Return all events of rows before `stop`, to be restored; later increments begin there.
+
+        Args:
+            stop: A row between `floor` and `position`.
+        """
+        with self._lock:
+            self._drop_old_users()
+            refs = self._users.live()
+            counts, events = self._copied(refs, stop)
+            some = counts > 0
+            arrays = {"keys": self._users.keys[refs[some]], "counts": counts[some], "events": events}
+            return arrays | self._settled(stop, 0)
+
+    def increment(self, stop: int) -> Arrays | None:
+        """Return the events since what was saved last, to be restored after it.
+
+        Args:
+            stop: A row up to `position`.
+
+        Returns:
+            The events; None if they do not follow what was saved last, so that full() has to be called.
+        """
+        with self._lock:
+            if stop < self._since or not self._saves:
+                return None
+            parts = [(keys[rows], events[rows]) for keys, events in self._added if len(rows := _before(events, stop))]
+            keys = np.concatenate([keys for keys, _ in parts]) if parts else np.empty(0, np.int64)
+            events = np.concatenate([e for _, e in parts]) if parts else np.empty((0, self._width), np.int64)
+            since = np.array([self._since], np.int64)
+            return {"keys": keys, "events": events, "since": since} | self._settled(stop, self._texts_since)
+
+    def restore(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+        """Take over what was saved: a full() and the increments after it.
+
+        Args:
+            parts: The arrays, in order.
+
+        Raises:
+            BadInput: They are of other columns.
+        """
+        with self._lock:
+            for part in parts:
+                position, floor = part["position"].tolist()
+                events = np.ascontiguousarray(part["events"], np.int64)
+                if events.shape[1:] != (self._width,):
+                    raise BadInput(f"history: expected {self._width} numbers an event, got {events.shape[1]}")
+                self._texts.extend(Strings(part["text"], part["offsets"]))
+                keys = np.ascontiguousarray(part["keys"], np.int64)
+                if "counts" in part:
+                    keys = np.repeat(keys, part["counts"])
+                self._push(keys, events, position, floor)
+                self.position, self.floor = position, floor
+                self._floor_s = float(_seconds(part["floor_time"])[0])
+            self._saves, self._since, self._texts_since = True, self.position, len(self._texts)
+            self._added.clear()
+
+    def _drop_old_users(self) -> None:
+        """Remove the users whose newest event is older than the time limit twice over."""
+        if not self._rules.ttl_s:
+            return
+        refs = self._users.present()
+        newest = np.full(len(refs), NEVER)
+        event_kernels.newest_times(refs, self._users.columns["book"], *self._heap(), self._width, newest)
+        self._remove(self._users.keys[refs[newest < self._oldest_time()]])
+
+    def _oldest_time(self) -> int:
+        """Return the time, ordered, of the oldest event that is kept: rows may be late by the time limit."""
+        rules = self._rules
+        return int(ordered(np.array([self._floor_s - 2 * rules.ttl_s]))[0]) if rules.ttl_s else NEVER
+
+    def _settled(self, stop: int, first_text: int) -> Arrays:
+        """Return what every saved part has, and begin the next increment."""
+        kept = [(keys[rows], events[rows]) for keys, events in self._added if len(rows := _after(events, stop))]
+        self._added = deque(kept)
+        texts = self._texts.since(first_text)
+        self._saves, self._since, self._texts_since = True, stop, len(self._texts)
+        position = np.array([stop, min(self.floor, stop)], np.int64)
+        floor_time = ordered(np.array([self._floor_s if stop >= self.floor else -np.inf]))
+        return {"position": position, "floor_time": floor_time, "text": texts.data, "offsets": texts.offsets}
+
+    def _push(self, keys: Int64s, events: Int64s, first_row: int, floor: int | None = None) -> None:
+        """Add events whose rows are `first_row` or later, or those of a saved part."""
+        rules = self._rules
+        if floor is None:
+            self.floor = max(self.floor, first_row - KEPT_ROWS)
+            while self._clock and self._clock[0][0] <= self.floor:
+                self._floor_s = max(self._floor_s, self._clock.popleft()[1])
+            self._added.append((keys, events))
+            while not self._saves and self._added and not len(_after(self._added[0][1], self.floor)):
+                self._added.popleft()
+        if not len(keys):
+            return
+        users, _ = self._users.put(keys)
+        distinct, counts = np.unique(users, return_counts=True)
+        books = self._users.columns["book"]
+        most = rules.most if rules.newest else 0
+        done = 0
+        while done < len(distinct):
+            done += event_kernels.make_room(
+                distinct[done:], counts[done:], books, *self._heap(), self._end, self._used, self._free, self._width,
+                most, self.floor if floor is None else floor, self._oldest_time(),
+            )  # fmt: skip
+            if done < len(distinct):
+                self._lengthen(int(counts[done] + books[distinct[done], event_kernels.COUNT]))
+        columns = events[:, TIME], events[:, event_kernels.ROW], events[:, VALUES:]
+        event_kernels.push(users, *columns, books, *self._heap(), self._width, 0 if rules.newest else rules.most)
+
+    def _heap(self) -> tuple[int, int, int]:
+        file = 0 if self._file is None else self._file.array.ctypes.data
+        return self._memory.ctypes.data, file, self._base
+
+    def _lengthen(self, events: int) -> None:
+        """Make the heap longer, by room for at least twice these events."""
+        words = max(2 * len(self._memory), 4 * events * self._width)
+        if len(self._memory) < self._base:
+            longer = np.zeros(min(self._base, words), np.int64)
+            longer[: len(self._memory)] = self._memory
+            self._memory = longer
+            self._end = len(longer)
+            return
+        try:
+            if self._file is None:
+                with tempfile.TemporaryDirectory() as place:
+                    self._file = ScratchFile(self._folder or Path(place), FILE_NBYTES)
+                advise(self._file.array, mmap.MADV_RANDOM)
+            nbytes = max(TAKEN_NBYTES, 32 * events * self._width)
+            self._file.take(8 * (self._end - self._base), nbytes)
+        except OSError as error:
+            raise BadInput(f"histories: no room on disk for more events: {error.strerror}") from None
+        self._end += nbytes // 8
+
+    def _release_pages(self, events: int) -> None:
+        """Unmap pages of the file now and then, so that memory stays within the budget."""
+        if self._file is None:
+            return
+        self._mapped_words += events * self._width
+        if self._mapped_words * 8 > self._base * 8 // 4:
+            advise(self._file.array, mmap.MADV_DONTNEED)
+            self._mapped_words = 0
+
+    def _copied(self, refs: Int64s, stop: int) -> tuple[Int64s, Int64s]:
+        """Return how many events of rows before `stop` users have, and the events."""
+        counts, books = np.zeros(len(refs), np.int64), self._users.columns["book"]
+        heap = refs, books, *self._heap(), self._width, stop, counts
+        total = event_kernels.copy_out(*heap, np.empty((0, self._width), np.int64))
+        copied = np.empty((total, self._width), np.int64)
+        if len(copied):
+            event_kernels.copy_out(*heap, copied)
+        return counts, copied
+
+    def _remove(self, ids: Int64s) -> int:
+        refs = self._users.find(ids)
+        for user in refs[refs >= 0].tolist():
+            event_kernels.release(user, self._users.columns["book"], *self._heap(), self._free)
+        return self._users.remove(ids)
+
+    def _words(self, kind: str, column: Any, rows: Int64s) -> Int64s:
+        if kind == TEXTS:
+            return self._texts.numbers(column, rows)
+        if kind == FLOATS:
+            floats = np.ascontiguousarray(np.asarray(column)[rows], np.float32)
+            return floats.view(np.int32).astype(np.int64)
+        return np.ascontiguousarray(np.asarray(column)[rows]).astype(np.int64)
+
+    def _columns(self, events: Int64s) -> list[Any]:
+        columns: list[Any] = []
+        for place, kind in enumerate(self._kinds, VALUES):
+            words = events[:, place]
+            if kind == TEXTS:
+                columns.append(self._texts.take(words))
+            elif kind == FLOATS:
+                columns.append(words.astype(np.int32).view(np.float32))
+            else:
+                columns.append(np.ascontiguousarray(words))
+        return columns
+
+
+class _Texts:
+    """Distinct texts, numbered as they come."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._data, self._offsets = np.zeros(1024, np.uint8), np.zeros(1024, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def numbers(self, column: Strings, rows: Int64s) -> Int64s:
+        """Return the numbers of rows of a column, new ones for new texts."""
+        texts = [column.data[column.offsets[row] : column.offsets[row + 1]].tobytes() for row in rows.tolist()]
+        return np.array([self._number(text) for text in texts], np.int64)
+
+    def take(self, numbers: Int64s) -> Strings:
+        """Return the texts of numbers."""
+        taken: Strings = take_rows(Strings(self._data, self._offsets[: len(self) + 1]), numbers)
+        return taken
+
+    def since(self, first: int) -> Strings:
+        """Return the texts from number `first` on."""
+        offsets = self._offsets[first : len(self) + 1]
+        return Strings(self._data[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
+
+    def extend(self, texts: Strings) -> None:
+        """Add texts that have the next numbers."""
+        for text in texts.tolist():
+            self._number(text)
+
+    def _number(self, text: bytes) -> int:
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = len(self._numbers)
+            self._append(number, text)
+        return number
+
+    def _append(self, number: int, text: bytes) -> None:
+        start = int(self._offsets[number])
+        if number + 2 > len(self._offsets):
+            self._offsets = np.concatenate([self._offsets, np.zeros_like(self._offsets)])
+        while start + len(text) > len(self._data):
+            self._data = np.concatenate([self._data, np.zeros_like(self._data)])
+        self._data[start : start + len(text)] = np.frombuffer(text, np.uint8)
+        self._offsets[number + 1] = start + len(text)
+
+
+def ordered(times: NDArray[np.float64]) -> Int64s:
+    """Return integers in the order of times, each equal only to those of equal times."""
+    bits = np.ascontiguousarray(times + 0.0, np.float64).view(np.int64)
+    return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
+
+
+def _seconds(ordered_times: Int64s) -> NDArray[np.float64]:
+    """Return the times of ordered()."""
+    bits = ordered_times ^ ((ordered_times >> 63) & np.iinfo(np.int64).max)
+    return np.ascontiguousarray(bits).view(np.float64)
+
+
+def _hashed(keys: Column) -> Int64s:
+    """Return users as int64; strings by their hash without a seed."""
+    if isinstance(keys, Strings):
+        hashed: Int64s = hash_strings(keys, 0)
+        return hashed
+    assert isinstance(keys, np.ndarray)
+    return np.ascontiguousarray(keys).astype(np.int64)
+
+
+def _before(events: Int64s, row: int) -> Int64s:
+    return np.flatnonzero(events[:, event_kernels.ROW] < row)
+
+
+def _after(events: Int64s, row: int) -> Int64s:
+    return np.flatnonzero(events[:, event_kernels.ROW] >= row)

@@ -1,0 +1,149 @@
+"""Events of users: what a plain loop over all earlier rows finds, from any row, in any batches, saved and restored."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freshet_serving.models.data import user_events
+from freshet_serving.models.data.user_events import EventRules, UserEvents, ordered
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.errors import BadInput
+
+KINDS = ["ids", "strings", "floats"]
+
+
+def seen_by(rows, row, rules):
+    """Numbers of the rows whose events a row sees, as UserEvents' rules say it."""
+    user, time, _ = rows[row]
+    before = [(when, n) for n, (other, when, enters) in enumerate(rows[:row]) if other == user and enters]
+    if rules.newest:
+        before.sort()
+        if rules.exclude and before and time <= before[-1][0]:
+            before = [event for event in before if event[0] < before[-1][0]]
+        before = before[-rules.most :]
+    else:
+        before = sorted(before[: rules.most])
+    before = [(when, n) for when, n in before if when < time or (when == time and not rules.exclude)]
+    return [n for when, n in before if not rules.ttl_s or when > time - rules.ttl_s]
+
+
+def arrays(rows, first, stop):
+    users, times, enters = (np.array([row[n] for row in rows[first:stop]]) for n in range(3))
+    numbers = np.arange(first, stop)
+    values = numbers * 3, Strings.of([f"t{n % 5}" for n in numbers]), (numbers / 2).astype(np.float32)
+    return users.astype(np.int64), times.astype(np.float64), enters.astype(bool), values
+
+
+def add(events, rows, first, stop):
+    if first < stop:
+        users, times, enters, values = arrays(rows, first, stop)
+        events.add(first, users, times, enters, values)
+
+
+def lists(events, rows, first, stop):
+    """What rows see, as row numbers; values of all columns must agree."""
+    users, times, _, _ = arrays(rows, first, stop)
+    splits, seconds, (ids, texts, floats) = events.seen(first, users, times)
+    numbers = ids // 3
+    assert texts.tolist() == [f"t{n % 5}".encode() for n in numbers]
+    assert floats.tolist() == (numbers / 2).tolist()
+    assert seconds.tolist() == [int(np.floor(rows[n][1])) for n in numbers]
+    return [numbers[a:b].tolist() for a, b in zip(splits, splits[1:])]
+
+
+@st.composite
+def logs(draw):
+    steps = st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans(), st.integers(0, 6))
+    drawn = draw(st.lists(steps, min_size=1, max_size=50))
+    late = draw(st.booleans())
+    times = np.cumsum([step for _, step, _, _ in drawn])
+    return [
+        (user, float(time - back * late), enters) for (user, _, enters, back), time in zip(drawn, times.tolist())
+    ], late
+
+
+RULES = st.builds(EventRules, st.integers(1, 5), st.booleans(), st.booleans())
+
+
+@settings(deadline=None, max_examples=150)
+@given(logs(), RULES, st.sampled_from([0, 4, 1000]), st.sampled_from([0.0, 4.0]), st.data())
+def test_rows_see_what_a_plain_loop_finds(log, rules, kept_rows, ttl_s, data):
+    rows, late = log
+    if rules.newest and not late:
+        rules = EventRules(rules.most, rules.newest, rules.exclude, ttl_s)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(user_events, "KEPT_ROWS", kept_rows)
+        patch.setattr(user_events, "FIRST_WORDS", 32)
+        events, parts, first = UserEvents(rules, KINDS, budget_nbytes=0), [], 0
+        while first < len(rows):
+            stop = min(len(rows), first + data.draw(st.integers(1, 9)))
+            add(events, rows, first, stop)
+            since = max(events.floor, first - data.draw(st.integers(0, 20)))
+            expected = [seen_by(rows, row, rules) for row in range(since, stop)]
+            assert lists(events, rows, since, stop) == expected
+            first = stop
+            if data.draw(st.booleans()):
+                row = data.draw(st.integers(max(events.floor, events._since), stop))
+                part = events.increment(row)
+                parts = [events.full(row)] if part is None else [*parts, part]
+                other = UserEvents(rules, KINDS, budget_nbytes=0)
+                other.restore(parts)
+                assert other.position == row
+                add(other, rows, row, stop)
+                since = max(events.floor, other.floor)
+                assert lists(other, rows, since, stop) == lists(events, rows, since, stop)
+
+
+def test_events_beyond_the_budget_are_in_a_file():
+    events = UserEvents(EventRules(50), ["ids"], budget_nbytes=1 << 20)
+    users = np.arange(200_000) % 50_000
+    events.add(0, users, np.arange(200_000.0), np.ones(200_000, bool), [users])
+    assert events.nbytes <= 1 << 20 < events.file_nbytes
+    splits, _, (ids,) = events.seen(200_000, users[:50_000], np.full(50_000, 3e5))
+    assert np.array_equal(np.diff(splits), np.full(50_000, 4))
+    assert np.array_equal(ids, np.repeat(users[:50_000], 4))
+
+
+def test_an_erased_user_is_in_no_later_checkpoint():
+    events = UserEvents(EventRules(5), ["ids"])
+    users = np.array([1, 2, 1, 2])
+    events.add(0, users, np.arange(4.0), np.ones(4, bool), [users])
+    events.full(4)
+    assert (events.erase(np.array([1, 9])), len(events)) == (1, 1)
+    assert events.increment(4) is None
+    part = events.full(4)
+    assert (part["keys"].tolist(), part["counts"].tolist()) == ([2], [2])
+    assert events.seen(4, np.array([1]), np.array([9.0]))[0].tolist() == [0, 0]
+
+
+def test_users_without_events_within_the_time_limit_are_dropped(monkeypatch):
+    monkeypatch.setattr(user_events, "KEPT_ROWS", 0)
+    events = UserEvents(EventRules(5, ttl_s=10.0), ["ids"])
+    for row, (user, time) in enumerate([(1, 0.0), (2, 5.0), (2, 90.0), (2, 95.0)]):
+        one = np.array([user])
+        events.add(row, one, np.array([time]), np.ones(1, bool), [one])
+    assert events.full(4)["keys"].tolist() == [2]
+
+
+def test_saved_events_of_other_columns_are_refused():
+    events = UserEvents(EventRules(5), ["ids"])
+    events.add(0, np.array([1]), np.zeros(1), np.ones(1, bool), [np.array([1])])
+    with pytest.raises(BadInput, match="expected 4 numbers an event, got 3"):
+        UserEvents(EventRules(5), ["ids", "floats"]).restore([events.full(1)])
+
+
+def test_users_of_strings_are_told_apart():
+    events = UserEvents(EventRules(5), ["ids"])
+    names = Strings.of(["ann", "bob", "ann"])
+    events.add(0, names, np.arange(3.0), np.ones(3, bool), [np.array([10, 20, 30])])
+    splits, _, (ids,) = events.seen(3, Strings.of(["bob", "ann", "eve"]), np.full(3, 9.0))
+    assert (ids.tolist(), splits.tolist()) == ([20, 10, 30], [0, 1, 3, 3])
+
+
+def test_integers_keep_the_order_of_times():
+    times = np.array([-np.inf, -8.0, -1.5, -0.0, 0.0, 1e-9, 2.0, 1.7e9, np.inf])
+    numbers = ordered(times)
+    assert (np.diff(numbers) >= 0).all()
+    assert numbers[3] == numbers[4]
+    assert np.array_equal(user_events._seconds(numbers), times)
