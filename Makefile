@@ -14,7 +14,7 @@ CORE_ARGS ?=
 # emitters it compiles a step of training in a fifth of the time.
 QUICK_XLA := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 # Modules with compiled functions.
-KERNELS := $(wildcard processor/kernels/*.py) models/data/tfrecord.py models/embedding/kernels.py \
+KERNELS := $(wildcard processor/kernels/*.py) models/data/event_kernels.py models/data/tfrecord.py models/embedding/kernels.py \
 	models/parallel/id_kernels.py models/training/same_histories.py \
 	processor/extensions/remote_rows/batch_ids.py processor/extensions/remote_rows/bucket_bytes.py \
 	processor/extensions/remote_rows/cached_rows.py processor/extensions/top_items/top_rows.py
