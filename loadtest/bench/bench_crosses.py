@@ -1,12 +1,13 @@
 """`make -C loadtest crosses`: what crosses over histories cost a request and a delta; loadtest/results/crosses.md.
 
-A made-up log (loadtest.bench.event_logs) trains three models: the default file, which crosses the newest eight events
-of a history with each candidate; the same with a cross of all events, parted by distance; and the same features and
-network without crosses over histories. Each publishes a full version and a delta of 2,000 rows of the log.
+Each of two made-up logs (loadtest.bench.event_logs) trains three models: the default file, which crosses the newest
+eight events of a history with each candidate; the same with a cross of all events, parted by distance; and the same
+features and network without crosses over histories. Each publishes a full version and a delta of 2,000 rows of the log.
 
 A request is one user with 500 candidates, drawn as the log draws them, and a history of 20 or of 256 events. The engine
 answers it in this process, in one thread, from arrays to scores. Models take turns; times are of a processor. A ratio
-is the time of a model over that of the model without crosses over histories, by round: its median and quartiles.
+is the time of a model over that of the model without crosses over histories, by round: its median and quartiles. What
+a cross of all events costs depends on how many of the pairs have a row, which the share of known ids says.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from freshet_serving.models.streams.open_rows import checkpoint_folder, open_row
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.columns import Column, Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from loadtest.bench.event_logs import TASTES, EventLog, event_log
+from freshet_serving.processor.features.bound_request import BatchView
+from loadtest.bench.event_logs import SPARSE_SHOP, TASTES, EventLog, event_log
 from loadtest.bench.pairs import Pair, PairRatio, compare
 from loadtest.reports.report import machine, opening, origin, table
 
 RESULTS = Path(__file__).parents[1] / "results"
 WITHOUT, DEFAULT, WHOLE = "without crosses over histories", "default file", "cross of all events"
 MODELS = (WITHOUT, DEFAULT, WHOLE)
+LOGS = (TASTES, SPARSE_SHOP)
 LENGTHS, CANDIDATES, DELTA_ROWS = (20, 256), 500, 2_000
 AIMS, DELTA_AIM = {20: 1.3, 256: 2.5}, 3.0
 TURN_S, REQUESTS = 0.2, 8
@@ -169,8 +172,28 @@ def measure(log: EventLog, folder: Path, rounds: int, say: Callable[[str], None]
                 pair = Pair(f"{length} events, {name}", turn(name, times), turn(WITHOUT, times), times, "request")
                 ratio = compare(pair, rounds, time.process_time_ns)
                 say(f"{ratio.name}: {ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
-                ratios.append(figures(length, name, ratio))
-    return {"delta_nbytes": nbytes, "ratios": ratios, "rounds": rounds, "rows": rows}
+                ratios.append(figures(length, name, ratio) | {"known": known_share(processors[name], asked[name])})
+    return {"delta_nbytes": nbytes, "ratios": ratios}
+
+
+def known_share(processor: Processor, asked: list[PredictRequest]) -> float:
+    """Return how many of the pairs of requests have a row, as a share.
+
+    Args:
+        processor: The processor of a model with crosses.
+        asked: The requests.
+    """
+    plan = processor.predictor.replica("shop").plan
+    version = processor.host.catalogue["shop"].pick()
+    names = [name for name in version.tables if name.startswith("history")]
+    tables = np.array([table.descriptor() for table in version.tables.values()], np.int64)
+    pairs = [number for number, name in enumerate(version.tables) if name in names]
+    counts = np.zeros((len(tables), 2), np.int64)
+    for request in asked:
+        spans, out = np.array([[0, CANDIDATES]]), np.empty((CANDIDATES, plan.width), np.float32)
+        plan.fill(BatchView(tables, version.change.epoch, [plan.bind_inputs(request.inputs)], spans, counts), out)
+    lookups, misses = counts[pairs].sum(0).tolist()
+    return float(1 - misses / lookups)
 
 
 def figures(length: int, name: str, ratio: PairRatio) -> dict[str, Any]:
@@ -186,20 +209,21 @@ def figures(length: int, name: str, ratio: PairRatio) -> dict[str, Any]:
 
 def page(document: Any) -> str:
     """Write crosses.md."""
-    heads = ["events", "model", "a request, us", "without the crosses, us", "ratio (quartiles)", "aim"]
-    rows = []
-    for each in document["ratios"]:
-        low, median, high = each["ratio"]
-        shown = f"**{median:.2f}** ({low:.2f} to {high:.2f})"
-        times = [f"{each[key]:,.0f}" for key in ("with_us", "without_us")]
-        rows.append([str(each["events"]), each["model"], *times, shown, f"at most {AIMS[each['events']]}"])
-    nbytes = document["delta_nbytes"]
-    deltas = [
-        [name, f"{nbytes[name]:,}", f"{nbytes[name] / nbytes[WITHOUT]:.2f}", f"at most {DELTA_AIM:g}"]
-        for name in MODELS[1:]
-    ]
-    delta_heads = ["model", f"bytes of a delta of {DELTA_ROWS:,} rows", "over the model without the crosses", "aim"]
-    about = f"{document['rounds']} rounds; the log has {document['rows']:,} rows before the delta."
+    rows, deltas = [], []
+    for log, measured in document["logs"].items():
+        for each in measured["ratios"]:
+            low, median, high = each["ratio"]
+            shown = f"**{median:.2f}** ({low:.2f} to {high:.2f})"
+            times = [f"{each[key]:,.0f}" for key in ("with_us", "without_us")]
+            aim, known = f"at most {AIMS[each['events']]}", f"{each['known']:.0%}"
+            rows.append([log, str(each["events"]), each["model"], known, *times, shown, aim])
+        nbytes = measured["delta_nbytes"]
+        for name in MODELS[1:]:
+            ratio = nbytes[name] / nbytes[WITHOUT]
+            deltas.append([log, name, f"{nbytes[name]:,}", f"{ratio:.2f}", f"at most {DELTA_AIM:g}"])
+    heads = ["log", "events", "model", "known ids", "a request, us", "without, us", "ratio (quartiles)", "aim"]
+    delta_heads = ["log", "model", f"bytes of a delta of {DELTA_ROWS:,} rows", "over the model without", "aim"]
+    about = f"{document['rounds']} rounds; a log has {document['rows']:,} rows before the delta."
     lines = [*opening("Crosses over histories", __doc__ or "", document), about, "", table(heads, rows), ""]
     return "\n".join([*lines, table(delta_heads, deltas), ""])
 
@@ -213,9 +237,11 @@ def main() -> None:
     add("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     about = {"machine": machine(), "origin": origin("-C loadtest crosses", "ARGS", sys.argv[1:])}
-    log = event_log(TASTES, 1, options.rows + DELTA_ROWS)
-    with tempfile.TemporaryDirectory(prefix="freshet-crosses-") as folder:
-        document = about | measure(log, Path(folder), options.rounds, print)
+    document: dict[str, Any] = about | {"rows": options.rows, "rounds": options.rounds, "logs": {}}
+    for kind in LOGS:
+        log = event_log(kind, 1, options.rows + DELTA_ROWS)
+        with tempfile.TemporaryDirectory(prefix="freshet-crosses-") as folder:
+            document["logs"][kind.name] = measure(log, Path(folder), options.rounds, print)
     (options.out / "crosses.json").write_text(json.dumps(document, indent=1) + "\n")
     (options.out / "crosses.md").write_text(page(document))
     print(page(document))

@@ -1,8 +1,8 @@
 """Look up and add up the lists of tables with a filter (kernels.key_filter), in which most keys have no row.
 
 Such a key reads a default row of zeros, which changes no sum, so it costs one look at the filter and is left out. What
-is left of all lists of a request is noted: its home in the index is prefetched when it is noted, its row once NOTES are
-there, and then the rows are added to their lists' sums in the order of the keys.
+is left of all lists of a request is noted. Once NOTES are there, the lines of their homes in the index are prefetched,
+then their rows, and then the rows are added to their lists' sums in the order of the keys.
 
 A sum is equal to the bit to that of list_sums, which adds the zeros as well. It begins as -0.0, which leaves a first
 row as it is; a list with a key that is left out has 0.0 added, at its end, because zeros can be added in any order.
@@ -14,9 +14,9 @@ import numba as nb
 import numpy as np
 
 from freshet_serving.processor.kernels.conversion import FLOAT32
-from freshet_serving.processor.kernels.index import ABSENT, home_of, mix, probe_from
+from freshet_serving.processor.kernels.index import ABSENT, home, home_of, mix, probe_from
 from freshet_serving.processor.kernels.kernel import kernel
-from freshet_serving.processor.kernels.key_filter import may_hold, word_of
+from freshet_serving.processor.kernels.key_filter import bits_of, word_of
 from freshet_serving.processor.kernels.list_sums import FURTHER
 from freshet_serving.processor.kernels.lookup_notes import note, sampled
 from freshet_serving.processor.kernels.pointers import (
@@ -30,8 +30,10 @@ from freshet_serving.processor.kernels.pointers import (
 )
 from freshet_serving.processor.kernels.row_sums import add_rows
 from freshet_serving.processor.kernels.rows import (
+    BASE,
     BASE_ROWS,
     CAPACITY,
+    DEFAULT,
     DTYPE,
     FILTER,
     INDEX,
@@ -45,15 +47,17 @@ from freshet_serving.processor.kernels.rows import (
 )
 from freshet_serving.processor.package import SCALED
 
-# A note: the key's home and the key, later the addresses of its row (0: none) and of the row's scale; its list's sum.
-# There is room for one more.
+# A note: the key's home and the key, later the addresses of its row and of the row's scale; that of its list's sum.
 NOTES, NOTE_NBYTES = 64, 24
 ROW, SCALE, TARGET = 0, 8, 16
 HOME, KEY = ROW, SCALE
 AHEAD = 64
 """Keys of which the words of the filter are prefetched before the first of them is read."""
-MIXED = (NOTES + 1) * NOTE_NBYTES
-KNOWN_NBYTES = MIXED + AHEAD * 8
+# Of a key that is looked at: the address of its word in the filter, its bits there.
+LOOK_NBYTES = 16
+WORD, BITS = 0, 8
+LOOKS = NOTES * NOTE_NBYTES
+KNOWN_NBYTES = LOOKS + AHEAD * LOOK_NBYTES
 
 
 @kernel(nb.void(*[nb.int64] * 6), boundscheck=False, error_model="numpy")
@@ -70,10 +74,16 @@ def add_noted(block, count, table, width, epoch, tally):
     """
     index, capacity, base_rows = load_i64(table + INDEX), load_i64(table + CAPACITY), load_i64(table + BASE_ROWS)
     meta, row_nbytes, special = load_i64(table + META), load_i64(table + ROW_NBYTES), load_i64(table + DTYPE)
+    base, zeros = load_i64(table + BASE), load_i64(table + DEFAULT)
     dtype, looked, misses = special % TIERED, load_i64(tally), np.int64(0)
     end = block + NOTE_NBYTES * count
     for at in range(block, end, NOTE_NBYTES):
-        key, ref, row = load_i64(at + KEY), np.int64(ABSENT), np.int64(0)
+        place = home(load_i64(at + KEY), capacity)
+        prefetch(index + 16 * place)
+        prefetch(index + 16 * place + FURTHER)
+        store_i64(at + HOME, place)
+    for at in range(block, end, NOTE_NBYTES):
+        key, ref, row = load_i64(at + KEY), np.int64(ABSENT), zeros
         e = probe_from(index, capacity, key, load_i64(at + HOME))
         if e >= 0:
             ref = visible(load_acquire(index + 16 * e + 8), base_rows, meta, epoch)
@@ -81,27 +91,36 @@ def add_noted(block, count, table, width, epoch, tally):
         if ref < 0:
             misses += 1
         else:
-            row = row_at(table, ref)
-            prefetch_row(row, row_nbytes)
-            if special >= TIERED and sampled(looked):
-                note(table, key, ref)
-            if dtype >= SCALED:
-                scale = scale_at(table, ref)
-                prefetch(scale)
-                store_i64(at + SCALE, scale)
+            row = base + ref * row_nbytes if ref < base_rows else row_at(table, ref)
+            if special != FLOAT32:
+                if special >= TIERED and sampled(looked):
+                    note(table, key, ref)
+                if dtype >= SCALED:
+                    scale = scale_at(table, ref)
+                    prefetch(scale)
+                    store_i64(at + SCALE, scale)
+        prefetch_row(row, row_nbytes)
         store_i64(at + ROW, row)
     store_i64(tally, looked)
     store_i64(tally + 8, load_i64(tally + 8) + misses)
-    for at in range(block, end, NOTE_NBYTES):
-        row, target = load_i64(at + ROW), load_i64(at + TARGET)
-        if row == 0:
-            for j in range(width):
-                store_f32(target + 4 * j, load_f32(target + 4 * j) + np.float32(0.0))
-        elif dtype == FLOAT32 and width < 8:
-            for j in range(width):
-                store_f32(target + 4 * j, load_f32(target + 4 * j) + load_f32(row + 4 * j))
-        else:
-            add_rows(dtype, target, at + ROW, NOTE_NBYTES, 1, width, 1)
+    at = block
+    while at < end:
+        target, first = load_i64(at + TARGET), at
+        at += NOTE_NBYTES
+        if dtype != FLOAT32:
+            kind = FLOAT32 if load_i64(first + ROW) == zeros else dtype
+            add_rows(kind, target, first + ROW, NOTE_NBYTES, 1, width, 1)
+            continue
+        while at < end and load_i64(at + TARGET) == target:
+            at += NOTE_NBYTES
+        if width >= 8:
+            add_rows(FLOAT32, target, first + ROW, NOTE_NBYTES, (at - first) // NOTE_NBYTES, width, 1)
+            continue
+        for column in range(0, 4 * width, 4):
+            total = load_f32(target + column)
+            for noted in range(first, at, NOTE_NBYTES):
+                total += load_f32(load_i64(noted + ROW) + column)
+            store_f32(target + column, total)
 
 
 @kernel(nb.void(*[nb.int64] * 15), boundscheck=False, error_model="numpy")
@@ -127,9 +146,9 @@ def add_known(
         epoch: The epoch that is read.
         tally: Address of the table's lookups and misses, int64 [2]; added to.
     """
-    index, capacity, filter_ = load_i64(table + INDEX), load_i64(table + CAPACITY), load_i64(table + FILTER)
+    capacity, filter_ = load_i64(table + CAPACITY), load_i64(table + FILTER)
     last = load_i64(splits + 8 * (first + rows))
-    mixed_from = mixed_to = load_i64(splits + 8 * first)
+    looked_from = looked_to = load_i64(splits + 8 * first)
     noted, unknown, here = np.int64(0), np.int64(0), target
     for i in range(first, first + rows):
         start, stop = load_i64(splits + 8 * i), load_i64(splits + 8 * (i + 1))
@@ -139,28 +158,30 @@ def add_known(
             store_f32(here + 4 * j, np.float32(-0.0))
         known = np.int64(0)
         for k in range(start, stop):
-            if k >= mixed_to:
-                mixed_from, mixed_to = k, min(k + AHEAD, last)
-                for n in range(mixed_from, mixed_to):
-                    bits = mix(load_i64_anywhere(values + 8 * n))
-                    prefetch(word_of(filter_, home_of(bits, capacity)))
-                    store_i64(block + MIXED + 8 * (n - mixed_from), np.int64(bits))
+            if k >= looked_to:
+                looked_from, looked_to = k, min(k + AHEAD, last)
+                for n in range(looked_from, looked_to):
+                    mixed = mix(load_i64_anywhere(values + 8 * n))
+                    word, look = (
+                        word_of(filter_, home_of(mixed, capacity)),
+                        block + LOOKS + LOOK_NBYTES * (n - looked_from),
+                    )
+                    prefetch(word)
+                    store_i64(look + WORD, word)
+                    store_i64(look + BITS, bits_of(mixed))
+            look = block + LOOKS + LOOK_NBYTES * (k - looked_from)
+            bits = load_i64(look + BITS)
+            maybe = np.int64(load_acquire(load_i64(look + WORD)) & bits == bits)
+            # Which keys have a row may be as good as random, so there is no branch on it: each key is noted, and the
+            # next one is written over the note of one that has none.
+            at = block + NOTE_NBYTES * noted
+            store_i64(at + KEY, load_i64_anywhere(values + 8 * k))
+            store_i64(at + TARGET, here)
+            noted += maybe
+            known += maybe
             if noted == NOTES:
                 add_noted(block, noted, table, width, epoch, tally)
                 noted = 0
-            mixed = np.uint64(load_i64(block + MIXED + 8 * (k - mixed_from)))
-            place = home_of(mixed, capacity)
-            # Which keys have a row may be as good as random, so there is no branch on it: each key is noted, and the
-            # next one is written over the note of one that has none.
-            maybe, at = may_hold(filter_, mixed, place), block + NOTE_NBYTES * noted
-            line = index + 16 * place if maybe else block
-            prefetch(line)
-            prefetch(line + FURTHER)
-            store_i64(at + HOME, place)
-            store_i64(at + KEY, load_i64_anywhere(values + 8 * k))
-            store_i64(at + TARGET, here)
-            noted += 1 if maybe else 0
-            known += 1 if maybe else 0
         if known < stop - start or start == stop:
             unknown += stop - start - known
             for j in range(width):
