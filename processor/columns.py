@@ -90,6 +90,18 @@ class Ragged:
         return len(self.row_splits) - 1
 
 
+def are_splits(splits: NDArray[Any], count: int) -> bool:
+    """Report whether an array is the row_splits of so many values: whole numbers, ascending from 0 to their count."""
+    if splits.dtype.kind not in "iu" or splits.ndim != 1 or len(splits) < 2:
+        return False
+    if len(splits) == 2:
+        # One row, as most histories of a request are: numpy would take ten times as long.
+        first, last = splits.tolist()
+        return bool(first == 0 and last == count)
+    # Compare neighbours, do not subtract them: a difference can wrap around to a positive number.
+    return bool(splits[0] == 0 and splits[-1] == count and (splits[1:] >= splits[:-1]).all())
+
+
 Column = NDArray[np.int64] | NDArray[np.float32] | Strings | Ragged
 """One feature's values for n rows."""
 

@@ -17,6 +17,7 @@ bench_guard     `make -C loadtest guard`
 bench_gate      `make -C loadtest gate`
 bench_feast     `make -C loadtest feast`
 bench_features  `make -C loadtest features`
+bench_crosses   `make -C loadtest crosses`
 bench_sequences  `make -C loadtest bench-sequences`
 bench_top_items  `make -C loadtest top-items`
 sequence_peer   the networks of it in PyTorch

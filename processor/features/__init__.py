@@ -13,6 +13,8 @@ sequences       aligns a request's lists of events and cuts them
 late_values     fills in, with each batch, what a bound request leaves out
 entity_records  fills what a request leaves out from the records of entities
 evaluation      hash buckets, joins and crosses of a request's inputs
+flat_columns    columns as transforms read them
+crosses         ids of combinations of a row's values; crosses over one history by one call
 key_codes       the keys of hashed tables
 stage           the interface to the runtime of an imported model's own preprocessing
 stage_runs      runs a stage in pieces, within what one request may cost

@@ -9,40 +9,24 @@ crosses with lists make are counted before any is made, and a request may make m
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings, take_rows
-from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.crosses import combinations, cross, pair_crosses, within_limit
+from freshet_serving.processor.features.flat_columns import FlatColumn, check_count, named, rows_of
 from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.processor.kernels import crosses, texts
+from freshet_serving.processor.kernels import texts
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.kernels.string_hashes import FARM, MURMUR, SIP, fingerprints
-from freshet_serving.processor.package import HASHES, MAX_CROSSED, ColumnShape, Manifest, Transform, codes_a_value
+from freshet_serving.processor.package import HASHES, ColumnShape, Manifest, Transform, codes_a_value
 
 MAX_NBYTES = 256 << 20
-MAX_VALUES = 1 << 24
 INT32 = np.int64(2**32), np.int64(2**31)
-
-
-class FlatColumn(NamedTuple):
-    """A column's values one after another: `width` per row, or by splits."""
-
-    values: Any
-    rows: int
-    width: int = 1
-    splits: NDArray[np.int64] | None = None
-
-    def like(self, values: Any) -> FlatColumn:
-        return self._replace(values=values)
-
-    @property
-    def bounds(self) -> NDArray[np.int64]:
-        """Ends of the rows' values, int64 [rows + 1]."""
-        return np.arange(self.rows + 1, dtype=np.int64) * self.width if self.splits is None else self.splits
 
 
 class Transforms:
@@ -50,13 +34,17 @@ class Transforms:
 
     def __init__(self, manifest: Manifest) -> None:
         shapes = manifest.shapes
-        self._steps = [(t, OPS[t.op], shapes[t.name]) for t in manifest.transforms]
-        self._read = {name: shapes[name].width for t, *_ in self._steps for name in t.inputs}
+        self._pairs, unneeded = pair_crosses(manifest.transforms, {f.input for f in manifest.lookups})
+        self._steps = [(t, OPS[t.op], shapes[t.name]) for t in manifest.transforms if t.name not in unneeded]
+        self._shapes = {name: shapes[name] for group in self._pairs.values() for name in group.names}
+        self._read = {name: shapes[name].width for t in manifest.transforms for name in t.inputs}
 
     def run(
         self, inputs: Mapping[str, Column], left_out: Collection[str] = (), limits: RequestLimits | None = None
     ) -> dict[str, Column]:
         """Return the columns of all transforms, by name, for inputs that were checked against the manifest.
+
+        Events that only crosses read are no column of their own.
 
         Args:
             inputs: The inputs by name.
@@ -70,21 +58,21 @@ class Transforms:
         crossed = 0
         sent = {name: width for name, width in self._read.items() if name in inputs}
         flat = {name: _flat(inputs[name], width) for name, width in sent.items()}
-        found: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         for transform, op, shape in self._steps:
             if transform.name in left_out:
                 continue
+            if (group := self._pairs.get(transform.name)) is not None:
+                made, crossed = group.run([flat[name] for name in group.inputs], crossed, limits)
+                for name, column in zip(group.names, made):
+                    flat[name], columns[name] = column, _column(column, self._shapes[name])
+                continue
             given = [flat[name] for name in transform.inputs]
             if limits is not None and transform.op == "cross" and any(f.splits is not None for f in given):
-                crossed += _combinations(transform, given)
-                if crossed > limits.max_ids:
-                    raise TooLarge(
-                        f"max_ids: expected at most {limits.max_ids} crossed ids per request, got {crossed} or more, up"
-                        f" to those of {_named(transform)}; ask for fewer at once"
-                    )
-            flat[transform.name] = made = op(transform, given)
-            found[transform.name] = _column(made, shape)
-        return found
+                crossed = within_limit(transform, crossed + combinations(transform, given), limits)
+            flat[transform.name] = result = op(transform, given)
+            columns[transform.name] = _column(result, shape)
+        return columns
 
 
 def _flat(column: Column, width: int) -> FlatColumn:
@@ -135,7 +123,7 @@ def _text(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def _join(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    rows, width = _rows_of(t, given), max(f.width for f in given)
+    rows, width = rows_of(t, given), max(f.width for f in given)
     splits = given[0].splits
     count = len(given[0].values) if splits is not None else rows * width
     parts: list[tuple[Strings, NDArray[np.int64]]] = []
@@ -150,7 +138,7 @@ def _join(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] > MAX_NBYTES:
-        raise BadInput(f"{_named(t)}: expected at most {MAX_NBYTES} bytes of joined strings, got {offsets[-1]}")
+        raise BadInput(f"{named(t)}: expected at most {MAX_NBYTES} bytes of joined strings, got {offsets[-1]}")
     data, ends = np.empty(int(offsets[-1]), np.uint8), offsets[:-1].copy()
     for strings, picks in parts:
         texts.append(strings.data, strings.offsets, picks, ends, data)
@@ -166,15 +154,6 @@ def _places(flat: FlatColumn, count: int, width: int) -> NDArray[np.int64]:
     at += row * flat.width if flat.rows > 1 else 0
     at += column if flat.width > 1 else 0
     return at
-
-
-def _rows_of(t: Transform, given: Sequence[FlatColumn]) -> int:
-    """Return the row count of columns side by side; columns of one row are broadcast."""
-    rows = {f.rows for f in given} - {1}
-    if len(rows) > 1:
-        first, second = sorted(rows)[:2]
-        raise BadInput(f"{_named(t)}: expected columns with equal numbers of rows (or 1), got {first} and {second}")
-    return max(rows, default=1)
 
 
 def _case(first: bytes, last: bytes, by: int) -> Op:
@@ -212,7 +191,7 @@ def _arithmetic(function: Callable[..., Any]) -> Op:
             if len(given) == 1:
                 other = np.array(t.integers, np.int64)
                 return a.like(np.ascontiguousarray(function(a.values.reshape(-1, len(other)), other).reshape(-1)))
-            rows, width = _rows_of(t, given), max(f.width for f in given)
+            rows, width = rows_of(t, given), max(f.width for f in given)
             pair = (f.values[_places(f, rows * width, width)] for f in given)
             return FlatColumn(function(*pair), rows, width)
 
@@ -230,7 +209,7 @@ def _pick(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def _side_by_side(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    rows, width = _rows_of(t, given), sum(f.width for f in given)
+    rows, width = rows_of(t, given), sum(f.width for f in given)
     starts = np.cumsum([0, *(len(f.values) for f in given)])
     places = [
         start + np.broadcast_to(np.arange(len(f.values)).reshape(f.rows, f.width), (rows, f.width))
@@ -262,7 +241,7 @@ def _equal(values: Any, t: Transform) -> NDArray[np.bool_]:
 def _mask(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     tested, f = given
     if tested.rows != f.rows:
-        raise BadInput(f"{_named(t)}: expected columns with equal numbers of rows, got {tested.rows} and {f.rows}")
+        raise BadInput(f"{named(t)}: expected columns with equal numbers of rows, got {tested.rows} and {f.rows}")
     return f.like(np.where(_equal(tested.values, t), np.int64(t.integers[-1]), f.values))
 
 
@@ -273,21 +252,16 @@ def _to_whole(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 def _one_hot(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, (size,) = given[0], t.integers
-    _check_count(t, len(f.values) * size)
+    check_count(t, len(f.values) * size)
     hot = (f.values[:, None] == np.arange(size)).astype(np.float32)
     return FlatColumn(hot.reshape(-1), f.rows, f.width * size)
 
 
-def _check_count(t: Transform, count: int) -> None:
-    if count > MAX_VALUES:
-        raise BadInput(f"{_named(t)}: expected a result of at most {MAX_VALUES} values, got {count}")
-
-
 def _tally(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, (size, once) = given[0], t.integers
-    _check_count(t, f.rows * size)
+    check_count(t, f.rows * size)
     if f.values.min(initial=0) < 0:
-        raise BadInput(f"{_named(t)}: expected whole numbers of 0 or more, got {f.values.min()}")
+        raise BadInput(f"{named(t)}: expected whole numbers of 0 or more, got {f.values.min()}")
     counts = np.zeros((f.rows, size), np.float32)
     row, known = np.repeat(np.arange(f.rows), f.width), f.values < size
     np.add.at(counts, (row[known], f.values[known]), np.float32(1.0))
@@ -322,7 +296,7 @@ def _newest(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 def _aged(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, times = given
     if not np.array_equal(f.bounds, times.bounds):
-        raise BadInput(f"{_named(t)}: expected lists of equal lengths")
+        raise BadInput(f"{named(t)}: expected lists of equal lengths")
     lengths = np.diff(times.bounds)
     filled = lengths > 0
     # Lists may be in any order. Ages of times far apart exceed int64, but not uint64, whose difference wraps to them.
@@ -337,7 +311,7 @@ def _where(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     keep, integers, strings = np.ones(len(f.values), np.bool_), iter(t.integers), iter(t.texts)
     for tested in others:
         if not np.array_equal(f.bounds, tested.bounds):
-            raise BadInput(f"{_named(t)}: expected lists of equal lengths")
+            raise BadInput(f"{named(t)}: expected lists of equal lengths")
         if isinstance(tested.values, Strings):
             keep &= equal_strings(tested.values, next(strings).encode())
         else:
@@ -349,55 +323,9 @@ def _empty(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return FlatColumn((np.diff(given[0].bounds) == 0).astype(np.float32), given[0].rows)
 
 
-def _combinations(t: Transform, given: Sequence[FlatColumn]) -> int:
-    """Return the number of values that a cross will make."""
-    _rows_of(t, given)
-    # Floats do not overflow, and are exact up to more than any limit.
-    each: NDArray[np.float64] = np.ones(1)
-    for f in given:
-        each = each * np.diff(f.bounds)
-    return int(min(each.sum(), 2.0**62))
-
-
-def _cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    rows = _rows_of(t, given)
-    buckets, key = t.integers
-    values = [fingerprints(f.values) if isinstance(f.values, Strings) else f.values.view(np.uint64) for f in given]
-    starts = np.cumsum([0, *map(len, values[:-1])], dtype=np.int64)
-    # Broadcast columns of one row to all rows.
-    splits = np.empty((len(given), rows + 1), np.int64)
-    if any(f.rows != rows for f in given):
-        _check_count(t, max(len(f.values) * (rows // f.rows) for f in given))
-        given, values = zip(*(_spread(f, v, rows) for f, v in zip(given, values)))
-        starts = np.cumsum([0, *map(len, values[:-1])], dtype=np.int64)
-    for i, f in enumerate(given):
-        splits[i] = f.bounds
-    ends = np.empty(rows + 1, np.int64)
-    if not crosses.count(splits, MAX_CROSSED, ends):
-        raise BadInput(f"{_named(t)}: expected at most {MAX_CROSSED} crossed values per row")
-    _check_count(t, int(ends[-1]))
-    ids = np.empty(int(ends[-1]), np.int64)
-    crosses.cross(np.concatenate(values), starts, splits, ends, np.uint64(buckets), np.uint64(key), ids)
-    if any(f.splits is not None for f in given):
-        return FlatColumn(ids, rows, 1, ends)
-    return FlatColumn(ids, rows, len(ids) // max(rows, 1))
-
-
-def _spread(f: FlatColumn, values: NDArray[np.uint64], rows: int) -> tuple[FlatColumn, NDArray[np.uint64]]:
-    if f.rows == rows:
-        return f, values
-    each = len(values)
-    splits = None if f.splits is None else np.arange(rows + 1, dtype=np.int64) * each
-    return FlatColumn(f.values, rows, f.width, splits), np.tile(values, rows)
-
-
-def _named(t: Transform) -> str:
-    return f"inputs {', '.join(t.inputs)[:120]}"
-
-
 def _codes(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, (seed, *sizes) = given[0], t.integers
-    _check_count(t, len(f.values) * codes_a_value(t))
+    check_count(t, len(f.values) * codes_a_value(t))
     ids = hash_strings(f.values, seed) if isinstance(f.values, Strings) else f.values
     keys = CODES[t.op](ids, *sizes)
     return FlatColumn(keys.reshape(-1), f.rows, 1, f.bounds * keys.shape[1])
@@ -434,6 +362,6 @@ OPS: dict[str, Op] = {
     "one_hot": _one_hot,
     "tally": _tally,
     "mask": _mask,
-    "cross": _cross,
+    "cross": cross,
     **dict.fromkeys(HASHES, _codes),
 }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged, Strings, are_splits
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Input, Manifest
@@ -52,13 +52,14 @@ def _at(address: int, count: int, dtype: type[np.int64] | type[np.float32]) -> N
 class InputReader:
     """Reads one input: contiguous and typed as the manifest says, or BadInput."""
 
-    def __init__(self, spec: Input, looked_up: bool, finite: bool) -> None:
+    def __init__(self, spec: Input, looked_up: bool, finite: bool, computed: bool = False) -> None:
         """Create a reader.
 
         Args:
             spec: The input.
             looked_up: True if a feature looks its values up in a table.
             finite: True if its values must be finite because not only the kernel reads them.
+            computed: True for a transform's result, whose lists of ids are as the kernel reads them.
         """
         self.name = spec.name
         self.spec = spec
@@ -67,9 +68,13 @@ class InputReader:
         self.width = spec.columns or 1
         self.looks_at_values = spec.ragged or spec.dtype == "string"
         self._dtype = None if self.looks_at_values else np.dtype(spec.dtype)
+        self._trusts_ids = computed and spec.ragged and spec.dtype == "int64"
         self._shapes = ((spec.columns,),) if spec.columns else ((), (1,))
 
     def __call__(self, column: Column, seed: int) -> BoundInput:
+        if self._trusts_ids and isinstance(column, Ragged):
+            splits = column.row_splits
+            return BoundInput(column.values, len(splits) - 1, 1, splits)  # type: ignore[arg-type]
         # Check for None first: a float64 dtype equals None.
         if self._dtype is not None and type(column) is np.ndarray and column.dtype == self._dtype:
             shape = column.shape
@@ -84,11 +89,9 @@ class InputReader:
             raise BadInput(f"{where}: expected ragged rows, got {_describe(column)}")
         floats = self.spec.dtype == "float32"
         values = _floats(column.values, where) if floats else _ids(self.spec, column.values, seed, where)
-        whole = column.row_splits.dtype.kind in "iu" and column.row_splits.ndim == 1
-        splits = np.ascontiguousarray(column.row_splits, np.int64) if whole else np.empty(0, np.int64)
-        # Compare neighbours, do not subtract them: a difference can wrap around to a positive number.
-        if len(splits) < 2 or splits[0] != 0 or splits[-1] != len(values) or (splits[1:] < splits[:-1]).any():
+        if not are_splits(column.row_splits, len(values)):
             raise BadInput(f"{where}: expected row_splits ascending from 0 to {len(values)} for at least one row")
+        splits = np.ascontiguousarray(column.row_splits, np.int64)
         return BoundInput(values, len(splits) - 1, 1, splits)
 
     def _dense(self, column: Column, seed: int) -> BoundInput:

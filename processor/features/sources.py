@@ -61,9 +61,10 @@ class Sources(NamedTuple):
         read_here |= {i.name for i in manifest.inputs} if stage_runs else set()
         finite = {i.name for i in manifest.inputs if i.dtype == "float32" and i.name in read_here}
         looked_up = {f.input for f in lookups if f.table}
+        transformed = {t.name for t in transforms}
         readings: list[Reading] = [
             (
-                InputReader(spec, name in looked_up, name in finite),
+                InputReader(spec, name in looked_up, name in finite, name in transformed),
                 [seed for owner, seed in numbers if owner == name],
             )
             for name, spec in specs.items()
@@ -132,3 +133,13 @@ def lookup_plan(manifest: Manifest, sources: Sources) -> tuple[NDArray[np.int64]
         )
         scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
     return plan, scaling
+
+
+def paired_tables(manifest: Manifest) -> set[str]:
+    """Return the tables in which features look up the ids of crosses with lists: most of these have no row.
+
+    Args:
+        manifest: The version's manifest.
+    """
+    crossed = {t.name for t in manifest.transforms if t.op == "cross" and manifest.shapes[t.name].ragged}
+    return {f.table for f in manifest.lookups if f.table and f.input in crossed}

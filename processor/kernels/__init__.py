@@ -7,8 +7,10 @@ code_store       where machine code is kept: bundles in the package, and a cache
 bundling         compiles all kernels into a bundle
 file_trust       decides whether a file of code may be read
 pool             the sparse graph: transforms, looks up and pools every feature of a batch
+known_sums       looks up and adds up lists of keys that mostly have no row
 list_sums        looks up and adds up lists of keys, a block at a time
 index            the hash index of a table
+key_filter       tells most keys that an index does not have without a probe
 rows             row versions (MVCC), stamped with the epoch that wrote them
 records          copies the records of entities, and points the inputs that a request leaves out at them
 lookup_notes     counts how often rows of a table with a memory budget are looked up
@@ -38,6 +40,7 @@ __all__ = [
     "index",
     "json_text",
     "kernel",
+    "key_filter",
     "length_prefixed",
     "lookup_notes",
     "pointers",

@@ -1,12 +1,19 @@
-"""Feature crosses: hash each combination of a row's values of several columns into an id, as SparseCross does."""
+"""Feature crosses: hash each combination of a row's values of several columns into an id, as SparseCross does.
+
+cross() makes combinations of any number of columns. cross_pairs() makes the same ids of two: the hash of a pair mixes
+each of its values by itself first, so that is done once a value and not once a pair; and one call makes the pairs of
+all distances from the newest event of a history.
+"""
 
 # mypy: ignore-errors
 
 import numba as nb
 import numpy as np
 
-from freshet_serving.processor.kernels.kernel import kernel
-from freshet_serving.processor.kernels.string_hashes import cat
+from freshet_serving.processor.kernels.hashing import high_product
+from freshet_serving.processor.kernels.kernel import inlined, kernel
+from freshet_serving.processor.kernels.pointers import load_i64_anywhere
+from freshet_serving.processor.kernels.string_hashes import cat, cat_first, cat_mixed, cat_second
 
 
 @kernel(nb.boolean(nb.int64[:, ::1], nb.int64, nb.int64[::1]))
@@ -62,3 +69,159 @@ def cross(values, starts, splits, ends, buckets, key, ids):
                 if place[column] < splits[column, row + 1] - splits[column, row]:
                     break
                 place[column] = 0
+
+
+@inlined
+def bucket(h, buckets, share):
+    """Return h % buckets, without a division.
+
+    Args:
+        h: uint64.
+        buckets: uint64, at least 1 and below 2**63.
+        share: (2**64 - 1) // buckets, so that the quotient below is the right one or one less.
+    """
+    rest = h - high_product(h, share) * buckets
+    return np.int64(rest - buckets if rest >= buckets else rest)
+
+
+@inlined
+def _begin(splits, width, rows, row):
+    """Return the position of the first value of a row; a column of one row is broadcast."""
+    at = np.int64(0) if rows == 1 else row
+    return load_i64_anywhere(splits + 8 * at) if splits else at * width
+
+
+@inlined
+def _end(splits, width, rows, row):
+    """Return the position after the last value of a row."""
+    at = np.int64(0) if rows == 1 else row
+    return load_i64_anywhere(splits + 8 * (at + 1)) if splits else (at + 1) * width
+
+
+@kernel(nb.types.UniTuple(nb.int64, 2)(*[nb.int64] * 6, nb.int64[:, ::1], nb.int64, nb.int64[:, ::1]))
+def pair_ends(first_splits, first_width, first_rows, second_splits, second_width, second_rows, windows, windowed, ends):
+    """Write the end of each row's pairs, for each window of one of two columns.
+
+    Args:
+        first_splits: Address of the first column's row splits, int64; 0 for `first_width` values a row.
+        first_width: Values of a row without splits.
+        first_rows: Its rows; one row is broadcast.
+        second_splits: As the first column's.
+        second_width: As the first column's.
+        second_rows: As the first column's.
+        windows: int64 [P, 2], without the last [0] values of a row, the last [1] of the others.
+        windowed: The column that the windows are of, 0 or 1.
+        ends: int64 [P, rows + 1], cumulative for each window; written.
+
+    Returns:
+        The number of all pairs, at most 2**62, and the largest number of pairs of a row and a window.
+    """
+    total, most = np.int64(0), np.int64(0)
+    for p in range(len(windows)):
+        ends[p, 0] = 0
+        for row in range(ends.shape[1] - 1):
+            a = _end(first_splits, first_width, first_rows, row) - _begin(first_splits, first_width, first_rows, row)
+            b = _end(second_splits, second_width, second_rows, row) - _begin(
+                second_splits, second_width, second_rows, row
+            )
+            if windowed == 0:
+                a = min(max(a - windows[p, 0], 0), windows[p, 1])
+            else:
+                b = min(max(b - windows[p, 0], 0), windows[p, 1])
+            # Rows are bounded by memory, so that a product does not overflow; a sum of them is bounded here.
+            most = max(most, a * b)
+            total = min(total + a * b, np.int64(1) << 62)
+            ends[p, row + 1] = ends[p, row] + a * b
+    return total, most
+
+
+@kernel(
+    nb.void(
+        *[nb.int64] * 10,
+        nb.int64[:, ::1],
+        nb.int64,
+        nb.int64[:, ::1],
+        nb.uint64,
+        nb.uint64,
+        nb.uint64[::1],
+        nb.int64[::1],
+    ),
+    boundscheck=False,
+    error_model="numpy",
+)
+def cross_pairs(
+    first,
+    first_count,
+    first_splits,
+    first_width,
+    first_rows,
+    second,
+    second_count,
+    second_splits,
+    second_width,
+    second_rows,
+    windows,
+    windowed,
+    ends,
+    buckets,
+    key,
+    mixed,
+    ids,
+):
+    """Write the ids that cross() makes of two columns, for each window of one of them, one window after another.
+
+    Each value is mixed once; a pair is then two multiplications, and two more for its bucket.
+
+    Args:
+        first: Address of the first column's hashed values, uint64.
+        first_count: Their number.
+        first_splits: As of pair_ends().
+        first_width: As of pair_ends().
+        first_rows: As of pair_ends().
+        second: As of the first column.
+        second_count: As of the first column.
+        second_splits: As of pair_ends().
+        second_width: As of pair_ends().
+        second_rows: As of pair_ends().
+        windows: As of pair_ends().
+        windowed: As of pair_ends().
+        ends: int64 [P, rows + 1], as written by pair_ends().
+        buckets: Number of hash buckets.
+        key: Initial value of every pair's hash.
+        mixed: uint64 [first_count + second_count]; written.
+        ids: int64 [number of all pairs]; written.
+    """
+    for i in range(first_count):
+        mixed[i] = cat_first(cat(key, np.uint64(load_i64_anywhere(first + 8 * i))))
+    for i in range(second_count):
+        mixed[first_count + i] = cat_second(np.uint64(load_i64_anywhere(second + 8 * i)))
+    share = np.uint64(0xFFFFFFFFFFFFFFFF) // buckets
+    at = 0
+    for p in range(len(windows)):
+        skip, most = windows[p, 0], windows[p, 1]
+        for row in range(ends.shape[1] - 1):
+            a, a_end = (
+                _begin(first_splits, first_width, first_rows, row),
+                _end(first_splits, first_width, first_rows, row),
+            )
+            b, b_end = (
+                _begin(second_splits, second_width, second_rows, row),
+                _end(second_splits, second_width, second_rows, row),
+            )
+            if windowed == 0:
+                a_end = max(a, a_end - skip)
+                a = max(a, a_end - most)
+            else:
+                b_end = max(b, b_end - skip)
+                b = max(b, b_end - most)
+            if b_end - b == 1:
+                half = mixed[first_count + b]
+                for i in range(a_end - a):
+                    ids[at + i] = bucket(cat_mixed(mixed[a + i], half), buckets, share)
+                at += a_end - a
+            else:
+                for i in range(a, a_end):
+                    half = mixed[i]
+                    for j in range(b_end - b):
+                        ids[at + j] = bucket(cat_mixed(half, mixed[first_count + b + j]), buckets, share)
+                    at += b_end - b

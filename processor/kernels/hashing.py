@@ -77,6 +77,18 @@ def _fold(typingctx, a, b):
 
 
 @intrinsic
+def high_product(typingctx, a, b):
+    """Return the high half of the 128-bit product of two uint64."""
+
+    def codegen(context, builder, signature, args):
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
+@intrinsic
 def _swap(typingctx, value):
     """Return a uint64 with its bytes reversed."""
 

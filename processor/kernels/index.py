@@ -40,18 +40,38 @@ def empty_index(capacity: int) -> np.ndarray:
 
 
 @inlined
+def mix(key):
+    """Return the mixed bits of a key, uint64 (splitmix64's finaliser).
+
+    Args:
+        key: int64.
+    """
+    z = np.uint64(key) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@inlined
+def home_of(mixed, capacity):
+    """Return the entry at which the probe for a key with these mixed bits starts: their high half, scaled.
+
+    Args:
+        mixed: uint64, the key's mixed bits.
+        capacity: Number of entries of the index.
+    """
+    return np.int64(((mixed >> np.uint64(32)) * np.uint64(capacity)) >> np.uint64(32))
+
+
+@inlined
 def home(key, capacity):
-    """Return the entry at which the probe for a key starts (splitmix64's finaliser, high half scaled).
+    """Return the entry at which the probe for a key starts.
 
     Args:
         key: int64.
         capacity: Number of entries of the index.
     """
-    z = np.uint64(key) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return np.int64(((z >> np.uint64(32)) * np.uint64(capacity)) >> np.uint64(32))
+    return home_of(mix(key), capacity)
 
 
 @inlined

@@ -1,7 +1,7 @@
 """The sparse graph as one kernel: transform, look up and pool every feature of every request of a batch.
 
 All state arrives as flat int64 tables of addresses and sizes, so one call serves any number of tables, features and
-requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
+requests, runs without the GIL and allocates nothing but blocks of 8 kB.
 
 tables   int64 [T, TABLE_FIELDS]   see kernels.rows
 plan     int64 [F, 9]      by name: KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES
@@ -40,6 +40,7 @@ import numpy as np
 from freshet_serving.processor.kernels.conversion import FLOAT32, copy_row, copy_typed
 from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
 from freshet_serving.processor.kernels.kernel import inlined, kernel
+from freshet_serving.processor.kernels.known_sums import KNOWN_NBYTES, add_known
 from freshet_serving.processor.kernels.list_sums import BLOCK_NBYTES, BY_HEAD, add_up, clear, take_list
 from freshet_serving.processor.kernels.lookup_notes import note, sampled
 from freshet_serving.processor.kernels.pointers import (
@@ -60,6 +61,7 @@ from freshet_serving.processor.kernels.rows import (
     CHANGED,
     DEFAULT,
     DTYPE,
+    FILTER,
     HEADS,
     INDEX,
     META,
@@ -261,9 +263,10 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     Returns:
         1 if a float exceeds its largest magnitude, else 0.
     """
-    scratch = np.empty((BLOCK * OP_NBYTES + BLOCK_NBYTES) // 8, np.int64)
+    scratch = np.empty((BLOCK * OP_NBYTES + BLOCK_NBYTES + KNOWN_NBYTES) // 8, np.int64)
     block, state, tally = np.int64(scratch.ctypes.data), np.int64(tables.ctypes.data), np.int64(counts.ctypes.data)
     summed = block + BLOCK * OP_NBYTES
+    noted = summed + BLOCK_NBYTES
     clear(summed)
     pitch = out.shape[1] * 4
     count, non_finite = 0, 0
@@ -277,8 +280,29 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
             computed = rows
             if inputs[r, source, ROWS] == 1:
                 first, computed = 0, 1
-            here = target
-            for i in range(first, first + computed):
+            here, listed = target, computed
+            if kind == KIND_MANY and combiner != NOT_COMBINED and load_i64(state + table * TABLE_NBYTES + FILTER):
+                divides, root = np.int64(combiner in DIVIDED_SUMS), np.int64(combiner in ROOT_DIVIDED_SUMS)
+                descriptor, looked = state + table * TABLE_NBYTES, tally + 16 * table
+                add_known(
+                    values,
+                    splits,
+                    first,
+                    computed,
+                    max_length,
+                    target,
+                    pitch,
+                    width,
+                    divides,
+                    root,
+                    plan[f, CODES],
+                    noted,
+                    descriptor,
+                    epoch,
+                    looked,
+                )
+                listed = 0
+            for i in range(first, first + listed):
                 if kind == KIND_FLOAT:
                     value = load_f32_anywhere(values + 4 * (i * stride + column))
                     value = transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2])

@@ -26,6 +26,8 @@ ring                     int64 [RING_HEADER + RING_KEYS]: notes so far, cold loo
 numbered, changed, heads the number of keys that are row numbers of the file, 0 for none; one bit a row, in int64 words;
                          int64 [numbered], the head of each key whose bit is set
 shared, unknown_key      1 if keys without a row read the row of unknown_key, while it has one; else 0
+filter                   the filter of the index (kernels.key_filter), 0 for none; only where keys without a row read a
+                         default row of zeros
 
 Row numbers. In a table whose keys are 0 .. numbered - 1, the file's row of key k is row k. Its bit in `changed` is set
 before its head first leaves that row, and never cleared. So a reader that finds it clear has the key's row without the
@@ -47,14 +49,15 @@ import numpy as np
 from freshet_serving.processor.kernels.conversion import copy_typed, store_typed
 from freshet_serving.processor.kernels.index import ABSENT, EMPTY, home, probe, probe_from
 from freshet_serving.processor.kernels.kernel import inlined, kernel
+from freshet_serving.processor.kernels.key_filter import admit
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
 from freshet_serving.processor.package import SCALED
 
-TABLE_FIELDS = 20
+TABLE_FIELDS = 21
 TABLE_NBYTES = 8 * TABLE_FIELDS
 INDEX, CAPACITY, BASE, BASE_ROWS, ARENA, META, ROW_NBYTES, DEFAULT = range(0, 64, 8)
 DTYPE, SCALES, ARENA_SCALES, LOG, RECORD_NBYTES, HITS, RING, NUMBERED, CHANGED, HEADS = range(64, 144, 8)
-SHARED, UNKNOWN_KEY = range(144, TABLE_NBYTES, 8)
+SHARED, UNKNOWN_KEY, FILTER = range(144, TABLE_NBYTES, 8)
 
 SETTLED, LOGGED = 1 << 40, 1 << 41
 TIERED = 2 * SCALED
@@ -235,7 +238,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
-    dtype = table[DTYPE // 8] % TIERED
+    dtype, filter_ = table[DTYPE // 8] % TIERED, table[FILTER // 8]
     starts, before = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for first in range(0, len(keys), BLOCK):
         count = min(BLOCK, len(keys) - first)
@@ -250,6 +253,8 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
             before[j] = ABSENT
             if e < 0:
                 e = -1 - e
+                if filter_:
+                    admit(filter_, capacity, keys[first + j])
                 store_i64(index + 16 * e, keys[first + j])
                 store_release(index + 16 * e + 8, ABSENT)
                 tally[0] += 1

@@ -183,6 +183,24 @@ def sip(text, length, key_0, key_1):
 
 
 @inlined
+def cat_first(first):
+    """Return the part of cat() that only the first fingerprint has a share in."""
+    return first ^ MURMUR_MUL
+
+
+@inlined
+def cat_second(second):
+    """Return the part of cat() that only the second fingerprint has a share in."""
+    return _shift_mix(second * MURMUR_MUL) * MURMUR_MUL
+
+
+@inlined
+def cat_mixed(first, second):
+    """Return cat() of what cat_first() and cat_second() returned."""
+    return _shift_mix(_shift_mix((first ^ second) * MURMUR_MUL) * MURMUR_MUL)
+
+
+@inlined
 def cat(first, second):
     """Return the fingerprint of two fingerprints, in this order.
 
@@ -190,8 +208,7 @@ def cat(first, second):
         first: uint64.
         second: uint64.
     """
-    h = (first ^ MURMUR_MUL ^ (_shift_mix(second * MURMUR_MUL) * MURMUR_MUL)) * MURMUR_MUL
-    return _shift_mix(_shift_mix(h) * MURMUR_MUL)
+    return cat_mixed(cat_first(first), cat_second(second))
 
 
 @kernel(

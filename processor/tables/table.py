@@ -20,6 +20,9 @@ Invariants
   `changed` has a bit for each row, set before the key's head first leaves the file's row and never cleared, and `heads`
   the head of each key whose bit is set (kernels.rows): 8 bytes a row, but only pages with a changed row take memory.
   The index still holds all keys: it finds new ones, and deltas, undo and removals work on it.
+- With a filter (kernels.key_filter), which the caller asks for where most lookups are of ids without a row, the index
+  and its filter are replaced together. A filter may say yes of an id that the index lacks, never no of one that it has:
+  so it needs no undo, and knows nothing of epochs.
 - `torn` is set before the first change that must be completed, and cleared once it is: a call that raises in between
   leaves it set, without allocating memory. A torn table is correct for its readers, but is not changed any more.
 
@@ -45,6 +48,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, TooLarge
 from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.kernels import key_filter
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import advise, pieces, private_copy, reserve
 from freshet_serving.processor.package import ALIGNMENT, RECORD, STORED_TYPES, TableDelta, TableEntry, all_below
@@ -164,6 +168,7 @@ def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int
         *(arrays[name].ctypes.data if name in arrays else 0 for name in ("changed", "heads")),
         int(spec.unknown_key is not None),
         spec.unknown_key or 0,
+        arrays["filter"].ctypes.data if "filter" in arrays else 0,
     ]
 
 
@@ -252,7 +257,13 @@ class ServedTable:
     rows_elsewhere = False
 
     def __init__(
-        self, spec: TableEntry, arrays: dict[str, NDArray[Any]], *, budget_nbytes: int = 0, scratch: Path | None = None
+        self,
+        spec: TableEntry,
+        arrays: dict[str, NDArray[Any]],
+        *,
+        budget_nbytes: int = 0,
+        scratch: Path | None = None,
+        filtered: bool = False,
     ) -> None:
         """Map a table file's arrays and reserve memory for newer rows.
 
@@ -261,6 +272,7 @@ class ServedTable:
             arrays: Views of the table file's tensors, see packed().
             budget_nbytes: Memory budget for rows; 0 for no limit.
             scratch: With a budget: a folder with room for the rows that deltas change (processor.tables.tier).
+            filtered: Whether to keep a filter of the ids, for lists of ids that mostly have no row.
 
         Raises:
             Corrupt: The arrays do not fit the manifest.
@@ -289,6 +301,9 @@ class ServedTable:
         if not budget_nbytes and are_row_numbers(arrays["keys"]):
             for name, words in (("changed", -(-spec.rows // 64)), ("heads", spec.rows)):
                 self._numbers[name] = reserve(words * 8, f"{name}-{spec.name}").view(np.int64)[:words]
+        # Row numbers are known by their size, and readers leave out what the filter denies: it must read zeros.
+        zeros = spec.unknown_key is None and not self._default.view(np.uint32).any()
+        self._filter = self._filter_of(self._index) if filtered and zeros and not self._numbers else None
         self._tier: Tier | None = None
         if budget_nbytes:
             if scratch is None:
@@ -309,7 +324,8 @@ class ServedTable:
 
         From the file: base [rows, dim]; scales float32 [rows], or [0] if the type has none. Reserved memory: index
         int64 [capacity, 2], another array once it has grown; arena [slots, dim]; arena_scales float32 [slots] or [0];
-        meta int64 [slots, 2]; default float32 [dim]. With a memory budget also those of Tier.arrays.
+        meta int64 [slots, 2]; default float32 [dim]; filter int64 (kernels.key_filter), another array with each index.
+        With a memory budget also those of Tier.arrays.
         """
         return {
             "index": self._index,
@@ -321,6 +337,7 @@ class ServedTable:
             "arena_scales": self._arena_scales,
             **(self._tier.arrays if self._tier else {}),
             **self._numbers,
+            **({} if self._filter is None else {"filter": self._filter}),
         }
 
     def descriptor(self) -> list[int]:
@@ -355,6 +372,7 @@ class ServedTable:
         slot_nbytes = self._row_nbytes + 16 + (4 if self._type.scaled else 0)
         rows = self._base.nbytes + self._scales.nbytes
         index = self._index.nbytes + sum(array.nbytes for array in self._numbers.values())
+        index += 0 if self._filter is None else self._filter.nbytes
         parts = {"rows": rows, "index": index, "arena": self._slots.bump * slot_nbytes}
         return parts | ({"log": self._tier.tally().log_nbytes, "books": self._tier.nbytes} if self._tier else {})
 
@@ -542,10 +560,20 @@ class ServedTable:
             raise TooLarge(f"table {self.spec.name!r}: more ids than an index can hold; publish a new version")
         grown = reserve(capacity * 16, f"index-{self.spec.name}").view(np.int64)[: capacity * 2].reshape(capacity, 2)
         grown[:, 1] = hash_index.EMPTY
-        row = np.array(descriptor(self.spec, {**self.arrays, "index": grown}))
         used = hash_index.rehash(self._index.ctypes.data, len(self._index), grown.ctypes.data, capacity)
-        self._index, self._row = grown, row
+        replaced = {"index": grown}
+        if self._filter is not None:
+            replaced["filter"] = self._filter_of(grown)
+        row = np.array(descriptor(self.spec, {**self.arrays, **replaced}))
+        self._index, self._row, self._filter = grown, row, replaced.get("filter")
         self._counts[USED] = used
+
+    def _filter_of(self, index: Int64s) -> Int64s:
+        """Return the filter of an index."""
+        words = key_filter.words_for(len(index))
+        made: Int64s = reserve(words * 8, f"filter-{self.spec.name}").view(np.int64)[:words]
+        key_filter.fill(made.ctypes.data, index.ctypes.data, len(index))
+        return made
 
     def _fits(self, keys: int) -> bool:
         times, parts = GROW_AT

@@ -58,6 +58,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import NotReady, first_of
+from freshet_serving.processor.features.sources import paired_tables
 from freshet_serving.processor.generation import Generation, Position
 from freshet_serving.processor.memory import gather
 from freshet_serving.processor.package import Delta, Manifest, TableEntry
@@ -197,10 +198,10 @@ class ServedVersion:
         self._frames = self._forgotten = 0
 
     def _open(self, spec: TableEntry, budgets: Budgets | None) -> ServedTable:
-        arrays = self.files.tensors(table_file(spec.name))
+        arrays, filtered = self.files.tensors(table_file(spec.name)), spec.name in paired_tables(self.manifest)
         if budgets is None or not (nbytes := budgets.of(self.manifest.model, spec.name)):
-            return ServedTable(spec, arrays)
-        return ServedTable(spec, arrays, budget_nbytes=nbytes, scratch=budgets.scratch)
+            return ServedTable(spec, arrays, filtered=filtered)
+        return ServedTable(spec, arrays, budget_nbytes=nbytes, scratch=budgets.scratch, filtered=filtered)
 
     @property
     def generation(self) -> Generation:

@@ -10,7 +10,7 @@ pytest.importorskip("tensorflow", reason="TensorFlow is what is compared with")
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.features import evaluation
+from freshet_serving.processor.features import crosses, evaluation, flat_columns
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.package.manifest import Manifest
@@ -216,8 +216,7 @@ def test_pairs_beyond_the_limit_on_ids_are_refused_before_they_are_made(monkeypa
     specs = [shape(n, c) for n, c in inputs.items()]
     transforms = Transforms(Manifest("m", 1, "", 0.0, specs, [], [], [], 1, {}, {}, transforms=[cross]))
     assert len(transforms.run(inputs, limits=RequestLimits(max_ids=1000))["t"].values) == 1000
-    monkeypatch.setattr(evaluation.crosses, "cross", None)
-    monkeypatch.setattr(evaluation, "_spread", None)
+    monkeypatch.setattr(crosses, "FlatColumn", None)
     with pytest.raises(
         TooLarge, match=r"max_ids: expected at most 999 crossed ids per request, got 1000.* inputs h, i"
     ):
@@ -250,7 +249,7 @@ def test_transforms_exceeding_bounds_are_refused_in_one_line(monkeypatch):
         made({"a": many, "b": many}, cross)
     none = Ragged(np.empty(0, np.int64), np.zeros(2, np.int64))
     assert len(made({"a": many, "b": many, "c": none}, Transform("t", "cross", ["a", "b", "c"], [10, 1])).values) == 0
-    monkeypatch.setattr(evaluation, "MAX_VALUES", 1000)
+    monkeypatch.setattr(flat_columns, "MAX_VALUES", 1000)
     with pytest.raises(BadInput, match="inputs a, b: expected a result of at most 1000 values"):
         made({"a": many, "b": np.arange(5, dtype=np.int64)}, cross)
     with pytest.raises(BadInput, match="inputs m: expected whole numbers of 0 or more, got -1"):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features import evaluation
+from freshet_serving.processor.features import flat_columns
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.kernels.hashing import hash_strings
@@ -98,6 +98,6 @@ def test_each_value_expands_to_its_keys_in_order(op):
 
 
 def test_too_many_keys_in_a_request_are_refused(monkeypatch):
-    monkeypatch.setattr(evaluation, "MAX_VALUES", 10)
+    monkeypatch.setattr(flat_columns, "MAX_VALUES", 10)
     with pytest.raises(BadInput, match="inputs x: expected a result of at most 10 values, got 12"):
         made(np.arange(4), "int64", False, Transform("t", "k_way", ["x"], [0, 5, 3]))

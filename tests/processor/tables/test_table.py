@@ -2,6 +2,7 @@
 
 from unittest import mock
 
+import numba as nb
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import Corrupt
 from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.kernels import key_filter
 from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.kernels.pointers import load_i64
 from freshet_serving.processor.kernels.rows import TABLE_FIELDS
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest_entries import TableEntry
@@ -33,8 +36,8 @@ def table_arrays(keys, tag=0):
     return {"keys": keys, "index": index, "rows": rows}
 
 
-def served(keys):
-    return ServedTable(TableEntry("t", DIM, len(keys)), table_arrays(keys))
+def served(keys, filtered=False):
+    return ServedTable(TableEntry("t", DIM, len(keys)), table_arrays(keys), filtered=filtered)
 
 
 def delta(upserts, removed, tag):
@@ -75,6 +78,50 @@ def test_rows_by_number_equal_the_index_at_every_epoch(base, steps, settle, data
         live_through(table, range(base), steps, data)
 
 
+@settings(max_examples=150, deadline=None)
+@given(base=st.sets(keys, max_size=20), steps=steps, settle=st.integers(1, 40), data=st.data())
+def test_filter_never_denies_an_id_that_a_reader_finds(base, steps, settle, data):
+    table = served({-1, *base}, filtered=True)
+    with mock.patch.object(table_module, "SETTLE_ROWS", settle):
+        live_through(table, {-1, *base}, steps, data)
+
+
+def denied(described, keys, epoch):
+    """Return the keys that have a row as of an epoch and that the filter of a descriptor denies."""
+    refs = np.empty(len(keys), np.int64)
+    row_kernels.look_up(described, epoch, keys, refs)
+    return [key for key, ref in zip(keys.tolist(), refs.tolist()) if ref >= 0 and not admits(described, key)]
+
+
+@nb.njit(nb.boolean(nb.int64[::1], nb.int64))
+def admits(described, key):
+    mixed = hash_index.mix(key)
+    capacity, filter_ = described[row_kernels.CAPACITY // 8], described[row_kernels.FILTER // 8]
+    bits = key_filter.bits_of(mixed)
+    return load_i64(key_filter.word_of(filter_, hash_index.home_of(mixed, capacity))) & bits == bits
+
+
+def test_filter_denies_most_ids_that_were_never_there():
+    table = served(range(1, 1000), filtered=True)
+    random = np.random.default_rng(0)
+    table.apply(delta(random.integers(10**6, 10**9, 3000).tolist(), [], 1), 1)
+    described = np.array(table.descriptor())
+    assert denied(described, np.arange(1, 1000), 1) == []
+    assert sum(admits(described, key) for key in random.integers(10**10, 10**12, 2000).tolist()) < 100
+
+
+def test_only_tables_whose_unknown_row_is_zeros_have_a_filter():
+    arrays = table_arrays([3, 5])
+    for spec, has in (
+        (TableEntry("t", DIM, 2), True),
+        (TableEntry("t", DIM, 2, default=[0.0, -0.0, 0.0, 0.0]), False),
+        (TableEntry("t", DIM, 2, default=[1.0, 0.0, 0.0, 0.0]), False),
+        (TableEntry("t", DIM, 2, unknown_key=9), False),
+    ):
+        assert ("filter" in ServedTable(spec, arrays, filtered=True).arrays) == has
+    assert "filter" not in served(range(5), filtered=True).arrays
+
+
 def refs_of(table, keys, epoch, by_number=True):
     """Return the refs of keys as a reader finds them, with the bits of changed rows or by the index alone."""
     described, refs = np.array(table.descriptor()), np.empty(len(keys), np.int64)
@@ -88,6 +135,7 @@ def live_through(table, base, steps, data):
     sought = np.array(sorted({*base, *(key for _, chosen in steps for key in chosen)}), np.int64)
     models = [dict.fromkeys(base, 0)]
     applied = []
+    handed_out = {}
     epoch, publish_seq, tag = 0, 1, 0
     for action, chosen in steps:
         publish_seq += 1
@@ -116,6 +164,11 @@ def live_through(table, base, steps, data):
         newest = epoch if not applied else applied[-1][1]
         assert refs_of(table, sought, newest) == refs_of(table, sought, newest, by_number=False)
         assert table.rows == len(models[-1])
+        if "filter" in table.arrays:
+            # Readers of each index that there was: as of epochs that they may be pinned to.
+            handed_out[table.arrays["index"].ctypes.data] = (table.arrays, np.array(table.descriptor()), newest)
+            for _, described, seen in handed_out.values():
+                assert denied(described, sought, seen) == []
 
 
 def test_only_keys_equal_to_row_numbers_skip_the_index(monkeypatch, tmp_path):
