@@ -47,7 +47,11 @@ def read_sequences(
         plain = NAME.fullmatch(name) is not None and "." not in name and name != "x"
         require(plain, where, "a name of letters, digits, '_', '-' other than x", name)
         if data.follow or data.format in STREAMS:
-            raise BadInput(f"{where}: expected a table that is read to its end; sequences of streams are not supported")
+            read = f"[data] with follow = {str(data.follow).lower()} and format = {data.format!r}"
+            raise BadInput(
+                f"{where}: expected stored data, because histories are made of a log that is read to its end, got"
+                f" {read}; set data.follow = false and read a file or folder"
+            )
         config = parse_section(SequenceConfig, section, where, name=name)
         kinds = _event_kinds(config, features, data, where) if config.from_events else {}
         _check(config, kinds, features, data, where)

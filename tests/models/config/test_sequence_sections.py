@@ -216,7 +216,7 @@ def test_what_does_not_fit_is_refused_in_one_line(section, message):
 
 def test_sequences_of_streams_are_refused():
     followed = FILE | {"data": FILE["data"] | {"follow": True}}
-    with pytest.raises(BadInput, match="sequences of streams are not supported"):
+    with pytest.raises(BadInput, match="expected stored data, because histories are made of a log"):
         parse_config(followed | {"sequences": {"history": {"columns": {"item": "hist"}}}})
 
 
