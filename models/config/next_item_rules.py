@@ -15,6 +15,7 @@ from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.config.user_table_sections import ONLINE
 from freshet_serving.models.data.formats import DataConfig, label_names
 from freshet_serving.models.data.sequence_columns import SequenceConfig
+from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput
 
 OF_LABELS = {"gate": ("auc_drop", "loss_rise", "calibration"), "evaluate": ("by", "group")}
@@ -100,6 +101,17 @@ def check_next_item(
             require_one_of(feature.input, sent, f"online_features.{name}.features", f", inputs {of}")
     _check_judges(guard, named, of)
     require(publish.precision == "float32", "publish.precision", f"'float32' {of}", publish.precision)
+
+
+def check_one_process(arch: str, processes: int) -> None:
+    """Raise BadInput if several processes are to train a network that one process trains.
+
+    Args:
+        arch: The network.
+        processes: Number of processes.
+    """
+    one = processes == 1 or arch not in NEXT_ITEM
+    require(one, "--processes", "1 for a next-item network, which is trained by one process", processes)
 
 
 def _check_judges(guard: GuardConfig, named: Mapping[str, Any], of: str) -> None:
