@@ -31,6 +31,7 @@ __all__ = [
     "guard_section",
     "history_features",
     "model_section",
+    "next_item_rules",
     "publish_section",
     "table_sections",
     "train_config",

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.guard_section import GuardConfig
 from freshet_serving.models.config.model_section import ModelConfig
 from freshet_serving.models.config.publish_section import PublishConfig
 from freshet_serving.models.config.table_sections import TableConfig
-from freshet_serving.models.config.toml_sections import require
+from freshet_serving.models.config.toml_sections import require, require_one_of
 from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.config.user_table_sections import ONLINE
 from freshet_serving.models.data.formats import DataConfig, label_names
 from freshet_serving.models.data.sequence_columns import SequenceConfig
+from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput
+
+OF_LABELS = {"gate": ("auc_drop", "loss_rise", "calibration"), "evaluate": ("by", "group")}
+"""Keys that are about the scores of labelled rows."""
 
 
 def check_next_item(
@@ -23,6 +30,9 @@ def check_next_item(
     train: TrainSettings,
     publish: PublishConfig,
     tables: Mapping[str, TableConfig],
+    guard: GuardConfig,
+    online: Mapping[str, Any],
+    named: Mapping[str, Any],
 ) -> None:
     """Check the sections against each other.
 
@@ -34,12 +44,15 @@ def check_next_item(
         train: The section [train].
         publish: The section [publish].
         tables: The sections [tables.*].
+        guard: The section [guard].
+        online: The groups of online features by name.
+        named: The sections as the file has them.
 
     Raises:
         BadInput: The file does not describe a next-item network.
     """
     of = f"for {model.arch}"
-    require(len(sequences) == 1, "sequences", f"one section [sequences.<name>] {of}", str(len(sequences)))
+    require(len(sequences) == 1, "sequences", f"one section [sequences.<name>] {of}", ", ".join(sequences) or "none")
     (sequence,) = sequences.values()
     where = f"sequences.{sequence.name}"
     require(bool(sequence.from_events), f"{where}.from_events", f"the column of the user {of}", "")
@@ -51,6 +64,9 @@ def check_next_item(
     )
     require(sequence.keep == "newest", f"{where}.keep", f"'newest' {of}", sequence.keep)
     own = [f for f in features if f.sequence is None]
+    for f in own:
+        made = "cross" if f.cross else "from" if f.window else ""
+        require(not made, f"features.{f.name}.{made}", f"no feature that is made of others {of}: leave it out", f.name)
     items = [f for f in own if f.side == "item"]
     shared = {f.table for f in features if f.sequence is not None}
     if len(items) != 1 or items[0].kind not in ("id", "string") or items[0].table not in shared:
@@ -61,7 +77,12 @@ def check_next_item(
     allowed = {sequence.from_events, sequence.where, *sequence.columns.values(), *sequence.floats.values()}
     for f in own:
         if f is not items[0] and f.column not in allowed:
-            raise BadInput(f"features.{f.name}: expected only columns that {where} reads {of}, got {f.column!r}")
+            raise BadInput(
+                f"features.{f.name}: expected only columns that {where} reads {of}, got {f.column!r}: leave it out, or"
+                f" name it in {where}.columns"
+            )
+    for name in named.get("tables", {}):
+        require_one_of(name, sorted(shared - {""}), f"tables.{name}", f", tables that {where} reads {of}")
     table = tables.get(items[0].table, TableConfig())
     for key in ("memory_mb", "hash", "hash_rows"):
         if getattr(table, key) != getattr(TableConfig(), key):
@@ -72,7 +93,35 @@ def check_next_item(
     require(train.patience == 0, "train.patience", f"0 {of}", str(train.patience))
     timed = train.schedule == "constant" or train.schedule_steps > 0
     require(timed, "train.schedule_steps", f"a number of steps {of}", "0")
+    sent = [items[0].column, *(f.name for f in features if f.sequence is not None)]
+    for name, group in online.items():
+        by_requests = named.get("user_table", {}).get(name, {}).get("serve") != ONLINE
+        require(by_requests, f"user_table.{name}.serve", f"'requests' {of}, which reads histories alone", ONLINE)
+        for feature in group.features:
+            require_one_of(feature.input, sent, f"online_features.{name}.features", f", inputs {of}")
+    _check_judges(guard, named, of)
     require(publish.precision == "float32", "publish.precision", f"'float32' {of}", publish.precision)
+
+
+def check_one_process(arch: str, processes: int) -> None:
+    """Raise BadInput if several processes are to train a network that one process trains.
+
+    Args:
+        arch: The network.
+        processes: Number of processes.
+    """
+    one = processes == 1 or arch not in NEXT_ITEM
+    require(one, "--processes", "1 for a next-item network, which is trained by one process", processes)
+
+
+def _check_judges(guard: GuardConfig, named: Mapping[str, Any], of: str) -> None:
+    """Raise BadInput for a setting about the scores of labelled rows, which would have no effect."""
+    gate = named.get("publish", {}).get("gate", {})
+    unread = [f"publish.gate.{key}" for key in OF_LABELS["gate"] if isinstance(gate, dict) and key in gate]
+    unread += [f"evaluate.{key}" for key in OF_LABELS["evaluate"] if key in named.get("evaluate", {})]
+    unread += [f"guard.{key}" for key in named.get("guard", {}) if guard.enabled]
+    if unread:
+        raise BadInput(f"{unread[0]}: expected nothing {of}, which has no scores of labelled rows: leave it out")
 
 
 def _remedy(features: Sequence[FeatureConfig], shared: Collection[str]) -> str:

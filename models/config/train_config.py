@@ -300,7 +300,7 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     fusion = _fusion(raw.get("fusion", {}))
     features += network_columns(columns, features, model.arch)
     if model.arch in NEXT_ITEM:
-        check_next_item(model, data, features, sequences, train, publish, tables)
+        check_next_item(model, data, features, sequences, train, publish, tables, guard, online, raw)
     return TrainConfig(
         model, data, features, train, publish, fusion, online, sequences, tables, evaluate, entities, user_tables, guard
     )

@@ -132,11 +132,13 @@ class LeadTrainer(RankTrainer):
             scores = [self.score_local(work.bound), *self._given_back()]
             return np.concatenate([each for each in scores if len(each)])
 
-    def pool(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
+    def dense_inputs(self, given: Mapping[str, Column] | BoundBatch) -> dict[str, Float32s]:
         work = self._shared(given)
         with self._turn:
             self._announce_batch(RankCommand.POOL, work)
-            return np.concatenate([self.pool_local(work.bound), *self._given_back()])
+            own = self.pool_local(work.bound)
+            parts = [[*own.values()], *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
+            return {name: np.concatenate(arrays) for name, arrays in zip(own, zip(*parts))}
 
     def evict(self) -> int:
         return sum(int(count[0]) for (count,) in self.call_all(RankCommand.EVICT))

@@ -155,7 +155,7 @@ def serve(ranks: Ranks, batches: Ranks) -> None:
             elif order.operation == RankCommand.SCORE:
                 send_arrays(ranks, 0, [trainer.score_local(bound)])
             else:
-                send_arrays(ranks, 0, [trainer.pool_local(bound)])
+                send_arrays(ranks, 0, [*trainer.pool_local(bound).values()])
     except RankFailed:
         raise
     except Exception as error:

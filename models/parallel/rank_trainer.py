@@ -142,8 +142,8 @@ class RankTrainer(Trainer):
         with self._pooling(bound) as write:
             return self.dense.score(bound.rows, write)
 
-    def pool_local(self, bound: BoundRequest) -> Float32s:
-        """Return the dense input of this process's rows of a batch."""
+    def pool_local(self, bound: BoundRequest) -> dict[str, Float32s]:
+        """Return the inputs of the dense graph of this process's rows of a batch."""
         self._begin(bound)
         self._fetch(insert=False)
         return self._pooled(bound)

@@ -52,7 +52,9 @@ def with_entities(draft: Manifest, configs: Sequence[EntityConfig]) -> tuple[Man
         BadInput: A table cannot be read, or its columns cannot be records.
     """
     found: dict[str, Records] = {}
-    for config in configs:
+    read = {i.name for i in draft.inputs}
+    # What only events of histories have, requests send with the histories.
+    for config in [c for c in configs if any(f.name in read for f in c.fields)]:
         keys, columns = EntityTable(config.name, config.data, config.key_field, config.fields).newest()
         inputs = [f.name for f in config.fields]
         entity = EntityEntry(config.name, config.key_field.name, inputs, unknown=config.unknown)

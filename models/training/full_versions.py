@@ -38,6 +38,7 @@ from freshet_serving.models.training.version_review import (
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import dense_sequences
 from freshet_serving.processor.repository import ChangeLog, Keyring, VersionContents, VersionReader, open_repository
 
 PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
@@ -214,13 +215,15 @@ class FullVersions:
         publish = self._config.publish
         if publish.precision == "float32":
             return None
-        wanted = min(PRACTICE_ROWS, max(1, PRACTICE_NBYTES // (4 * trainer.manifest.width)))
+        width = trainer.manifest.width + sum(s.width for s in dense_sequences(trainer.manifest.sequences))
+        wanted = min(PRACTICE_ROWS, max(1, PRACTICE_NBYTES // (4 * width)))
         try:
             batches = newest_rows(self._source, stop, wanted, self._config.train.batch_rows)
         except BadInput as error:
             self._report.note(f"publishing float32 only: rows to check a lower precision cannot be read: {error}")
             return None
-        x = np.concatenate([trainer.pool(trainer.transform(batch)) for batch in batches])
+        parts = [trainer.dense_inputs(trainer.transform(batch)) for batch in batches]
+        inputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])
-        practice = LabelledRows({"x": x}, labels, trainer.dense.arch.outputs[0])
+        practice = LabelledRows(inputs, labels, trainer.dense.arch.outputs[0])
         return LowPrecisionOptions(publish.precision, practice, Tolerance(publish.max_error, publish.max_auc_change))

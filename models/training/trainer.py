@@ -233,16 +233,20 @@ class Trainer:
 
     def pool(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
         """Return the dense input [n, width] of columns or a batch, from the current tables."""
+        return self.dense_inputs(given)[MATRIX]
+
+    def dense_inputs(self, given: Mapping[str, Column] | BoundBatch) -> dict[str, Float32s]:
+        """Return all inputs of the dense graph, histories among them, of columns or a batch."""
         return self._pooled(*self._as_bound(given))
 
     def _as_bound(self, given: Mapping[str, Column] | BoundBatch) -> tuple[BoundRequest, FirstRows]:
         return (given.bound, given.firsts) if isinstance(given, BoundBatch) else (self.plan.bind_inputs(given), {})
 
-    def _pooled(self, bound: BoundRequest, firsts: FirstRows = NONE_SHARED) -> Float32s:
+    def _pooled(self, bound: BoundRequest, firsts: FirstRows = NONE_SHARED) -> dict[str, Float32s]:
         inputs = self.run.spec.allocate_inputs(bound.rows)
         with self._pooling(bound) as write:
             self._sharing.spread(write, firsts)(slice(0, bound.rows), inputs)
-        return inputs[MATRIX]
+        return inputs
 
     def evict(self) -> int:
         """Remove the rows that no table keeps any longer; return their number."""

@@ -130,7 +130,7 @@ class RequestBinder:
             parts: What else it has.
         """
         self._stage, self._late_strides, self._transforms, self._events, self._entities, self._late_names = parts
-        self._sources, self._fillers = sources, manifest.fillers
+        self._sources, self._fillers, self._histories = sources, manifest.fillers, manifest.sequences
         self._inputs = {i.name: i for i in manifest.inputs}
         # If every row has the same number of ids and no string has to be hashed, the row count gives the size.
         self._plain = not any(i.ragged or i.dtype == "string" for i in manifest.inputs)
@@ -372,4 +372,4 @@ class RequestBinder:
                 raise BadInput(f"input {name[:64]!r} is not one of the model's: {', '.join(self._inputs)}")
         for read, _ in self._sources.sent:
             if read.name not in inputs:
-                raise missing_input(read.name, self._fillers, inputs)
+                raise missing_input(read.name, self._fillers, inputs, self._histories)

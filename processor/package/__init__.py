@@ -138,6 +138,7 @@ if TYPE_CHECKING:
         SequenceColumn,
         SequenceEntry,
         dense_sequences,
+        expected_lists,
     )
     from freshet_serving.processor.package.signature import PublicKey, Signer, new_key
     from freshet_serving.processor.package.stage_growth import GrowthTerm, StageGrowth
@@ -217,7 +218,9 @@ else:
                 "PREDICT REGRESS STRING ServingSignature joined labelled labels_of"
             ),
             "sections": "section_lines",
-            "sequences": "KEEPS MAX_EVENTS SEQUENCE TIME_UNITS SequenceColumn SequenceEntry dense_sequences",
+            "sequences": (
+                "KEEPS MAX_EVENTS SEQUENCE TIME_UNITS SequenceColumn SequenceEntry dense_sequences expected_lists"
+            ),
             "signature": "PublicKey Signer new_key",
             "stage_growth": "GrowthTerm StageGrowth",
             "stage_lookups": "StageLookup weight_rows",
@@ -235,23 +238,23 @@ else:
     )
 
 __all__ = [
-    "ALIGNMENT", "CLASSIFY", "COMBINERS", "COMBINER_OF_CODE", "DEFAULT", "DEFAULT_SIGNATURE", "DIVIDED_SUMS",
-    "DROP", "FEATURES", "FLOATS", "FLOPS", "FORMAT", "FORMAT_1", "FORMAT_2", "HASHES", "INTEGERS", "ITEM_IDS", "KEEPS",
+    "ALIGNMENT", "CLASSIFY", "COMBINERS", "COMBINER_OF_CODE", "DEFAULT", "DEFAULT_SIGNATURE", "DIVIDED_SUMS", "DROP",
+    "FEATURES", "FLOATS", "FLOPS", "FORMAT", "FORMAT_1", "FORMAT_2", "HASHES", "INTEGERS", "ITEM_IDS", "KEEPS",
     "KEY_ID", "KINDS", "MATRIX", "MAX_CROSSED", "MAX_DELTA_NBYTES", "MAX_EVENTS", "MAX_HASHED_ROWS", "MAX_LABELS",
-    "MAX_MANIFEST_NBYTES", "MAX_RANK", "MAX_SIGNATURES", "MAX_TENSOR_NUMBERS", "MAX_TIME_S", "MOST_IN_ROW",
-    "NAME", "NOT_COMBINED", "NOT_GIVEN", "OUTPUT_DTYPES", "PIECES", "PIECE_BITS", "PRECISIONS", "PREDICT",
-    "RANKED_OUTPUTS", "RECORD", "REGRESS", "ROOT_DIVIDED_SUMS", "ROWS", "ROW_TYPES", "SCALED", "SCORE", "SCORES",
-    "SEQUENCE", "SIDES", "SIGNATURE", "SIGNED", "STORED_TYPES", "STRING", "SUFFIX", "TIME_UNITS", "UNKNOWN",
-    "UNREAD", "USER", "USER_TENSOR", "USER_VECTOR", "WHOLE", "ColumnShape", "Delta", "DeltaBytes", "DeltaRun",
-    "EntityEntry", "ExecutableEntry", "Feature", "File", "GraphInput", "GrowthTerm", "Input", "InputFiller",
-    "Manifest", "Output", "PublicKey", "Records", "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer",
-    "StageEntry", "StageGrowth", "StageLookup", "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform",
+    "MAX_MANIFEST_NBYTES", "MAX_RANK", "MAX_SIGNATURES", "MAX_TENSOR_NUMBERS", "MAX_TIME_S", "MOST_IN_ROW", "NAME",
+    "NOT_COMBINED", "NOT_GIVEN", "OUTPUT_DTYPES", "PIECES", "PIECE_BITS", "PRECISIONS", "PREDICT", "RANKED_OUTPUTS",
+    "RECORD", "REGRESS", "ROOT_DIVIDED_SUMS", "ROWS", "ROW_TYPES", "SCALED", "SCORE", "SCORES", "SEQUENCE", "SIDES",
+    "SIGNATURE", "SIGNED", "STORED_TYPES", "STRING", "SUFFIX", "TIME_UNITS", "UNKNOWN", "UNREAD", "USER",
+    "USER_TENSOR", "USER_VECTOR", "WHOLE", "ColumnShape", "Delta", "DeltaBytes", "DeltaRun", "EntityEntry",
+    "ExecutableEntry", "Feature", "File", "GraphInput", "GrowthTerm", "Input", "InputFiller", "Manifest", "Output",
+    "PublicKey", "Records", "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer", "StageEntry",
+    "StageGrowth", "StageLookup", "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform",
     "TrustedRecordPrefix", "all_below", "array_crc32", "atomic_file", "batch_symbol", "codes_a_value", "columns",
-    "crc32", "dense_sequences", "derived", "divided", "exclusive_file", "fd_sha256", "feature_width", "file_crc32",
-    "file_sha256", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "joined", "json_dataclasses",
-    "labelled", "labels_of", "longest_read", "map_file", "missing_input", "new_key", "open_regular", "pack_records",
-    "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file", "read_file", "record_layout",
-    "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter", "shorter_lengths",
-    "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name", "unpack_records",
-    "user_features", "validate", "weight_rows", "write_delta", "write_tensors",
+    "crc32", "dense_sequences", "derived", "divided", "exclusive_file", "expected_lists", "fd_sha256",
+    "feature_width", "file_crc32", "file_sha256", "fsync_folder", "give_name", "header_checksum", "hidden_beside",
+    "joined", "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file", "missing_input", "new_key",
+    "open_regular", "pack_records", "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file",
+    "read_file", "record_layout", "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter",
+    "shorter_lengths", "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name",
+    "unpack_records", "user_features", "validate", "weight_rows", "write_delta", "write_tensors",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.entities import EntityEntry
-from freshet_serving.processor.package.sequences import SequenceEntry
+from freshet_serving.processor.package.sequences import SequenceEntry, expected_lists
 
 ENTITY, UNREAD = "features of entity", "key"
 
@@ -65,17 +65,20 @@ def input_fillers(
     return fillers
 
 
-def missing_input(name: str, fillers: Mapping[str, InputFiller], sent: Collection[str]) -> BadInput:
+def missing_input(
+    name: str, fillers: Mapping[str, InputFiller], sent: Collection[str], sequences: Sequence[SequenceEntry] = ()
+) -> BadInput:
     """Return the error of a request that lacks an input.
 
     Args:
         name: The input.
         fillers: The model's fillers.
         sent: The inputs that the request has.
+        sequences: The model's sequences.
     """
     filler = fillers.get(name)
     if filler is None:
-        return BadInput(f"input {name!r} is missing")
+        return BadInput(f"input {name!r} is missing{expected_lists(name, sequences)}")
     keys = ", ".join(repr(key) for key in filler.keys if key not in sent)
     return BadInput(
         f"input {name!r} is missing: expected it, or {keys}, by which {filler.kind} {filler.name!r} fill it"

@@ -106,6 +106,24 @@ def dense_sequences(sequences: Sequence[SequenceEntry]) -> list[SequenceEntry]:
     return [s for s in sequences if s.columns]
 
 
+def expected_lists(name: str, sequences: Sequence[SequenceEntry]) -> str:
+    """Return what a request sends as an input, to end a message with: ": expected ..."; "" unless it is a sequence's.
+
+    Args:
+        name: The input.
+        sequences: The sequences of the version.
+    """
+    for s in sequences:
+        if name in s.inputs:
+            unit = "milliseconds" if s.time_unit == "ms" else "seconds"
+            timed = name == f"{s.name}.time"
+            values = f"the times of a user's events in {unit} since 1970" if timed else "values of a user's events"
+            first = s.inputs[0]
+            alike = f", as long as those of {first!r}" if name != first else ""
+            return f": expected {values}, oldest first, as one list for all rows or one a row{alike}; [] without events"
+    return ""
+
+
 PADDINGS: Mapping[str, type] = {"int64": int, "string": str}
 """Types of a padding value, by the type of its input."""
 MAX_PADDING = 256

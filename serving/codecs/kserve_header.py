@@ -24,7 +24,7 @@ from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import DEFAULTS, FREE_NBYTES, RequestLimits, RequestSize
 from freshet_serving.processor.features.sequences import unpadded
 from freshet_serving.processor.kernels.length_prefixed import PREFIX_NBYTES, strip_lengths
-from freshet_serving.processor.package import MAX_RANK, Input, Manifest
+from freshet_serving.processor.package import MAX_RANK, Input, Manifest, expected_lists
 from freshet_serving.serving.codecs.json_columns import numbers, strings
 from freshet_serving.serving.codecs.sequence_tensors import LENGTHS, ROW_SPLITS, ListTensors, list_tensors
 from freshet_serving.serving.codecs.tensor_types import (
@@ -337,7 +337,7 @@ def _shapes(
         shapes[name] = _shape(tensor, spec, extent, spec.ragged and lists.padded(name, sent))
     for name in (*specs, *(lists.beside(name, shapes) for name in lists.own)):
         if name not in shapes and not _left_out(name, manifest, shapes):
-            raise BadInput(f"inputs: {name} is missing")
+            raise BadInput(f"inputs: {name} is missing{expected_lists(name, manifest.sequences)}")
     lists.check_shared(shapes)
     return tuple(shapes.values())
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, first_of, json_kind
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
-from freshet_serving.processor.package import Input, Manifest
+from freshet_serving.processor.package import Input, Manifest, expected_lists
 from freshet_serving.serving.codecs import examples
 from freshet_serving.serving.codecs.json_columns import column, has_booleans, is_base64
 from freshet_serving.serving.codecs.tensor_types import flat_outputs
@@ -128,23 +128,25 @@ def _rows(instances: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
     inputs = manifest.expected_inputs(instances[0])
     names = {i.name for i in inputs}
     if set(map(type, instances)) != {dict} or set(map(len, instances)) != {len(names)}:
-        _refuse_rows(instances, names)
+        _refuse_rows(instances, names, manifest)
     try:
         values = [list(map(itemgetter(i.name), instances)) for i in inputs]
     except KeyError:
-        _refuse_rows(instances, names)
+        _refuse_rows(instances, names, manifest)
     return {i.name: _of_instances(i, given, plain, extent) for i, given in zip(inputs, values)}
 
 
-def _refuse_rows(instances: list[Any], names: set[str]) -> NoReturn:
+def _refuse_rows(instances: list[Any], names: set[str], manifest: Manifest) -> NoReturn:
     """Raise BadInput for the first row that is not an object with exactly these keys."""
     for at, element in enumerate(instances):
         if type(element) is not dict or is_base64(element):
             raise BadInput(f"Expecting object but got list at item {at} of input list")
         if element.keys() != names:
+            lists = [(name, expected_lists(name, manifest.sequences)) for name in sorted(names - element.keys())]
+            hint = next((f"; {name}{expected}" for name, expected in lists if expected), "")
             raise BadInput(
                 f"Failed to process element: {at} of 'instances' list. JSON object with keys "
-                f"{show(','.join(islice(element, 64)))}: keys must be equal to: {','.join(sorted(names))}"
+                f"{show(','.join(islice(element, 64)))}: keys must be equal to: {','.join(sorted(names))}{hint}"
             )
     raise AssertionError("a row is wrong")
 
@@ -169,7 +171,8 @@ def _columns(values: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
     inputs = manifest.expected_inputs(values)
     for spec in inputs:
         if spec.name not in values:
-            raise BadInput(f"Missing named input: {spec.name} in 'inputs' object.")
+            expected = expected_lists(spec.name, manifest.sequences) or "."
+            raise BadInput(f"Missing named input: {spec.name} in 'inputs' object{expected}")
     return {spec.name: column(spec, values[spec.name], plain, extent) for spec in inputs}
 
 

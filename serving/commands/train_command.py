@@ -74,8 +74,12 @@ def train(
     if started_by_mpi():
         take_part(run)
     elif processes > 1:
+        from freshet_serving.models.config.next_item_rules import check_one_process
+        from freshet_serving.models.config.train_config import load_config
         from freshet_serving.models.parallel.mpi_launch import launch
 
+        # What is wrong in the file is said once, before any process is started.
+        check_one_process(load_config(config, changes).model.arch, processes)
         sys.exit(launch(processes, [sys.executable, "-m", "freshet_serving", *sys.argv[1:]]))
     else:
         run(None)

@@ -22,7 +22,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.deeprec.predict_messages import FILES
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.features.message_tree import MessageTree
-from freshet_serving.processor.package import Input, Manifest
+from freshet_serving.processor.package import Input, Manifest, expected_lists
 
 SIGNATURE = "serving_default"
 MAX_RANK = 8
@@ -70,7 +70,7 @@ def decode(
     inputs = manifest.expected_inputs(given)
     for spec in inputs:
         if spec.name not in given:
-            raise BadInput(f"inputs: {spec.name} is missing")
+            raise BadInput(f"inputs: {spec.name} is missing{expected_lists(spec.name, manifest.sequences)}")
     outputs = list(manifest.replies())
     wanted = tuple(request.output_filter[: len(outputs) + 1])
     for name in wanted:

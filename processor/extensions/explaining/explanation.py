@@ -11,8 +11,8 @@ Invariants
 - The dense graph's input is filled by the kernel that fills it for requests, from the tables that they read.
 - One explanation at a time, of one row of at most MAX_IDS ids: this bounds the delay of a delta, and the memory.
 
-Costs: under the lock some microseconds per id; after it one run of a bucket for the score and, where two generations
-are compared, one for as many features as the bucket has rows. A history costs a row for each of its events
+Costs: under the lock some microseconds per id; after it one run of a bucket for the score, one for as many features as
+the bucket has rows and, where two generations are compared, as many again. A history costs a row for each of its events
 (event_effects).
 
 Rejected: tables in a row store (the supervisor never queries it), and with several workers versions with a stage, whose
@@ -41,7 +41,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.extensions.explaining.event_effects import event_effects
 from freshet_serving.processor.extensions.explaining.feature_values import FeatureValues, feature_values
-from freshet_serving.processor.extensions.explaining.movers import ScoredRow, changes, comparable, movers
+from freshet_serving.processor.extensions.explaining.movers import ScoredRow, additions, changes, comparable, movers
 from freshet_serving.processor.extensions.explaining.spare_executable import Score, ScoringPath, SpareExecutables
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.limits import RequestLimits
@@ -252,6 +252,10 @@ class Explainer:
         def score(rows: Mapping[str, Rows]) -> dict[str, Rows]:
             return self._score(version.files, way, dense, rows).outputs
 
+        side = ScoredRow(manifest, read.inputs, dense, outputs, score)
+        told = {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values[:features])}
+        for name, change in additions(side).items():
+            told[name]["score_change"] = change
         described = {
             "generation": str(read.standing.generation),
             "served": read.served,
@@ -265,12 +269,12 @@ class Explainer:
             "computed_by": self._computed_by,
             "timings_ms": {stage: round(seconds * 1e3, 3) for stage, seconds in stages.items()},
             "outputs": outputs,
-            "inputs": {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values[:features])},
+            "inputs": told,
         }
         if dense_sequences(manifest.sequences):
             row_s = ran.execute_s if way.parts else ran.execute_s / way.bucket
             described["histories"] = _histories(version, values, read, outputs, score, row_s, vectors)
-        return ScoredRow(manifest, read.inputs, dense, outputs, score), bound.rows, described
+        return side, bound.rows, described
 
     def _plan(self, version: ServedVersion) -> SparsePlan:
         """Return the sparse graph of a version: that of this process's replica, or one of the explainer's own."""

@@ -84,6 +84,24 @@ def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int
     return found[:MOST_MOVED], max(0, len(found) - MOST_MOVED)
 
 
+def additions(side: ScoredRow) -> dict[str, np.float32]:
+    """Return by feature how far the score falls without its rows: as if they were zeros.
+
+    Args:
+        side: The explained row.
+    """
+    row = side.inputs[MATRIX][0]
+    read = [f for f in side.manifest.features if f.table and row[f.offset : f.offset + f.width].any()]
+    if not read:
+        return {}
+    rows = {name: np.repeat(own, len(read), 0) for name, own in side.inputs.items()}
+    for n, f in enumerate(read):
+        rows[MATRIX][n, f.offset : f.offset + f.width] = 0.0
+    scores = side.score(rows)
+    without = [{output: values[n] for output, values in scores.items()} for n in range(len(read))]
+    return {f.name: largest_change(changes(side.outputs, each)) for f, each in zip(read, without)}
+
+
 def changes(scores: Scores, others: Scores) -> dict[str, Row]:
     """Return scores minus others, by output and column.
 

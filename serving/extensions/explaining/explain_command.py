@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MAX_REQUEST_NBYTES = 4 << 20
 MOST_IDS = 8
 """Maximum number of a feature's ids that are printed; --json has all."""
+MOST_ADDED = 8
+"""Maximum number of features that are printed with what they add; --json has all."""
 MOST_EVENTS = 16
 """Maximum number of a history's events that are printed, those of the largest changes; --json has all."""
 STAGES = (
@@ -100,12 +102,27 @@ def show_explanation(answer: dict[str, Any]) -> None:
             Text("   " + ", ".join(f"{name} {side['timings_ms'][stage]:.3g} ms" for stage, name in STAGES), style="dim")
         )
     console.print(_features(sides))
+    console.print(_additions(sides[0]))
     for name in dict.fromkeys(name for side in sides for name in side.get("histories", ())):
         console.print(_events(name, sides))
     if answer.get("moved"):
         console.print(_moved(answer))
     elif len(sides) > 1:
         console.print(Text(answer.get("note", "no row that the request reads differs")))
+
+
+def _additions(side: dict[str, Any]) -> Table:
+    """Return the features whose rows change the score most."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("adds most", overflow="fold")
+    table.add_column(f"to the score in {side['generation']}", justify="right")
+    added = {name: read["score_change"] for name, read in side["inputs"].items() if read.get("score_change")}
+    for name in sorted(added, key=lambda name: -abs(added[name]))[:MOST_ADDED]:
+        table.add_row(Text(f"feature {name}"), f"{added[name]:+.6g}")
+    return table
 
 
 def _features(sides: list[dict[str, Any]]) -> Table:

@@ -23,6 +23,13 @@ def test_file_of_a_log_is_accepted(tmp_path):
     [
         ({"features": GENRE}, "features: expected one feature of side item for sasrec_next"),
         ({"features": {"place": {"kind": "id"}}}, "features.place: expected only columns that sequences.history"),
+        (
+            {"features": {"pair": {"cross": ["user_id", "item_id"]}}},
+            "features.pair.cross: expected no feature that is made",
+        ),
+        ({"guard": {"sigmas": 3.0}}, "guard.sigmas: expected nothing for sasrec_next"),
+        ({"publish": {"gate": {"auc_drop": 0.1}}}, "publish.gate.auc_drop: expected nothing for sasrec_next"),
+        ({"evaluate": {"by": ["user_id"]}}, "evaluate.by: expected nothing for sasrec_next"),
         ({"train": {"patience": 1}}, "train.patience: expected 0 for sasrec_next"),
         ({"train": {"schedule": "linear"}}, "train.schedule_steps: expected a number of steps"),
         ({"publish": {"precision": "int8"}}, "publish.precision: expected 'float32'"),
@@ -55,3 +62,19 @@ def test_hashed_items_are_refused(tmp_path):
     tables = {"tables": {"item_id": {"hash_rows": 100}}}
     with pytest.raises(BadInput, match=r"tables.item_id.hash_rows: not for sasrec_next"):
         parse_config(raw_config(tmp_path) | tables)
+
+
+def test_user_table_that_an_online_store_has_is_refused(tmp_path):
+    (tmp_path / "users.csv").write_text("user_id,city\n1,3\n")
+    raw = raw_config(tmp_path, features={"city": {"kind": "id"}})
+    raw["sequences"]["history"]["columns"]["city"] = "city"
+    raw["user_table"] = {"user": {"key": "user_id", "path": str(tmp_path / "users.csv"), "serve": "online"}}
+    raw["online_features"] = {"user": {"format": "hash"}}
+    with pytest.raises(BadInput, match=r"user_table\.user\.serve: expected 'requests' for sasrec_next"):
+        parse_config(raw)
+
+
+def test_online_features_that_requests_do_not_have_are_refused(tmp_path):
+    group = {"key": "shop", "format": "hash", "features": ["user_id"], "types": {"user_id": "int64"}}
+    with pytest.raises(BadInput, match=r"online_features\.user\.features: expected one of item_id, history\.item"):
+        next_config(tmp_path, online_features={"user": group})

@@ -21,7 +21,7 @@ GAP_S = 6 * 3_600
 """Time from one event of a history to the next."""
 
 
-def config_of(folder):
+def config_of(folder, **publish):
     return parse_config({
         "model": {"name": "shop", "arch": "deepfm", "hidden": [4]},
         "data": {"path": "x.parquet", "format": "parquet", "label": "y", "time": "ts"},
@@ -42,7 +42,7 @@ def config_of(folder):
             "history": {"columns": {"item": "items", "action": "actions"}, "time": "times", "max_length": 256}
         },
         "train": {"batch_rows": 64, "optimizer": "adagrad", "learning_rate": 0.1, "seed": 1},
-        "publish": {"repository": str(folder), "full_rows": ROWS},
+        "publish": {"repository": str(folder), "full_rows": ROWS} | publish,
     })  # fmt: skip
 
 

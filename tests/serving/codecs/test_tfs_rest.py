@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.serving.codecs import tfs_rest
+from tests.models.zoo.sequence_models import manifest as sequence_manifest
 from tests.serving.fakes import FLAT, FOLLOWING, PACKED, RAGGED, SINGLE, TWO_OUTPUTS
 
 
@@ -113,6 +114,21 @@ def test_nan_and_infinity_are_numbers():
 )  # fmt: skip
 def test_malformed_request_gives_the_tensorflow_serving_error(document, message):
     assert message in refusal(document)
+
+
+@pytest.mark.parametrize(
+    ("form", "start"),
+    [
+        ("inputs", "Missing named input: history.time in 'inputs' object: "),
+        ("instances", "Failed to process element: 0 of 'instances' list. JSON object with keys "),
+    ],
+)
+def test_missing_times_are_told_by_what_to_send(form, start):
+    timed = sequence_manifest("a", 3, timed=True)
+    sent = {i.name: [[1]] if i.ragged and form == "inputs" else [1] for i in timed.inputs if i.name != "history.time"}
+    message = refusal({form: sent if form == "inputs" else [sent]}, timed)
+    assert message.startswith(start)
+    assert "expected the times of a user's events in seconds since 1970, oldest first" in message
 
 
 @pytest.mark.parametrize(

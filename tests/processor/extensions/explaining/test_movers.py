@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.extensions.explaining import movers as module
-from freshet_serving.processor.extensions.explaining.movers import ScoredRow, comparable, movers
+from freshet_serving.processor.extensions.explaining.movers import ScoredRow, additions, comparable, movers
 from freshet_serving.processor.package import SequenceColumn, SequenceEntry
 from freshet_serving.processor.package.manifest_entries import Output
 from tests.processor.backends.artefacts import WIDTH
@@ -86,3 +86,10 @@ def test_versions_with_equal_feature_columns_are_comparable():
     assert not comparable(small, replace(small, outputs=[Output("other")]))
     assert not comparable(small, replace(small, sequences=scored(row(), hist=[1.0]).manifest.sequences))
     assert not comparable(small, replace(small, features=small.features[:1], width=DIM))
+
+
+def test_feature_adds_what_the_score_loses_without_its_rows():
+    # f0 has no row, and tags' are zeros.
+    added = additions(scored(row(user=2.0, f0=9.0), 3.0))
+    assert {name: float(change) for name, change in added.items()} == {"user": 6.0}
+    assert additions(scored(row(f0=9.0))) == {}

@@ -1,0 +1,65 @@
+"""Settings combine, or one line names the key that does not fit, before anything is read to train on."""
+
+import re
+
+import pytest
+
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.processor.errors import BadInput
+from tests.models.config.combinations import (
+    INEXACT,
+    PAIRS,
+    REFUSED,
+    REFUSED_LATER,
+    SETTINGS,
+    TRIPLES,
+    pairs_of,
+    settings_together,
+    training_job,
+    write_tables,
+)
+
+ONE_LINE = re.compile(r"[a-z_]+(\.[\w-]+)*: [^\n]{20,300}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shop")
+    write_tables(folder)
+    return folder
+
+
+def refusal(names, folder):
+    """Return the line that a combination is refused with; "" if it is not."""
+    try:
+        parse_config(training_job(names, folder, folder / "repository").raw)
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_setting_alone_is_accepted(name, folder):
+    assert refusal([name], folder) == ""
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=" ".join)
+def test_pair_is_accepted_or_refused_by_name(pair, folder):
+    line, key = refusal(pair, folder), REFUSED.get(pair, "")
+    assert bool(line) == bool(key), line
+    if key:
+        assert ONE_LINE.fullmatch(line), line
+        assert line.startswith(f"{key}: ")
+
+
+def test_triple_is_refused_where_one_of_its_pairs_is(folder):
+    for triple in TRIPLES:
+        line = refusal(triple, folder)
+        assert bool(line) == bool(pairs_of(triple) & REFUSED.keys()), (triple, line)
+        assert not line or ONE_LINE.fullmatch(line), (triple, line)
+
+
+def test_sets_that_are_trained_have_every_pair_that_trains():
+    trained = set().union(*map(pairs_of, settings_together()))
+    expected = {pair for pair in PAIRS if not {*pair} & INEXACT.keys()}
+    assert trained == expected - REFUSED.keys() - REFUSED_LATER.keys()
