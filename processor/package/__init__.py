@@ -109,6 +109,8 @@ if TYPE_CHECKING:
     from freshet_serving.processor.package.regular_file import (
         fd_sha256,
         file_sha256,
+        followed,
+        inside,
         open_regular,
         read_file,
         same_content,
@@ -211,7 +213,7 @@ else:
                 "ExecutableEntry Feature File Input Output StageEntry TableEntry feature_width"
             ),
             "record_texts": "text_nbytes",
-            "regular_file": "fd_sha256 file_sha256 open_regular read_file same_content",
+            "regular_file": "fd_sha256 file_sha256 followed inside open_regular read_file same_content",
             "replies": (
                 "CLASSIFY DEFAULT_SIGNATURE INTEGERS MAX_LABELS MAX_SIGNATURES PIECES PIECE_BITS "
                 "PREDICT REGRESS STRING ServingSignature joined labelled labels_of"
@@ -248,8 +250,9 @@ __all__ = [
     "StageEntry", "StageGrowth", "StageLookup", "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform",
     "TrustedRecordPrefix", "all_below", "array_crc32", "atomic_file", "batch_symbol", "codes_a_value", "columns",
     "crc32", "dense_sequences", "derived", "divided", "exclusive_file", "fd_sha256", "feature_width", "file_crc32",
-    "file_sha256", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "joined", "json_dataclasses",
-    "labelled", "labels_of", "longest_read", "map_file", "missing_input", "new_key", "open_regular", "pack_records",
+    "file_sha256", "followed", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "inside", "joined",
+    "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file", "missing_input", "new_key",
+    "open_regular", "pack_records",
     "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file", "read_file", "record_layout",
     "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter", "shorter_lengths",
     "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name", "unpack_records",

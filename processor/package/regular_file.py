@@ -1,4 +1,4 @@
-"""Open a repository's files only if they are regular files, and read them only up to a maximum size.
+"""Open a repository's files only if they are regular files inside it, and read them only up to a maximum size.
 
 A repository is written by others: under a file's name may lie a pipe, which blocks its reader for ever, a device, or a
 file of a terabyte without a byte of it on disk. Every file of a repository that is read is opened here.
@@ -9,8 +9,8 @@ Invariants
 - A file that is read whole is known to be no larger than the caller allows before memory is allocated for it.
 - Bytes come by system calls: a file that is truncated meanwhile is an error, where a mapping would end the process.
 
-Links are followed; the caller has checked that they do not lead outside (processor.repository.version.inside). What
-remains: on a mount that hangs, the reader hangs too.
+Links are followed; the caller has checked that they do not lead outside (inside(), followed()). What remains: on a
+mount that hangs, the reader hangs too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.errors import Corrupt, NotFound, printable
 
 READ_NBYTES, HASH_NBYTES = 1 << 30, 1 << 20
 KINDS = {
@@ -34,6 +34,42 @@ KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
+
+
+def inside(root: Path, relative: str) -> Path:
+    """Return `relative` resolved below `root`; raise NotFound if it would leave it.
+
+    Links are followed as long as they stay inside, so that a link can be moved to promote what it points at.
+
+    Args:
+        root: The folder.
+        relative: Path relative to it.
+    """
+    try:
+        base = root.resolve()
+        path = (base / relative).resolve()
+    except (OSError, ValueError, RuntimeError):
+        raise NotFound("path: expected a file inside the repository") from None
+    if "\0" in relative or not path.is_relative_to(base):
+        raise NotFound("path: expected a file inside the repository")
+    return path
+
+
+def followed(root: Path, relative: str) -> Path:
+    """Return a version's folder or file resolved below `root`; raise NotFound if a link leads out.
+
+    Args:
+        root: The repository, or the version's folder.
+        relative: Path relative to it, of our own making.
+    """
+    try:
+        return inside(root, relative)
+    except NotFound:
+        raise NotFound(
+            f"{printable(relative[:256])}: is a link, or lies behind one, whose target is outside; a link to a version "
+            "is followed inside its repository, one to a file inside its version: move the target there, or copy it "
+            "in place of the link"
+        ) from None
 
 
 def open_regular(path: Path, name: str = "") -> FileIO:

@@ -10,7 +10,6 @@ version_loading  load a version from its files, with its deltas
 version_selection  which versions of a model are loaded, and why others are not
 log_applier     keep a loaded version in sync with its change log on disk
 run_reading     read a run of deltas of a change log, folded into one
-dropped_deltas  delta files dropped into a version's folder: which are worth a try
 held_deltas     when a hold may be released automatically, and which deltas survive a rejected one
 part_restoration  the delta that takes features, or rows and weights, back alone
 judges          the port of judges of deltas and versions

@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import Corrupt, unreadable
-from freshet_serving.processor.package import MAX_MANIFEST_NBYTES, Delta, TableDelta, TableEntry, read_file
+from freshet_serving.processor.package import MAX_MANIFEST_NBYTES, Delta, TableDelta, TableEntry, inside, read_file
 from freshet_serving.processor.repository.log.chain_record import ChainRecord, sha256
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.history import ChainLink
-from freshet_serving.processor.repository.version import SnapshotManifest, VersionReader, inside, table_file
+from freshet_serving.processor.repository.version import SnapshotManifest, VersionReader, table_file
 
 
 def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.errors import Corrupt, NotFound
 from freshet_serving.processor.package import regular_file
-from freshet_serving.processor.package.regular_file import file_sha256, open_regular, read_file
+from freshet_serving.processor.package.regular_file import file_sha256, inside, open_regular, read_file
 
 
 def put(kind, path):
@@ -84,3 +84,17 @@ def test_file_truncated_while_being_read_is_an_error(tmp_path, monkeypatch):
 def test_missing_file_is_reported_as_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_file(tmp_path / "nothing", 1)
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "a\0b", "\udc80\0"])
+def test_relative_path_never_leaves_its_root(tmp_path, path):
+    with pytest.raises(NotFound) as refused:
+        inside(tmp_path, path)
+    assert str(tmp_path) not in str(refused.value)
+
+
+def test_paths_that_stay_inside_are_resolved(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").symlink_to("a")
+    assert inside(tmp_path, "b/x/../y") == tmp_path.resolve() / "a" / "y"
+    assert inside(tmp_path, "") == tmp_path.resolve()

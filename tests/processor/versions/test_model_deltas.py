@@ -11,7 +11,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.repository.log import change_log as ledger_module
-from freshet_serving.processor.repository.log import scrub as patrol_module
+from freshet_serving.processor.repository.log import log_reader as patrol_module
 from freshet_serving.processor.repository.log.chain_record import ChainRecord
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables import table as table_module

@@ -1,4 +1,4 @@
-"""Detection of changes to a folder: one stat call a check, however many entries it has."""
+"""Detection of changes to a folder or a file: one stat call a check, however much is in it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import time
 from pathlib import Path
 
 RACY_NS = 2_000_000_000
+
+Identity = tuple[int, int, int]
+"""Modification time, size and inode: different for another file, or other content."""
 
 
 class FolderWatch:
@@ -32,3 +35,12 @@ class FolderWatch:
     def again(self) -> None:
         """Make the next check report a change, because the last one could not be acted on."""
         self._seen = None
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Return the identity of a file (mtime, size, inode), or None if it is missing."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from freshet_serving.processor.errors import NotReady
-from freshet_serving.processor.repository.log import scrub as arrivals_module
-from freshet_serving.processor.repository.log.scrub import MOST_S, SHARE, DeltaFolderScanner, unrecorded_deltas
+from freshet_serving.processor.repository.log import dropped_deltas as arrivals_module
+from freshet_serving.processor.repository.log.dropped_deltas import MOST_S, SHARE, DeltaFolderScanner, unrecorded_deltas
 from tests.support.descriptors import few_descriptors
 
 
