@@ -390,7 +390,7 @@ class Server:
         if not processor.ready or self._announced:
             return
         self._announced = True
-        served = {name: model.pick() for name, model in sorted(processor.catalogue.items()) if model.ready}
+        served = {name: model.pick() for name, model in sorted(processor.catalogue.items()) if model.routes.served}
         models = ",".join(f"{name}@{version.generation}" for name, version in served.items())
         took_s = time.monotonic() - self._start_s
         ports = f"http={_text(self.http_address)} grpc={self.grpc_address}"

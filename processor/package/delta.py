@@ -161,7 +161,8 @@ class Delta:
             if table.rows.shape != (len(table.keys), dim):
                 wanted, got = [len(table.keys), dim], list(table.rows.shape)
                 raise BadInput(f"delta: table {name!r}: expected rows of shape {wanted}, got {got}")
-            dtype, carried = tables[name].dtype, np.dtype(tables[name].delta_dtype)
+            dtype = tables[name].dtype
+            carried = STORED_TYPES[dtype].carried
             if table.rows.dtype != carried:
                 raise BadInput(f"delta: table {name!r}: expected rows of {carried.name}, got {table.rows.dtype.name}")
             below = min(STORED_TYPES[dtype].below, MOST_IN_ROW)

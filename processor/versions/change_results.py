@@ -1,10 +1,37 @@
-"""Results of changing a served model, returned by processor.versions.model."""
+"""Results of changing what is served: the event lines of a poll, and what an applied delta or a rollback returns."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from freshet_serving.processor.generation import Generation
+
+
+class FailureMessage(str):
+    """An event line that needs attention: what cannot be served, and why."""
+
+    __slots__ = ()
+
+
+class WarningMessage(str):
+    """An event line that needs attention although what is served stays served."""
+
+    __slots__ = ()
+
+
+def report(log: logging.Logger, lines: Iterable[str]) -> None:
+    """Log the events that poll() returned, failures as errors and others that need attention as warnings.
+
+    Args:
+        log: The logger.
+        lines: The events.
+    """
+    for line in lines:
+        warns = isinstance(line, WarningMessage)
+        level = logging.ERROR if isinstance(line, FailureMessage) else logging.WARNING if warns else logging.INFO
+        log.log(level, "%s", line)
 
 
 @dataclass(frozen=True, slots=True)

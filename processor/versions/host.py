@@ -30,8 +30,7 @@ from freshet_serving.processor.generation import ON, STRICT, Generation
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import StandbyThread
-from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
-from freshet_serving.processor.versions.failed_versions import FailureMessage, report
+from freshet_serving.processor.versions.change_results import ApplyResult, FailureMessage, RollbackResult, report
 from freshet_serving.processor.versions.host_readiness import HostReadiness
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
@@ -216,7 +215,7 @@ class ModelHost(ABC):
 
     def status(self, model: str) -> list[VersionStatus]:
         """Return the status of each version of a model, newest first; raise NotFound."""
-        return self.model(model).status()
+        return self.model(model).routes.status()
 
     @property
     def ready(self) -> bool:
@@ -278,7 +277,9 @@ class ModelHost(ABC):
             log.warning("%s; starting without knowing the models of the repository", error)
             events, self.readiness.unseen = [], True
         self.expect(self._wanted or self._models)
-        refused = [f"model {name!r} {model.refused}" for name, model in self._models.items() if model.refused]
+        refused = [
+            f"model {name!r} {model.routes.refused}" for name, model in self._models.items() if model.routes.refused
+        ]
         if refused and strict:
             raise BadInput(listed(refused, "; "))
         report(log, events)
@@ -296,7 +297,8 @@ class ModelHost(ABC):
         with self._changing:
             if self._closed:
                 return []
-            self.upkeep.start(bool(self._budgets))
+            if not self.upkeep.threads:
+                self.upkeep.start(bool(self._budgets))
             try:
                 self._find_models()
             except NotReady:
@@ -366,7 +368,7 @@ class ModelHost(ABC):
         """
         served = self._models.get(model)
         policy = served.policy if served is not None else self._policy(model)
-        labels = served.labels if served is not None else policy.labels
+        labels = served.routes.labels if served is not None else policy.labels
         barred = served.decisions.barred if served is not None else {}
         return policy.versions.choose(list(known), barred) | set(labels.values()).intersection(known)
 
@@ -569,7 +571,7 @@ class ModelHost(ABC):
 
     def _drop(self, gone: Set[str]) -> None:
         """Forget models whose folders are gone, unless they are still served from memory."""
-        idle = {name for name in gone if name not in self._models or not self._models[name].ready}
+        idle = {name for name in gone if name not in self._models or not self._models[name].routes.served}
         if idle:
             self._models = {name: model for name, model in self._models.items() if name not in idle}
             self.readiness.expected -= idle.difference(self._wanted or ())

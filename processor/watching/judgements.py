@@ -14,6 +14,8 @@ from freshet_serving.processor.generation import Generation
 
 LEAST_ROWS = 32
 """The least number of rows that a figure of scores is computed from."""
+VERDICTS = IN_LINE, OUT_OF_LINE, UNJUDGED, REPLAYED = "in line", "out of line", "not judged", "replayed"
+"""What became of a delta, or of a version."""
 
 
 class Figure(NamedTuple):

@@ -369,8 +369,8 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
         labels=("model", "file"),
     )
     for name, model in sorted(catalogue.items()):
-        ready.add_metric((name,), model.ready)
-        for status in model.status():
+        ready.add_metric((name,), bool(model.routes.served))
+        for status in model.routes.status():
             held_back = status.version in model.decisions.barred
             refused.add_metric((name, str(status.version)), bool(status.error) and not held_back)
         held.add_metric((name,), model.lock_watch.held_s)

@@ -377,7 +377,10 @@ def test_table_maintenance_error_does_not_stop_other_tables(error, caplog):
         return True
 
     versions = {"a": SimpleNamespace(maintain=fail), "b": SimpleNamespace(maintain=maintain)}
-    models = {name: SimpleNamespace(name=name, served={1: version}) for name, version in versions.items()}
+    models = {
+        name: SimpleNamespace(name=name, routes=SimpleNamespace(served={1: version}))
+        for name, version in versions.items()
+    }
     assert Upkeep(SimpleNamespace(catalogue=models)).maintain() is True
     assert tended == [True]
     assert f"cannot maintain the tables of a: {error}" in caplog.text

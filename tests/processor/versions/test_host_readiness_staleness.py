@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.standby_thread import PeriodicThread
+from freshet_serving.processor.versions.host_readiness import Staleness, find_stale
 from freshet_serving.processor.versions.overview import describe, version_stats
-from freshet_serving.processor.versions.readiness import Staleness, find_stale
 from tests.processor.engines import USERS
 from tests.processor.versions.models import publish
 from tests.support.packages import write_package

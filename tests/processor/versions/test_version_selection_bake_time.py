@@ -3,7 +3,7 @@
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.versions.bake_time import LOOK_S, BakeTime
+from freshet_serving.processor.versions.version_selection import LOOK_S, BakeTime
 
 
 @pytest.fixture

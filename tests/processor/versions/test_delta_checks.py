@@ -1,7 +1,7 @@
 """What became of the newest deltas: so many, the newest entry of each."""
 
-from freshet_serving.processor.watching import IN_LINE, REPLAYED, DeltaEntry, DeltaLog, Figure, score_shift
-from freshet_serving.processor.watching.delta_log import MOST_ENTRIES
+from freshet_serving.processor.versions.delta_checks import MOST_ENTRIES, DeltaEntry, DeltaLog
+from freshet_serving.processor.watching import IN_LINE, REPLAYED
 
 
 def entry(digest, verdict=IN_LINE, **more):
@@ -22,9 +22,3 @@ def test_newer_entry_replaces_one_of_the_same_delta():
     log.add(entry("a"))
     log.add(entry("a", REPLAYED))
     assert {digest: e.verdict for digest, e in log.entries().items()} == {"a": REPLAYED}
-
-
-def test_score_shift_is_that_of_the_output_that_moved_furthest():
-    figures = [Figure("bias", "click", 0.01), Figure("bias", "buy", 0.03), Figure("spread", "click", 0.9)]
-    assert score_shift(figures) == 0.03
-    assert score_shift(figures[2:]) is None

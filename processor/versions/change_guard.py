@@ -1,27 +1,32 @@
-"""Readiness checks of a serving process: a change that hangs (LockWatchdog) and staleness.
+"""Guards of a model's changes: a watchdog for the lock that they hold, and doubt in what one left behind that failed.
 
 LockWatchdog measures, from outside, for how long one holder has had a model's lock. A change that hangs (a disk that
 does not respond, a thread that never started) holds its model's lock. Every delta, rollback and poll of the repository
 then waits behind it, while predictions go on as if nothing were wrong. It has to be detected by a thread that needs
 neither the lock nor the holder.
 
+Dirty versions are those of which a change may have failed with the log half read. The state that follows a version's
+log (its history, what failed, what waits) is updated step by step during a change. A FreshetError leaves it consistent,
+because the code that raises one has planned for it. Any other exception, above all MemoryError, may occur between any
+two steps. So the next change does not trust that state and reads the log again, which is a few records.
+
 Invariants
 - Nothing here can prevent the lock from being released or acquired: its holder only increments a number. The check
   finds out whether the lock is held by trying to acquire it.
 - A lock that many holders take in turn does not count as held for long: each turn restarts the count. Nor does one
   under which a version is being loaded: that takes minutes for large versions, and their state says so.
-
-Staleness is the time since what is served was last known to be the repository's newest record. It drops to almost zero
-with every poll that finds nothing newer, so a version that is within its bound again stays there for at least as long
-as the bound. Hysteresis is therefore not needed, and there is none. A version that is not served yet has no staleness.
+- A version is marked dirty before a change of it begins, and unmarked once the change has ended as planned. So nothing
+  has to be recorded when no memory is left.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from types import TracebackType
+
+from freshet_serving.processor.errors import FreshetError
 
 LONG_S = 60.0
 """A lock that is held for this many seconds is held for too long."""
@@ -65,32 +70,41 @@ class LockWatchdog:
         return self.held_s
 
 
-class Staleness(NamedTuple):
-    """Staleness of one served version.
+class DirtyVersions:
+    """The dirty versions of one model. Used under the model's lock."""
 
-    Attributes:
-        model: Name of the model.
-        version: Number of the version.
-        seconds: Seconds since it was last known to serve the newest record.
+    def __init__(self, reload_log: Callable[[int], None]) -> None:
+        """Start without dirty versions.
+
+        Args:
+            reload_log: Reads the log of a version again; may raise.
+        """
+        self._reload_log = reload_log
+        self._doubted: set[int] = set()
+
+    def changing(self, number: int) -> DirtyGuard:
+        """Return a context for a change of a version; do not nest it for the same version."""
+        return DirtyGuard(self._doubted, number, self._reload_log)
+
+
+class DirtyGuard:
+    """The context of one change.
+
+    A class and not a generator: if a generator cannot be resumed, its cleanup never runs.
     """
 
-    model: str
-    version: int
-    seconds: float
+    __slots__ = ("_doubted", "_number", "_reload_log")
 
-    def line(self, bound_s: float) -> str:
-        """Return the reason why a server with this bound is not ready."""
-        return (
-            f"model {self.model!r} version {self.version} is {self.seconds:.0f} s stale (max_staleness_s = {bound_s:g})"
-        )
+    def __init__(self, doubted: set[int], number: int, reload_log: Callable[[int], None]) -> None:
+        self._doubted, self._number, self._reload_log = doubted, number, reload_log
 
+    def __enter__(self) -> None:
+        if self._number in self._doubted:
+            self._reload_log(self._number)
+        self._doubted.add(self._number)
 
-def find_stale(found: Iterable[Staleness], bound_s: float) -> Staleness | None:
-    """Return the version farthest beyond the bound (the first of equals), or None if all are within it.
-
-    Args:
-        found: Staleness of each served version.
-        bound_s: Largest allowed staleness in seconds.
-    """
-    beyond = [each for each in found if each.seconds > bound_s]
-    return max(beyond, key=lambda each: each.seconds, default=None)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, FreshetError):
+            self._doubted.discard(self._number)

@@ -9,18 +9,16 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.versions.failed_versions import (
+from freshet_serving.processor.versions.change_results import FailureMessage, WarningMessage, report
+from freshet_serving.processor.versions.host import REST_S
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.versions.version_selection import (
     FIRST_WAIT_S,
     LOOK_S,
     MOST_WAIT_S,
     FailedVersions,
-    FailureMessage,
-    WarningMessage,
-    report,
 )
-from freshet_serving.processor.versions.host import REST_S
-from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.routes import VersionStatus
 from tests.processor.engines import USERS, assert_reply, damage, processors, publish, request, scores
 from tests.support.packages import write_package
 
