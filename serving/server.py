@@ -47,7 +47,6 @@ from freshet_serving.serving.front.model_control import ModelControl
 from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
 from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, listen, new_loop, reserve
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.loading.priority import low_priority_pool, lower_priority
 from freshet_serving.serving.loading.refused_sources import RefusedSources
 from freshet_serving.serving.loading.watcher import Watcher
 from freshet_serving.serving.ports import SERVER, AdminPort, Importer
@@ -59,6 +58,8 @@ from freshet_serving.serving.telemetry.metrics import Metrics
 from freshet_serving.serving.telemetry.observers import Observers
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from freshet_serving.processor.engine import InProcessHost, Processor
     from freshet_serving.processor.versions.host import ModelHost
     from freshet_serving.serving.workers.fork_server import ForkServer
@@ -162,7 +163,13 @@ class Server:
         check_extensions(config)
         self._config = config
         self._layout = layout or Layout.here(config)
-        self._bulk = low_priority_pool() if self._layout.workers > 1 else None
+        self._bulk: ThreadPoolExecutor | None = None
+        self._begin_watching: Callable[[], None] = lambda: None
+        if self._layout.workers > 1:
+            # Only beside worker processes may threads have a lower priority.
+            from freshet_serving.serving.loading.priority import low_priority_pool, lower_priority
+
+            self._bulk, self._begin_watching = low_priority_pool(), lower_priority
         self._out, self._shutdown_watchdog = out or sys.stdout, shutdown_watchdog
         self._start_s = time.monotonic() if start_s is None else start_s
         self._lifecycle: Lifecycle[InProcessHost] | Lifecycle[WorkerPoolHost]
@@ -378,7 +385,7 @@ class Server:
                 lambda: importer.poll() + processor.poll(PATIENCE_S),
                 self._config.poll_interval_s,
                 lambda lines: self._announce(processor),
-                begin=lower_priority if self._bulk is not None else lambda: None,
+                begin=self._begin_watching,
             )
             self._watcher.start()
         self._announce(processor)

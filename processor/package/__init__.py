@@ -15,8 +15,7 @@ replies     what the replies of each signature hold, and labels of outputs of st
 best_items  how requests for the best items of a table are answered
 sections      sections of extensions in a manifest
 sequences     a user's events as one input of the dense graph
-stage_growth   how much an imported model's stage computes for a request
-stage_lookups  rows of tables that an imported model's stage reads
+stage_entries  an imported model's stage: rows of tables that it reads, and how much it computes
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
 atomic      writes a file atomically
@@ -142,8 +141,7 @@ if TYPE_CHECKING:
         dense_sequences,
     )
     from freshet_serving.processor.package.signature import PublicKey, Signer, new_key
-    from freshet_serving.processor.package.stage_growth import GrowthTerm, StageGrowth
-    from freshet_serving.processor.package.stage_lookups import StageLookup, weight_rows
+    from freshet_serving.processor.package.stage_entries import GrowthTerm, StageGrowth, StageLookup, weight_rows
     from freshet_serving.processor.package.subgraphs import (
         FEATURES,
         FLOPS,
@@ -221,8 +219,7 @@ else:
             "sections": "section_lines",
             "sequences": "KEEPS MAX_EVENTS SEQUENCE TIME_UNITS SequenceColumn SequenceEntry dense_sequences",
             "signature": "PublicKey Signer new_key",
-            "stage_growth": "GrowthTerm StageGrowth",
-            "stage_lookups": "StageLookup weight_rows",
+            "stage_entries": "GrowthTerm StageGrowth StageLookup weight_rows",
             "subgraphs": (
                 "FEATURES FLOPS MATRIX ROWS SCORE USER USER_TENSOR WHOLE GraphInput Subgraph "
                 "batch_symbol columns divided role shorter shorter_lengths undivided undivided_name "

@@ -50,8 +50,7 @@ from freshet_serving.processor.package.replies import (
 )
 from freshet_serving.processor.package.sections import check_sections, dump_sections, filled_by, parse_sections
 from freshet_serving.processor.package.sequences import UNSCALED, SequenceEntry, validate_sequences
-from freshet_serving.processor.package.stage_growth import validate_growth
-from freshet_serving.processor.package.stage_lookups import StageLookup, validate_stage_lookups
+from freshet_serving.processor.package.stage_entries import StageLookup, validate_growth, validate_stage_lookups
 from freshet_serving.processor.package.subgraphs import (
     SCORE,
     Subgraph,

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.package.replies import (
     STRING,
 )
-from freshet_serving.processor.package.stage_growth import StageGrowth
-from freshet_serving.processor.package.stage_lookups import StageLookup
+from freshet_serving.processor.package.stage_entries import StageGrowth, StageLookup
 from freshet_serving.processor.package.subgraphs import (
     SCORE,
 )

@@ -133,7 +133,8 @@ class ModelHost(ABC):
         self.readiness = HostReadiness(
             repository, lambda: self._models, models or (), clock, max_staleness_s, ready_when_empty
         )
-        self._reached = False
+        # The latter is True if routes may be others than readiness has seen.
+        self._reached, self._unseen_routes = False, True
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Replicas:
@@ -247,11 +248,6 @@ class ModelHost(ABC):
         """True if a change of a model has held its lock for too long, as of the last check."""
         return bool(self.readiness.stuck)
 
-    @property
-    def pending_models(self) -> list[str]:
-        """The models that readiness waits for: expected, not answering, and not failed."""
-        return self.readiness.pending
-
     def expect(self, models: Iterable[str]) -> None:
         """Make readiness wait for these models too, until each of them answers or fails to load."""
         with self._changing:
@@ -306,15 +302,16 @@ class ModelHost(ABC):
                 raise
             self._reached = self.repository.seen_s() < REACHED_WITHIN_S
             if self.readiness.unseen:
-                self.readiness.unseen = False
+                self.readiness.unseen, self._unseen_routes = False, True
                 self.readiness.expected |= frozenset(self._wanted or self._models)
             names = list(self._models)
         if patience_s is None:
             events = [line for name in names for line in self._poll_model(name)]
         else:
             events = self._rounds.go(names, patience_s)
-        with self._changing:
-            self._excuse()
+        if self._unseen_routes:
+            with self._changing:
+                self._excuse()
         return events + self.trainers.poll(names)
 
     def _find_models(self) -> None:
@@ -339,7 +336,7 @@ class ModelHost(ABC):
             try:
                 if self.repository.versions(name):
                     self._models = self._models | {name: self._new_model(name)}
-                    self.on_routes_changed()
+                    self._routes_changed()
                     del self._empty[name]
                 elif not self.repository.uncommitted(name):
                     self.readiness.expected -= {name}.difference(self._wanted or ())
@@ -565,7 +562,13 @@ class ModelHost(ABC):
         """Number of times that a version was unloaded because of a damaged file."""
         return sum(model.damaged.total() for model in self._models.values())
 
+    def _routes_changed(self) -> None:
+        self._unseen_routes = True
+        self.on_routes_changed()
+
     def _excuse(self) -> None:
+        # First: what changes meanwhile is seen by the next poll.
+        self._unseen_routes = False
         if self.readiness.excuse():
             self.on_routes_changed()
 
@@ -575,7 +578,7 @@ class ModelHost(ABC):
         if idle:
             self._models = {name: model for name, model in self._models.items() if name not in idle}
             self.readiness.expected -= idle.difference(self._wanted or ())
-            self.on_routes_changed()
+            self._routes_changed()
 
     def _policy(self, name: str) -> ModelPolicy:
         """Return the configured policy of a model."""
@@ -583,7 +586,7 @@ class ModelHost(ABC):
 
     def _new_model(self, name: str) -> ServedModel:
         return ServedModel(
-            name, self.repository, self._load_version, self.connect, self._clock, self.on_routes_changed,
+            name, self.repository, self._load_version, self.connect, self._clock, self._routes_changed,
             self._policy(name), self._scratch,
         )  # fmt: skip
 

@@ -118,13 +118,21 @@ class VersionSelection:
     def poll(self) -> list[str]:
         """Choose anew if anything may have changed; return the events."""
         due = self.bake.end_if_due(self._model.policy.bake_s) | self.folder.changed()
-        if not due and not self.failed.changed() and not self._decisions.changed():
+        if not due and not self.failed.changed() and not self._decided():
             return []
         try:
             return self.choose()
         except Exception:
             self.again()
             raise
+
+    def _decided(self) -> bool:
+        """Return True if there may be records about versions that were not read yet."""
+        try:
+            return self._repository.version_records(self._name).revision != self._decisions.seen
+        except NotReady:
+            # Unknown for now: what is served goes on, and its deltas are followed.
+            return False
 
     def again(self) -> None:
         """Make the next poll() choose anew, even if the folder does not change."""

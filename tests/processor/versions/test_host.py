@@ -403,7 +403,7 @@ def test_start_without_its_store_waits_for_the_store(tmp_path, monkeypatch):
         repository.mirror.list_all()
         until(lambda: processor.poll() or processor.host.ready)
         until(lambda: processor.host.ready, processor.poll)
-        assert processor.host.pending_models == []
+        assert processor.host.readiness.pending == []
         assert processor.process(request([0])).generation == Generation(1, 0)
 
 
