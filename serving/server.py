@@ -42,7 +42,6 @@ from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.serving.access.credentials import DATA_PLACE, AccessControl, CredentialFiles
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.data_ports import DataPorts
-from freshet_serving.serving.extension_options import check_extensions
 from freshet_serving.serving.front.model_control import ModelControl
 from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
 from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, listen, new_loop, reserve
@@ -51,7 +50,7 @@ from freshet_serving.serving.loading.refused_sources import RefusedSources
 from freshet_serving.serving.loading.watcher import Watcher
 from freshet_serving.serving.ports import SERVER, AdminPort, Importer
 from freshet_serving.serving.process_layout import Layout
-from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.serve_config import ServeConfig, check_extensions
 from freshet_serving.serving.server_parts import ServerParts
 from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog
 from freshet_serving.serving.telemetry.metrics import Metrics

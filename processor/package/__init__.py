@@ -12,7 +12,6 @@ entities    features by key
 entity_records  what a record of an entity holds
 record_texts  the strings of a record as they were given
 replies     what the replies of each signature hold, and labels of outputs of strings
-best_items  how requests for the best items of a table are answered
 sections      sections of extensions in a manifest
 sequences     a user's events as one input of the dense graph
 stage_entries  an imported model's stage: rows of tables that it reads, and how much it computes
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
         give_name,
         hidden_beside,
     )
-    from freshet_serving.processor.package.best_items import ITEM_IDS, RANKED_OUTPUTS, SCORES, ranks_items
     from freshet_serving.processor.package.combiners import (
         COMBINER_OF_CODE,
         COMBINERS,
@@ -77,10 +75,14 @@ if TYPE_CHECKING:
     from freshet_serving.processor.package.input_fillers import UNREAD, InputFiller, missing_input
     from freshet_serving.processor.package.manifest import (
         FORMAT_2,
+        ITEM_IDS,
         MAX_MANIFEST_NBYTES,
+        RANKED_OUTPUTS,
+        SCORES,
         SIGNED,
         Manifest,
         TrustedRecordPrefix,
+        ranks_items,
         validate,
     )
     from freshet_serving.processor.package.manifest_checks import MAX_TENSOR_NUMBERS
@@ -194,7 +196,6 @@ else:
         __name__,
         {
             "atomic": "atomic_file exclusive_file fsync_folder give_name hidden_beside",
-            "best_items": "ITEM_IDS RANKED_OUTPUTS SCORES ranks_items",
             "combiners": "COMBINERS COMBINER_OF_CODE DIVIDED_SUMS NOT_COMBINED ROOT_DIVIDED_SUMS",
             "delta": (
                 "MAX_DELTA_NBYTES MAX_TIME_S MOST_IN_ROW SUFFIX Delta DeltaBytes DeltaRun TableDelta "
@@ -204,7 +205,10 @@ else:
             "entity_records": "Records derived longest_read pack_records record_layout unpack_records",
             "format1": "USER_VECTOR side_columns",
             "input_fillers": "UNREAD InputFiller missing_input",
-            "manifest": "FORMAT_2 MAX_MANIFEST_NBYTES SIGNED Manifest TrustedRecordPrefix validate",
+            "manifest": (
+                "FORMAT_2 ITEM_IDS MAX_MANIFEST_NBYTES RANKED_OUTPUTS SCORES SIGNED Manifest TrustedRecordPrefix "
+                "ranks_items validate"
+            ),
             "manifest_checks": "MAX_TENSOR_NUMBERS",
             "manifest_entries": (
                 "FLOATS FORMAT_1 KEY_ID KINDS MAX_RANK NAME OUTPUT_DTYPES PRECISIONS SIDES SIGNATURE "

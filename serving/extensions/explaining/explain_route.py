@@ -41,7 +41,7 @@ from freshet_serving.serving.codecs.validation import StrictModel, validated
 from freshet_serving.serving.codecs.wire import load_json
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, documented, json_reply, read_whole
 from freshet_serving.serving.extensions.admin.authorization import SHOWS_FEATURES
-from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.serve_config import ServeConfig

@@ -9,9 +9,8 @@ import threading
 import grpc
 import pytest
 
-from freshet_serving.serving.rpc import goaway
-from freshet_serving.serving.rpc.goaway import send_goaway_to_all
-from freshet_serving.serving.rpc.port_sockets import FRAME
+from freshet_serving.serving.rpc import port_sockets
+from freshet_serving.serving.rpc.port_sockets import FRAME, send_goaway_to_all
 from tests.serving.rpc.live import WAIT_S, Live, request
 from tests.support.waiting import until
 
@@ -48,8 +47,8 @@ class Client:
 
 def test_every_connection_gets_one_goaway_even_when_accepted_late(monkeypatch):
     # The kernel would refuse it: what comes late was in the queue.
-    monkeypatch.setattr(goaway, "refuse_new_connections", lambda listener: None)
-    monkeypatch.setattr(goaway, "TOLD_S", WAIT_S)
+    monkeypatch.setattr(port_sockets, "refuse_new_connections", lambda listener: None)
+    monkeypatch.setattr(port_sockets, "TOLD_S", WAIT_S)
     with Live() as live:
         port = int(live.address.rsplit(":", 1)[1])
         first = Client(port)
@@ -67,9 +66,9 @@ def test_every_connection_gets_one_goaway_even_when_accepted_late(monkeypatch):
 
 
 def test_port_without_connections_is_not_awaited(monkeypatch):
-    monkeypatch.setattr(goaway, "TOLD_S", 10 * WAIT_S)
+    monkeypatch.setattr(port_sockets, "TOLD_S", 10 * WAIT_S)
     # However late a slow machine looks.
-    monkeypatch.setattr(goaway, "LATE_S", WAIT_S)
+    monkeypatch.setattr(port_sockets, "LATE_S", WAIT_S)
     with Live() as live:
         live.run(send_goaway_to_all(int(live.address.rsplit(":", 1)[1]), lambda: 0, math.inf))
 

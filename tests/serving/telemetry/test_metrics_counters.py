@@ -1,7 +1,7 @@
 """Every slot is a sample of the metric family that it names."""
 
 from freshet_serving.processor.counter_block import Slot
-from freshet_serving.serving.telemetry.counter_metrics import counter_families
+from freshet_serving.serving.telemetry.metrics import counter_families
 
 READS = Slot("toy", "reads", "toy_reads", "Reads.")
 CACHE = Slot("toy", "cache", "toy_bytes", "Memory.", gauge=True)

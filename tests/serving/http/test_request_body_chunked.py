@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.serving.http.chunked_body import CHUNKS_A_TURN, MAX_FRAMING_NBYTES, ChunkedBody
 from freshet_serving.serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES, HttpProtocolError
+from freshet_serving.serving.http.request_body import CHUNKS_A_TURN, MAX_FRAMING_NBYTES, ChunkedBody
 
 
 def chunked(pieces, extension=b"", trailers=b""):

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.front.offload_executor import in_thread
 
 
 def test_result_is_returned():

@@ -5,8 +5,7 @@ from dataclasses import fields
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.extension_options import EXTENSIONS, check_extensions
-from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.serve_config import EXTENSIONS, ServeConfig, check_extensions
 from tests.support.extensions import needs
 
 SET = {

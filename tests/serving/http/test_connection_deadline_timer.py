@@ -2,7 +2,7 @@
 
 import pytest
 
-from freshet_serving.serving.http.deadline_timer import DeadlineTimer
+from freshet_serving.serving.http.connection import DeadlineTimer
 from tests.serving.http.talking import HandLoop
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from freshet_serving.serving.commands import cli
-from freshet_serving.serving.commands.system_errors import system_line
+from freshet_serving.serving.commands.error_lines import system_line
 from tests.serving.commands.test_repository_commands import write_chain
 
 OPERATIONS = ("open", "replace", "rename", "fsync", "mkdir", "link", "write")

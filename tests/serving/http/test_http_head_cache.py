@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.serving.http.head_cache import MAX_HEAD_NBYTES, MAX_KEPT, HeadCache
+from freshet_serving.serving.http.http_head import MAX_KEPT, MAX_KEPT_NBYTES, HeadCache
 from freshet_serving.serving.http.paths import parse
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import post, read_reply, request
@@ -50,7 +50,7 @@ def test_cached_head_with_a_different_body_length_is_parsed():
         (head(4) + b"body", {b"content-length": b"+4"}),
         (head(4) + b"body", {b"content-length": b"9" * 19}),
         (b"content-length: 4\r\nbody", {b"content-length": b"4"}),
-        (head(4, b"x: %b\r\n" % (b"y" * MAX_HEAD_NBYTES)) + b"body", {b"content-length": b"4"}),
+        (head(4, b"x: %b\r\n" % (b"y" * MAX_KEPT_NBYTES)) + b"body", {b"content-length": b"4"}),
     ],
 )
 def test_only_whole_requests_with_a_declared_length_are_cached(data, headers):

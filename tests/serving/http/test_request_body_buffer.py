@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.serving.http.body_buffer import GROWTH_NBYTES, SHORT_NBYTES, BodyBuffer
+from freshet_serving.serving.http.request_body import GROWTH_NBYTES, SHORT_NBYTES, BodyBuffer
 
 
 @given(
