@@ -6,7 +6,6 @@ manifest_entries  what a manifest lists: inputs, features, tables, outputs, file
 combiners   how the rows of a list become the columns of a feature
 delta       one file of changes since the parent step; merges several into one
 tensors     safetensors files without a copy; the types that rows may be stored as
-regular_file  opens and reads only regular files of bounded size
 transforms  columns computed from a request's inputs
 entities    features by key
 entity_records  what a record of an entity holds
@@ -17,7 +16,7 @@ sequences     a user's events as one input of the dense graph
 stage_entries  an imported model's stage: rows of tables that it reads, and how much it computes
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
-atomic      writes a file atomically
+whole_files  reads only regular files of bounded size, writes a file atomically
 signature   key files, and signatures over bytes
 json_dataclasses  builds dataclasses from parsed JSON
 input_fillers     which inputs a request may leave out, and who fills each of them by a key
@@ -32,13 +31,6 @@ from typing import TYPE_CHECKING
 from freshet_serving.processor.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.package.atomic import (
-        atomic_file,
-        exclusive_file,
-        fsync_folder,
-        give_name,
-        hidden_beside,
-    )
     from freshet_serving.processor.package.combiners import (
         COMBINER_OF_CODE,
         COMBINERS,
@@ -107,15 +99,6 @@ if TYPE_CHECKING:
         feature_width,
     )
     from freshet_serving.processor.package.record_texts import text_nbytes
-    from freshet_serving.processor.package.regular_file import (
-        fd_sha256,
-        file_sha256,
-        followed,
-        inside,
-        open_regular,
-        read_file,
-        same_content,
-    )
     from freshet_serving.processor.package.replies import (
         CLASSIFY,
         DEFAULT_SIGNATURE,
@@ -191,11 +174,24 @@ if TYPE_CHECKING:
         codes_a_value,
         shape_of,
     )
+    from freshet_serving.processor.package.whole_files import (
+        atomic_file,
+        exclusive_file,
+        fd_sha256,
+        file_sha256,
+        followed,
+        fsync_folder,
+        give_name,
+        hidden_beside,
+        inside,
+        open_regular,
+        read_file,
+        same_content,
+    )
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "atomic": "atomic_file exclusive_file fsync_folder give_name hidden_beside",
             "combiners": "COMBINERS COMBINER_OF_CODE DIVIDED_SUMS NOT_COMBINED ROOT_DIVIDED_SUMS",
             "delta": (
                 "MAX_DELTA_NBYTES MAX_TIME_S MOST_IN_ROW SUFFIX Delta DeltaBytes DeltaRun TableDelta "
@@ -215,7 +211,6 @@ else:
                 "ExecutableEntry Feature File Input Output StageEntry TableEntry feature_width"
             ),
             "record_texts": "text_nbytes",
-            "regular_file": "fd_sha256 file_sha256 followed inside open_regular read_file same_content",
             "replies": (
                 "CLASSIFY DEFAULT_SIGNATURE INTEGERS MAX_LABELS MAX_SIGNATURES PIECES PIECE_BITS "
                 "PREDICT REGRESS STRING ServingSignature joined labelled labels_of"
@@ -234,6 +229,10 @@ else:
                 "file_crc32 header_checksum map_file parse_tensors write_tensors"
             ),
             "transforms": ("FORMAT HASHES MAX_CROSSED MAX_HASHED_ROWS ColumnShape Transform codes_a_value shape_of"),
+            "whole_files": (
+                "atomic_file exclusive_file fd_sha256 file_sha256 followed fsync_folder give_name hidden_beside inside "
+                "open_regular read_file same_content"
+            ),
         },
     )
 

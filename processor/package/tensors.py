@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
 from freshet_serving.processor.memory import SharedMap
-from freshet_serving.processor.package.regular_file import open_regular
+from freshet_serving.processor.package.whole_files import open_regular
 
 CHECK_ROWS = 1 << 16
 SCALED = 128

@@ -19,9 +19,8 @@ timeline        the newest records of a version in a form for people
 served_version  a loaded version, writer side: stage, flip, reclaim, undo
 replica         a loaded version, reader side: what sessions pin and run; its warm-up
 control         the shared words that a flip changes, mapped by all processes
-change_results  results of changing what is served: event lines, applied deltas, rollbacks
+changes         a change of what is served: its guards (a watchdog, versions whose log must be re-read), its results
 score_watch     have bad canaries ejected, bad deltas and versions rolled back
-change_guard    a watchdog for the lock of changes, and versions whose log must be re-read
 poll_rounds     poll every model without waiting for slow ones
 routes          select the version that answers a request
 trainers        the trainers of models, watched from their first report on
@@ -34,7 +33,7 @@ policy          an operator's settings for a model
 """
 
 __all__ = [
-    "change_results",
+    "changes",
     "control",
     "held_deltas",
     "host",

@@ -30,7 +30,7 @@ from freshet_serving.processor.generation import ON, STRICT, Generation
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import StandbyThread
-from freshet_serving.processor.versions.change_results import ApplyResult, FailureMessage, RollbackResult, report
+from freshet_serving.processor.versions.changes import ApplyResult, FailureMessage, RollbackResult, report
 from freshet_serving.processor.versions.host_readiness import HostReadiness
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy

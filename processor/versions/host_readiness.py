@@ -22,7 +22,7 @@ from typing import NamedTuple
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.generation import DIVERGED, WAITING
 from freshet_serving.processor.repository import Repository
-from freshet_serving.processor.versions.change_guard import LONG_S
+from freshet_serving.processor.versions.changes import LONG_S
 from freshet_serving.processor.versions.model import ServedModel
 
 log = logging.getLogger("freshet.host")

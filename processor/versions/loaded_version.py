@@ -26,7 +26,7 @@ from freshet_serving.processor.repository import (
     delta_digest,
     root_hash,
 )
-from freshet_serving.processor.versions.change_results import report
+from freshet_serving.processor.versions.changes import report
 from freshet_serving.processor.versions.delta_checks import DeltaChecks
 from freshet_serving.processor.versions.judges import DeltaHeld
 from freshet_serving.processor.versions.log_applier import LogApplier

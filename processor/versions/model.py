@@ -44,8 +44,13 @@ from freshet_serving.processor.repository import (
     check_name,
     sha256,
 )
-from freshet_serving.processor.versions.change_guard import DirtyVersions, LockWatchdog
-from freshet_serving.processor.versions.change_results import ApplyResult, FailureMessage, RollbackResult
+from freshet_serving.processor.versions.changes import (
+    ApplyResult,
+    DirtyVersions,
+    FailureMessage,
+    LockWatchdog,
+    RollbackResult,
+)
 from freshet_serving.processor.versions.delta_checks import DeltaChecks
 from freshet_serving.processor.versions.judges import JudgedModel, JudgementCounts, Judges, VersionHeld
 from freshet_serving.processor.versions.loaded_version import LoadedVersion, VersionLoader, load_error

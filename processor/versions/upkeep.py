@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.standby_thread import PeriodicThread
-from freshet_serving.processor.versions.change_results import report
+from freshet_serving.processor.versions.changes import report
 from freshet_serving.processor.versions.host_readiness import HostReadiness
 from freshet_serving.processor.versions.model import ServedModel
 

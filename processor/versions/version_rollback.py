@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import BadInput, Conflict
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.versions.change_results import RollbackResult
+from freshet_serving.processor.versions.changes import RollbackResult
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.model import ServedModel

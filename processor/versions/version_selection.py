@@ -49,7 +49,7 @@ from freshet_serving.processor.repository import (
     is_written_to,
     listed,
 )
-from freshet_serving.processor.versions.change_results import FailureMessage
+from freshet_serving.processor.versions.changes import FailureMessage
 from freshet_serving.processor.versions.judges import Judges, VersionHeld
 from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import END, LOADING, Routes, VersionStatus

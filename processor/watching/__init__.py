@@ -3,14 +3,12 @@
 Import names from here.
 
 sketch     mergeable counts of a version's batches
-bounds     bounds of what is judged, as an operator sets them
-judgements  values that judges and those who act on them exchange
+judgements  bounds that an operator sets, and values that judges and those who act on them exchange
 verdicts   the weighing of one side's evidence against another's, for judges of what is served
 input_histogram  how far the inputs of requests are from those of training
 stats      snapshots of sessions, groups, models, versions
 """
 
-from freshet_serving.processor.watching.bounds import CanaryBounds, DeltaBounds
 from freshet_serving.processor.watching.judgements import (
     IN_LINE,
     LEAST_ROWS,
@@ -18,6 +16,8 @@ from freshet_serving.processor.watching.judgements import (
     REPLAYED,
     UNJUDGED,
     AutoRollback,
+    CanaryBounds,
+    DeltaBounds,
     Figure,
     Finding,
     LabelSums,

@@ -22,7 +22,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Input, Output
 from freshet_serving.processor.sessions.request import Done
-from freshet_serving.processor.versions.change_results import RollbackResult
+from freshet_serving.processor.versions.changes import RollbackResult
 from freshet_serving.processor.versions.judges import JudgedModel, JudgementCounts, Judges
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.traffic import Traffic

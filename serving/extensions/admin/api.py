@@ -53,7 +53,7 @@ from freshet_serving.serving.ports import Routes
 from freshet_serving.serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.versions.change_results import RollbackResult
+    from freshet_serving.processor.versions.changes import RollbackResult
     from freshet_serving.processor.versions.host import ModelHost
 
 MAX_DELTA_NBYTES = 4 << 30

@@ -15,7 +15,7 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.damage import repair
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables import table as table_module
-from freshet_serving.processor.versions.change_results import WarningMessage
+from freshet_serving.processor.versions.changes import WarningMessage
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.watching import LabelSums
 from tests.processor.repository.log.damaged import damaged_chain

@@ -9,7 +9,7 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.versions.change_results import FailureMessage, WarningMessage, report
+from freshet_serving.processor.versions.changes import FailureMessage, WarningMessage, report
 from freshet_serving.processor.versions.host import REST_S
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
@@ -73,7 +73,7 @@ def test_server_is_not_ready_when_every_model_is_unreadable(root, open_processor
     damage(root / "small" / "1")
     processor = open_processor()
     assert not processor.host.ready
-    assert processor.host.pending_models == []
+    assert processor.host.readiness.pending == []
 
 
 def test_only_missing_named_models_block_readiness(root, open_processor):
@@ -81,7 +81,7 @@ def test_only_missing_named_models_block_readiness(root, open_processor):
     assert open_processor(models=["small", "broken"]).host.ready
     processor = open_processor(models=["small", "later"])
     assert not processor.host.ready
-    assert processor.host.pending_models == ["later"]
+    assert processor.host.readiness.pending == ["later"]
 
 
 def test_repaired_version_is_served_once_its_files_settle(root, open_processor):
@@ -113,7 +113,7 @@ def test_readiness_waits_for_a_running_import_until_it_is_refused(root, open_pro
     (root / "keras" / "1" / "model.keras").write_text("zip")
     processor = open_processor()
     processor.host.expect(["keras"])
-    assert (processor.host.ready, processor.host.pending_models) == (False, ["keras"])
+    assert (processor.host.ready, processor.host.readiness.pending) == (False, ["keras"])
     processor.host.tell("keras", VersionStatus(1, "LOADING"))
     assert not processor.host.ready
     processor.host.tell("keras", VersionStatus(1, "END", "the file is no zip"))
@@ -141,7 +141,7 @@ def test_readiness_waits_for_an_import_after_an_older_refused_package(root, open
     assert processor.host.ready
     processor.host.tell("mixed", VersionStatus(2, "LOADING"))
     processor.host.expect(["mixed"])
-    assert processor.host.pending_models == ["mixed"]
+    assert processor.host.readiness.pending == ["mixed"]
     processor.host.tell("mixed", VersionStatus(2, "END", "source: variables are missing"))
     assert processor.host.ready
 

@@ -3,7 +3,7 @@
 import pytest
 
 from freshet_serving.processor.errors import NotReady
-from freshet_serving.processor.versions.change_guard import DirtyVersions
+from freshet_serving.processor.versions.changes import DirtyVersions
 
 
 def test_only_unexpected_failures_reload_the_log():

@@ -1,4 +1,4 @@
-"""Guards of a model's changes: a watchdog for the lock that they hold, and doubt in what one left behind that failed.
+"""A change of what a model serves: how one is guarded, and what it results in.
 
 LockWatchdog measures, from outside, for how long one holder has had a model's lock. A change that hangs (a disk that
 does not respond, a thread that never started) holds its model's lock. Every delta, rollback and poll of the repository
@@ -9,6 +9,8 @@ Dirty versions are those of which a change may have failed with the log half rea
 log (its history, what failed, what waits) is updated step by step during a change. A FreshetError leaves it consistent,
 because the code that raises one has planned for it. Any other exception, above all MemoryError, may occur between any
 two steps. So the next change does not trust that state and reads the log again, which is a few records.
+
+What a poll results in is event lines; an applied delta and a rollback have results of their own.
 
 Invariants
 - Nothing here can prevent the lock from being released or acquired: its holder only increments a number. The check
@@ -21,12 +23,15 @@ Invariants
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 
 from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.generation import Generation
 
 LONG_S = 60.0
 """A lock that is held for this many seconds is held for too long."""
@@ -108,3 +113,68 @@ class DirtyGuard:
     ) -> None:
         if kind is None or issubclass(kind, FreshetError):
             self._doubted.discard(self._number)
+
+
+class FailureMessage(str):
+    """An event line that needs attention: what cannot be served, and why."""
+
+    __slots__ = ()
+
+
+class WarningMessage(str):
+    """An event line that needs attention although what is served stays served."""
+
+    __slots__ = ()
+
+
+def report(log: logging.Logger, lines: Iterable[str]) -> None:
+    """Log the events that poll() returned, failures as errors and others that need attention as warnings.
+
+    Args:
+        log: The logger.
+        lines: The events.
+    """
+    for line in lines:
+        warns = isinstance(line, WarningMessage)
+        level = logging.ERROR if isinstance(line, FailureMessage) else logging.WARNING if warns else logging.INFO
+        log.log(level, "%s", line)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """The result of applying a delta.
+
+    Attributes:
+        model: Name of the model.
+        generation: The generation that is served now.
+        rows: Rows that the delta set.
+        removed: Rows that the delta removed.
+        apply_ms: Milliseconds from the verified file until every session serves it.
+    """
+
+    model: str
+    generation: Generation
+    rows: int
+    removed: int
+    apply_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackResult:
+    """The result of a rollback.
+
+    Attributes:
+        generation: The generation that is served now.
+        undone: Generations that are no longer served, oldest first.
+        next_step: The step that the next delta will have.
+        recorded: True if the rollback was written to the repository, so that other servers follow it.
+        kept: Generations under which undone deltas that do not depend on the rejected one were published again.
+        withdrawn: Versions that were gone back from: no server serves them by itself until they are released.
+    """
+
+    generation: Generation
+    undone: list[Generation]
+    next_step: int
+    recorded: bool
+    kept: tuple[Generation, ...] = ()
+    withdrawn: tuple[int, ...] = ()

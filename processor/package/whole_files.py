@@ -1,4 +1,4 @@
-"""Open a repository's files only if they are regular files inside it, and read them only up to a maximum size.
+"""Read and write the files of a repository: regular and of bounded size, and whole or not at all.
 
 A repository is written by others: under a file's name may lie a pipe, which blocks its reader for ever, a device, or a
 file of a terabyte without a byte of it on disk. Every file of a repository that is read is opened here.
@@ -8,18 +8,27 @@ Invariants
   again after, because the file may have been replaced; and it is opened so that a pipe does not wait for its writer.
 - A file that is read whole is known to be no larger than the caller allows before memory is allocated for it.
 - Bytes come by system calls: a file that is truncated meanwhile is an error, where a mapping would end the process.
+- A reader sees a whole file under its name, or no file. Bytes go to a hidden temporary name in the same folder and are
+  fsynced; the file is then renamed, or linked where a name may be given only once; the folder is fsynced after. A crash
+  leaves at most a temporary file, whose name starts with a dot and which no reader opens.
 
 Links are followed; the caller has checked that they do not lead outside (inside(), followed()). What remains: on a
-mount that hangs, the reader hangs too.
+mount that hangs, the reader hangs too. On a file system without hard links a name is given once by O_EXCL: there a kill
+between the creation and the one write leaves an empty file, which its reader must distinguish from a whole one.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import secrets
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +43,7 @@ KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 def inside(root: Path, relative: str) -> Path:
@@ -162,3 +172,63 @@ def fd_sha256(fd: int, nbytes: int) -> str:
 def _check_kind(name: str, mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise Corrupt(f"{name}: expected a regular file, got {KINDS.get(stat.S_IFMT(mode), 'something else')}")
+
+
+def atomic_file(path: Path) -> AbstractContextManager[BinaryIO]:
+    """Yield a binary file that appears as `path` only when the block ends without an error."""
+    return _whole_file(path, os.replace)
+
+
+def exclusive_file(path: Path) -> AbstractContextManager[BinaryIO]:
+    """Yield a file as atomic_file() does, for a new name; raises FileExistsError at the end if it exists by then."""
+    return _whole_file(path, give_name)
+
+
+@contextmanager
+def _whole_file(path: Path, name: Callable[[Path, Path], None]) -> Iterator[BinaryIO]:
+    """Yield a temporary file. name: gives it its final name, once it is complete."""
+    temporary = hidden_beside(path)
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        name(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+
+
+def give_name(temporary: Path, path: Path) -> None:
+    """Give a complete file a name that must be new. Not durable before the folder is fsynced.
+
+    Args:
+        temporary: Its temporary name.
+        path: The new name.
+
+    Raises:
+        FileExistsError: If the name exists.
+    """
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        data = temporary.read_bytes()
+        with open(path, "xb", buffering=0) as file:
+            file.write(data)
+            os.fsync(file.fileno())
+
+
+def hidden_beside(path: Path) -> Path:
+    """Return an unused name beside a file or folder that no reader opens."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

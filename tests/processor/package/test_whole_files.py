@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from freshet_serving.processor.errors import Corrupt, NotFound
-from freshet_serving.processor.package import regular_file
-from freshet_serving.processor.package.regular_file import file_sha256, inside, open_regular, read_file
+from freshet_serving.processor.package import whole_files
+from freshet_serving.processor.package.whole_files import file_sha256, inside, open_regular, read_file
 
 
 def put(kind, path):
@@ -43,7 +43,7 @@ def test_pipe_that_replaces_a_file_is_refused_without_blocking(tmp_path, monkeyp
         os.mkfifo(path)
         return found
 
-    monkeypatch.setattr(regular_file.os, "stat", replaced_meanwhile)
+    monkeypatch.setattr(whole_files.os, "stat", replaced_meanwhile)
     with pytest.raises(Corrupt, match="got a pipe"):
         open_regular(path)
 
@@ -51,7 +51,7 @@ def test_pipe_that_replaces_a_file_is_refused_without_blocking(tmp_path, monkeyp
 def test_file_is_read_whole_from_pieces_of_any_size(tmp_path, monkeypatch):
     path, data = tmp_path / "file", os.urandom(1000)
     path.write_bytes(data)
-    monkeypatch.setattr(regular_file, "READ_NBYTES", 7)
+    monkeypatch.setattr(whole_files, "READ_NBYTES", 7)
     assert read_file(path, 1000).tobytes() == data
     assert file_sha256(path) == hashlib.sha256(data).hexdigest()
     path.write_bytes(b"")
@@ -69,14 +69,14 @@ def test_file_over_its_size_limit_is_refused_before_allocating_memory(tmp_path):
 def test_file_truncated_while_being_read_is_an_error(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100)
-    monkeypatch.setattr(regular_file, "READ_NBYTES", 10)
-    empty = regular_file.np.empty
+    monkeypatch.setattr(whole_files, "READ_NBYTES", 10)
+    empty = whole_files.np.empty
 
     def shortened(*arguments):
         os.truncate(path, 50)
         return empty(*arguments)
 
-    monkeypatch.setattr(regular_file.np, "empty", shortened)
+    monkeypatch.setattr(whole_files.np, "empty", shortened)
     with pytest.raises(Corrupt, match="file: was cut short while it was read"):
         read_file(path, 100)
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from freshet_serving.processor.versions.change_guard import LockWatchdog
+from freshet_serving.processor.versions.changes import LockWatchdog
 
 
 @pytest.fixture
