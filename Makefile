@@ -53,10 +53,10 @@ test-long: .venv/.dev .venv/.kernels .venv/.tools ## stories: training, imports,
 
 test-affected: .venv/.dev .venv/.kernels ## the tests that a change can break; SINCE=revision [where the branch left main], LONG=1 for the long ones as well
 	@tests=$$($(BIN)/python -m tests.affected --list $(SINCE)) || exit 1; [ -z "$$tests" ] || \
-		$(if $(LONG),,XLA_FLAGS=$(QUICK_XLA)) $(PYTEST) -m $(if $(LONG),"not kills and not campaign","not long") $(TEST_ARGS) $$tests
+		$(if $(LONG),,XLA_FLAGS="$(QUICK_XLA)") $(PYTEST) -m $(if $(LONG),"not kills and not campaign","not long") $(TEST_ARGS) $$tests
 
 core-alone: .venv/.dev .venv/.kernels ## a copy without extensions: the core's short tests, a server that serves, and what it loads; CORE_ARGS=--story
-	XLA_FLAGS=$(QUICK_XLA) $(BIN)/python -m tests.core_alone $(CORE_ARGS)
+	XLA_FLAGS="$(QUICK_XLA)" $(BIN)/python -m tests.core_alone $(CORE_ARGS)
 
 check: .venv/.dev .venv/.kernels ## lint, format, types, spelling
 	$(BIN)/ruff check .

@@ -40,7 +40,7 @@ from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictReply, PredictRequest
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
-from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
+from freshet_serving.processor.versions.changes import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.host import CLOSED, ModelHost
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
 
 from freshet_serving.processor.errors import NotReady
 
@@ -131,19 +132,32 @@ class StandbyThread:
 class BackgroundTask:
     """Work beside the caller's own: done by a standby thread, or by the caller if there is none.
 
-    The code that creates one must call end(), whatever happens in between.
+    A context manager: the block ends once the work is no longer being done, and raises what the work has raised unless
+    it has raised something itself.
     """
 
-    def __init__(self, act: Callable[[], object] | None, thread: StandbyThread | None) -> None:
+    def __init__(self, act: Callable[[], object], thread: StandbyThread | None) -> None:
         """Begin the work if `thread` is free.
 
         Args:
-            act: The work, None for none.
+            act: The work.
             thread: The standby thread, if there is one.
         """
-        self._act = act
+        self._act: Callable[[], object] | None = act
         self._raised: BaseException | None = None
-        self._thread = thread if act is not None and thread is not None and thread.try_run(act) else None
+        self._thread = thread if thread is not None and thread.try_run(act) else None
+
+    def __enter__(self) -> BackgroundTask:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            thread, self._thread, self._act = self._thread, None, None
+            self._raised = thread.wait()
+        if kind is None and self._raised is not None:
+            raise self._raised
 
     def run_if_pending(self) -> None:
         """Do the work now, unless the thread does it; raises nothing."""
@@ -153,17 +167,6 @@ class BackgroundTask:
                 act()
             except BaseException as error:
                 self._raised = error
-
-    def end(self) -> None:
-        """Wait until the work is no longer being done; raises nothing."""
-        if self._thread is not None:
-            thread, self._thread, self._act = self._thread, None, None
-            self._raised = thread.wait()
-
-    def raise_error(self) -> None:
-        """Raise what the work has raised; call it after end()."""
-        if self._raised is not None:
-            raise self._raised
 
 
 class PeriodicThread(threading.Thread):

@@ -6,10 +6,9 @@ commands         the `freshet` command
 server           the server process: its ports, the watcher, readiness, graceful shutdown
 workers          one supervisor and N worker processes that answer requests
 process_layout   number of processes, and where they compute
-serve_config     the options of `freshet serve`
-front_options    the options of the data ports
-extension_options  refuses options of extensions that are not there
 server_parts     parts of a server that extensions are made from
+serve_config     the options of `freshet serve`; refuses those of extensions that are not there
+front_options    the options of the data ports
 data_ports       HTTP and gRPC of one process, started and stopped together
 http             the HTTP port
 rpc              the gRPC port

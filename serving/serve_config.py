@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 from freshet_serving.processor.errors import BadInput, first_of, nearest, nearest_file
 from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.features.limits import REQUESTS
-from freshet_serving.processor.generation import GUARD_MODES, ON, UNDO_DEPTH
+from freshet_serving.processor.generation import GUARD_MODES, OFF, ON, UNDO_DEPTH
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
+from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
 from freshet_serving.serving.http.origin_checks import is_loopback
+from freshet_serving.serving.ports import SERVER
 
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.remote_rows import RemoteConfig
@@ -41,6 +43,17 @@ REPOSITORY, TABLES, STORES = "Repository", "Tables", "Online features"
 HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, STORES, LIFE, WATCHING)
 FOLDER, ADDRESS = Values("a folder", bool), Values("an address", bool)
 PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
+EXTENSIONS = {
+    "admin_host": "admin",
+    "admin_port": "admin",
+    "admin_token": "admin",
+    "delta_guard": "guard",
+    "import_timeout_s": "auto_import",
+    "import_cpu_s": "auto_import",
+    "import_memory_bytes": "auto_import",
+    "record": "recorder",
+}
+"""Extensions by the options that they alone read. The engine refuses those that it has too: mirror, online_stores."""
 
 
 @dataclass(frozen=True)
@@ -521,3 +534,32 @@ KINDS = {field.name: _kind(_HINTS[field.name]) for field, _ in OPTIONS}
 GROUP_KINDS = {name: _kind(hint) for name, hint in get_type_hints(GroupConfig).items()}
 _PARSER_OF: dict[type, Callable[[str], Any]] = {list: split_names, bool: true_or_false}
 PARSERS: dict[str, Callable[[str], Any]] = {key: _PARSER_OF.get(kind, kind) for key, kind in KINDS.items()}
+
+
+def check_extensions(config: ServeConfig) -> None:
+    """Check that every option which somebody has set has its extension.
+
+    Args:
+        config: The options; one that has its default is not set.
+
+    Raises:
+        BadInput: An option needs an extension that is not there.
+    """
+    known = SERVER.all().keys() | ENGINE.all().keys()
+    for spec in fields(config):
+        extension = EXTENSIONS.get(spec.name, "")
+        is_set = bool(extension) and getattr(config, spec.name) != spec.default
+        if is_set and extension not in known and not _used_by_core(config, spec.name):
+            raise missing(spec.name, extension)
+
+
+def _used_by_core(config: ServeConfig, name: str) -> bool:
+    """Return whether the core has a use for an option too, such as a token, which changes over the data ports know.
+
+    Args:
+        config: The options.
+        name: Name of the option.
+    """
+    if name == "delta_guard":
+        return config.delta_guard == OFF
+    return name == "admin_token" and (config.model_control != "none" or bool(config.api_keys))

@@ -42,23 +42,23 @@ from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.serving.access.credentials import DATA_PLACE, AccessControl, CredentialFiles
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.data_ports import DataPorts
-from freshet_serving.serving.extension_options import check_extensions
 from freshet_serving.serving.front.model_control import ModelControl
 from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
 from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, listen, new_loop, reserve
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.loading.priority import low_priority_pool, lower_priority
 from freshet_serving.serving.loading.refused_sources import RefusedSources
 from freshet_serving.serving.loading.watcher import Watcher
 from freshet_serving.serving.ports import SERVER, AdminPort, Importer
 from freshet_serving.serving.process_layout import Layout
-from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.serve_config import ServeConfig, check_extensions
 from freshet_serving.serving.server_parts import ServerParts
 from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog
 from freshet_serving.serving.telemetry.metrics import Metrics
 from freshet_serving.serving.telemetry.observers import Observers
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from freshet_serving.processor.engine import InProcessHost, Processor
     from freshet_serving.processor.versions.host import ModelHost
     from freshet_serving.serving.workers.fork_server import ForkServer
@@ -162,7 +162,13 @@ class Server:
         check_extensions(config)
         self._config = config
         self._layout = layout or Layout.here(config)
-        self._bulk = low_priority_pool() if self._layout.workers > 1 else None
+        self._bulk: ThreadPoolExecutor | None = None
+        self._begin_watching: Callable[[], None] = lambda: None
+        if self._layout.workers > 1:
+            # Only beside worker processes may threads have a lower priority.
+            from freshet_serving.serving.loading.priority import low_priority_pool, lower_priority
+
+            self._bulk, self._begin_watching = low_priority_pool(), lower_priority
         self._out, self._shutdown_watchdog = out or sys.stdout, shutdown_watchdog
         self._start_s = time.monotonic() if start_s is None else start_s
         self._lifecycle: Lifecycle[InProcessHost] | Lifecycle[WorkerPoolHost]
@@ -378,7 +384,7 @@ class Server:
                 lambda: importer.poll() + processor.poll(PATIENCE_S),
                 self._config.poll_interval_s,
                 lambda lines: self._announce(processor),
-                begin=lower_priority if self._bulk is not None else lambda: None,
+                begin=self._begin_watching,
             )
             self._watcher.start()
         self._announce(processor)
@@ -390,7 +396,7 @@ class Server:
         if not processor.ready or self._announced:
             return
         self._announced = True
-        served = {name: model.pick() for name, model in sorted(processor.catalogue.items()) if model.ready}
+        served = {name: model.pick() for name, model in sorted(processor.catalogue.items()) if model.routes.served}
         models = ",".join(f"{name}@{version.generation}" for name, version in served.items())
         took_s = time.monotonic() - self._start_s
         ports = f"http={_text(self.http_address)} grpc={self.grpc_address}"

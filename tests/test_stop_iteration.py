@@ -13,7 +13,7 @@ MODULES = [
     if "client" not in path.relative_to(ROOT).parts
 ]
 # Their work raises an error of TLS or its own error, and gives its failure to a callback.
-OWN_THREADS = {"serving/front/in_thread.py", "serving/http/tls_transport.py"}
+OWN_THREADS = {"serving/front/offload_executor.py", "serving/http/tls_transport.py"}
 
 
 def bare_nexts(tree):

@@ -151,7 +151,7 @@ class DraftBuilder:
     def _add_rows(self) -> None:
         """Have the engine look up the rows that the stage reads."""
         if any(output.spec.dtype != "float32" for output in self._stage.outputs):
-            # Its keys are needed before rows can be looked up (processor.package.stage_lookups).
+            # Its keys are needed before rows can be looked up (processor.package.stage_entries).
             return
         specs: dict[tuple[str, str, tuple[int, ...]], StageLookup] = {}
         for found in find_rows(self._shapes, self._deriver, self._stage.refs):

@@ -2,7 +2,7 @@
 
 A stage is one GraphDef and nothing else: no variables, no files; constants and contents of tables are inside. Node
 names give their roles: "input/<name>..." are placeholders (compiler.imports.feeds); "rows/<name>" are placeholders for
-rows of tables that the engine looks up (processor.package.stage_lookups); "init/<n>" fill the tables, once;
+rows of tables that the engine looks up (processor.package.stage_entries); "init/<n>" fill the tables, once;
 "output/<name>" are the outputs: a column or matrix, or together with "output/<name>/segments" the values of ragged
 rows, each with its row. Nothing is loaded unless every operation is allowed (compiler.imports.ops): a package may come
 from an untrusted source.

@@ -25,7 +25,7 @@ from freshet_serving.models.publishing.key_ids import as_ids
 from freshet_serving.models.publishing.rollback_patch import RollbackPatch, rollback_patch_since
 from freshet_serving.processor.errors import BadInput, ParentRolledBack
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import RECORD, Delta, Records, TableDelta
+from freshet_serving.processor.package import RECORD, STORED_TYPES, Delta, Records, TableDelta
 from freshet_serving.processor.repository import (
     ChainLink,
     ChangeLog,
@@ -411,7 +411,7 @@ class Publisher:
             entry = self._entry(name)
             if name in rows and name not in records and entry.dtype == RECORD:
                 raise BadInput(f"table {name!r}: expected its features in entities=, not rows")
-            given = np.empty((0, entry.dim), entry.delta_dtype) if values is None else values
+            given = np.empty((0, entry.dim), STORED_TYPES[entry.dtype].carried) if values is None else values
             given = given if entry.dtype == RECORD else self._rows(name, given)
             self._check_table(name, ids, given)
             both = np.concatenate([ids, np.unique(gone)])

@@ -91,7 +91,7 @@ class BoundRequest(NamedTuple):
         columns: The inputs by name, for a stage that is run with each batch (stage_rows).
         used: The records of the inputs that it leaves out; None if it leaves none out.
         limit: The time that a stage may take for it; None for any.
-        cells: What a stage computes for it (package.stage_growth).
+        cells: What a stage computes for it (package.stage_entries).
     """
 
     rows: int

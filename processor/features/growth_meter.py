@@ -1,4 +1,4 @@
-"""Measure how much a stage computes, by rows and by the longest list (processor.package.stage_growth).
+"""Measure how much a stage computes, by rows and by the longest list (processor.package.stage_entries).
 
 A traced run counts the bytes that operators write, so the result does not depend on the machine. Runs of few rows with
 short lists are enough: tensors' sizes are products of sizes, so their sum is a polynomial, which a few points fix. Two

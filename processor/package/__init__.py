@@ -6,20 +6,17 @@ manifest_entries  what a manifest lists: inputs, features, tables, outputs, file
 combiners   how the rows of a list become the columns of a feature
 delta       one file of changes since the parent step; merges several into one
 tensors     safetensors files without a copy; the types that rows may be stored as
-regular_file  opens and reads only regular files of bounded size
 transforms  columns computed from a request's inputs
 entities    features by key
 entity_records  what a record of an entity holds
 record_texts  the strings of a record as they were given
 replies     what the replies of each signature hold, and labels of outputs of strings
-best_items  how requests for the best items of a table are answered
 sections      sections of extensions in a manifest
 sequences     a user's events as one input of the dense graph
-stage_growth   how much an imported model's stage computes for a request
-stage_lookups  rows of tables that an imported model's stage reads
+stage_entries  an imported model's stage: rows of tables that it reads, and how much it computes
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
-atomic      writes a file atomically
+whole_files  reads only regular files of bounded size, writes a file atomically
 signature   key files, and signatures over bytes
 json_dataclasses  builds dataclasses from parsed JSON
 input_fillers     which inputs a request may leave out, and who fills each of them by a key
@@ -34,14 +31,6 @@ from typing import TYPE_CHECKING
 from freshet_serving.processor.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.package.atomic import (
-        atomic_file,
-        exclusive_file,
-        fsync_folder,
-        give_name,
-        hidden_beside,
-    )
-    from freshet_serving.processor.package.best_items import ITEM_IDS, RANKED_OUTPUTS, SCORES, ranks_items
     from freshet_serving.processor.package.combiners import (
         COMBINER_OF_CODE,
         COMBINERS,
@@ -78,10 +67,14 @@ if TYPE_CHECKING:
     from freshet_serving.processor.package.input_fillers import UNREAD, InputFiller, missing_input
     from freshet_serving.processor.package.manifest import (
         FORMAT_2,
+        ITEM_IDS,
         MAX_MANIFEST_NBYTES,
+        RANKED_OUTPUTS,
+        SCORES,
         SIGNED,
         Manifest,
         TrustedRecordPrefix,
+        ranks_items,
         validate,
     )
     from freshet_serving.processor.package.manifest_checks import MAX_TENSOR_NUMBERS
@@ -106,13 +99,6 @@ if TYPE_CHECKING:
         feature_width,
     )
     from freshet_serving.processor.package.record_texts import text_nbytes
-    from freshet_serving.processor.package.regular_file import (
-        fd_sha256,
-        file_sha256,
-        open_regular,
-        read_file,
-        same_content,
-    )
     from freshet_serving.processor.package.replies import (
         CLASSIFY,
         DEFAULT_SIGNATURE,
@@ -141,8 +127,7 @@ if TYPE_CHECKING:
         expected_lists,
     )
     from freshet_serving.processor.package.signature import PublicKey, Signer, new_key
-    from freshet_serving.processor.package.stage_growth import GrowthTerm, StageGrowth
-    from freshet_serving.processor.package.stage_lookups import StageLookup, weight_rows
+    from freshet_serving.processor.package.stage_entries import GrowthTerm, StageGrowth, StageLookup, weight_rows
     from freshet_serving.processor.package.subgraphs import (
         FEATURES,
         FLOPS,
@@ -190,12 +175,24 @@ if TYPE_CHECKING:
         codes_a_value,
         shape_of,
     )
+    from freshet_serving.processor.package.whole_files import (
+        atomic_file,
+        exclusive_file,
+        fd_sha256,
+        file_sha256,
+        followed,
+        fsync_folder,
+        give_name,
+        hidden_beside,
+        inside,
+        open_regular,
+        read_file,
+        same_content,
+    )
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "atomic": "atomic_file exclusive_file fsync_folder give_name hidden_beside",
-            "best_items": "ITEM_IDS RANKED_OUTPUTS SCORES ranks_items",
             "combiners": "COMBINERS COMBINER_OF_CODE DIVIDED_SUMS NOT_COMBINED ROOT_DIVIDED_SUMS",
             "delta": (
                 "MAX_DELTA_NBYTES MAX_TIME_S MOST_IN_ROW SUFFIX Delta DeltaBytes DeltaRun TableDelta "
@@ -205,14 +202,16 @@ else:
             "entity_records": "Records derived longest_read pack_records record_layout unpack_records",
             "format1": "USER_VECTOR side_columns",
             "input_fillers": "UNREAD InputFiller missing_input",
-            "manifest": "FORMAT_2 MAX_MANIFEST_NBYTES SIGNED Manifest TrustedRecordPrefix validate",
+            "manifest": (
+                "FORMAT_2 ITEM_IDS MAX_MANIFEST_NBYTES RANKED_OUTPUTS SCORES SIGNED Manifest TrustedRecordPrefix "
+                "ranks_items validate"
+            ),
             "manifest_checks": "MAX_TENSOR_NUMBERS",
             "manifest_entries": (
                 "FLOATS FORMAT_1 KEY_ID KINDS MAX_RANK NAME OUTPUT_DTYPES PRECISIONS SIDES SIGNATURE "
                 "ExecutableEntry Feature File Input Output StageEntry TableEntry feature_width"
             ),
             "record_texts": "text_nbytes",
-            "regular_file": "fd_sha256 file_sha256 open_regular read_file same_content",
             "replies": (
                 "CLASSIFY DEFAULT_SIGNATURE INTEGERS MAX_LABELS MAX_SIGNATURES PIECES PIECE_BITS "
                 "PREDICT REGRESS STRING ServingSignature joined labelled labels_of"
@@ -222,8 +221,7 @@ else:
                 "KEEPS MAX_EVENTS SEQUENCE TIME_UNITS SequenceColumn SequenceEntry dense_sequences expected_lists"
             ),
             "signature": "PublicKey Signer new_key",
-            "stage_growth": "GrowthTerm StageGrowth",
-            "stage_lookups": "StageLookup weight_rows",
+            "stage_entries": "GrowthTerm StageGrowth StageLookup weight_rows",
             "subgraphs": (
                 "FEATURES FLOPS MATRIX ROWS SCORE USER USER_TENSOR WHOLE GraphInput Subgraph "
                 "batch_symbol columns divided role shorter shorter_lengths undivided undivided_name "
@@ -234,6 +232,10 @@ else:
                 "file_crc32 header_checksum map_file parse_tensors write_tensors"
             ),
             "transforms": ("FORMAT HASHES MAX_CROSSED MAX_HASHED_ROWS ColumnShape Transform codes_a_value shape_of"),
+            "whole_files": (
+                "atomic_file exclusive_file fd_sha256 file_sha256 followed fsync_folder give_name hidden_beside inside "
+                "open_regular read_file same_content"
+            ),
         },
     )
 
@@ -251,10 +253,11 @@ __all__ = [
     "StageGrowth", "StageLookup", "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform",
     "TrustedRecordPrefix", "all_below", "array_crc32", "atomic_file", "batch_symbol", "codes_a_value", "columns",
     "crc32", "dense_sequences", "derived", "divided", "exclusive_file", "expected_lists", "fd_sha256",
-    "feature_width", "file_crc32", "file_sha256", "fsync_folder", "give_name", "header_checksum", "hidden_beside",
-    "joined", "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file", "missing_input", "new_key",
-    "open_regular", "pack_records", "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file",
-    "read_file", "record_layout", "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter",
-    "shorter_lengths", "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name",
-    "unpack_records", "user_features", "validate", "weight_rows", "write_delta", "write_tensors",
+    "feature_width", "file_crc32", "file_sha256", "followed", "fsync_folder", "give_name", "header_checksum",
+    "hidden_beside", "inside", "joined", "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file",
+    "missing_input", "new_key", "open_regular", "pack_records", "parse_delta", "parse_tensors", "ranks_items",
+    "read_delta", "read_delta_file", "read_file", "record_layout", "role", "rows_of_file", "same_content",
+    "section_lines", "shape_of", "shorter", "shorter_lengths", "side_columns", "stream_delta", "subgraphs",
+    "text_nbytes", "undivided", "undivided_name", "unpack_records", "user_features", "validate", "weight_rows",
+    "write_delta", "write_tensors",
 ]  # fmt: skip

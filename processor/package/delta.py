@@ -37,9 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
-from freshet_serving.processor.package.atomic import atomic_file
 from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.regular_file import open_regular, read_file
 from freshet_serving.processor.package.tensors import (
     CHECK_ROWS,
     RECORD,
@@ -51,6 +49,7 @@ from freshet_serving.processor.package.tensors import (
     parse_tensors,
     write_tensors,
 )
+from freshet_serving.processor.package.whole_files import atomic_file, open_regular, read_file
 
 FORMAT = "freshet-delta/1"
 SUFFIX = ".safetensors"
@@ -161,7 +160,8 @@ class Delta:
             if table.rows.shape != (len(table.keys), dim):
                 wanted, got = [len(table.keys), dim], list(table.rows.shape)
                 raise BadInput(f"delta: table {name!r}: expected rows of shape {wanted}, got {got}")
-            dtype, carried = tables[name].dtype, np.dtype(tables[name].delta_dtype)
+            dtype = tables[name].dtype
+            carried = STORED_TYPES[dtype].carried
             if table.rows.dtype != carried:
                 raise BadInput(f"delta: table {name!r}: expected rows of {carried.name}, got {table.rows.dtype.name}")
             below = min(STORED_TYPES[dtype].below, MOST_IN_ROW)

@@ -50,8 +50,7 @@ from freshet_serving.processor.package.replies import (
 )
 from freshet_serving.processor.package.sections import check_sections, dump_sections, filled_by, parse_sections
 from freshet_serving.processor.package.sequences import UNSCALED, SequenceEntry, validate_sequences
-from freshet_serving.processor.package.stage_growth import validate_growth
-from freshet_serving.processor.package.stage_lookups import StageLookup, validate_stage_lookups
+from freshet_serving.processor.package.stage_entries import StageLookup, validate_growth, validate_stage_lookups
 from freshet_serving.processor.package.subgraphs import (
     SCORE,
     Subgraph,
@@ -65,6 +64,9 @@ FORMAT_2 = "freshet/2"
 SIGNED = ("key", "signature", "edition", "vouched")
 """Keys that an unsigned manifest does not have."""
 MAX_MANIFEST_NBYTES = 64 << 20
+ITEM_IDS, SCORES = "item_ids", "scores"
+RANKED_OUTPUTS = {dtype: [Output(ITEM_IDS, dtype=dtype), Output(SCORES)] for dtype in ("int64", "uint64")}
+"""Outputs of a request for the best items, [users, k] each, by the type of the items' ids."""
 
 V = TypeVar("V")
 
@@ -371,6 +373,11 @@ class Manifest:
 
 
 OWN_KEYS = frozenset(f.name for f in dataclasses.fields(Manifest) if f.init and f.name != "sections")
+
+
+def ranks_items(manifest: Manifest) -> bool:
+    """Return whether a manifest is that of requests for the best items (Answerer.read_as())."""
+    return any(manifest.outputs is outputs for outputs in RANKED_OUTPUTS.values())
 
 
 def validate(manifest: Manifest) -> None:

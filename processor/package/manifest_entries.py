@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from freshet_serving.processor.package.replies import (
     STRING,
 )
-from freshet_serving.processor.package.stage_growth import StageGrowth
-from freshet_serving.processor.package.stage_lookups import StageLookup
+from freshet_serving.processor.package.stage_entries import StageGrowth, StageLookup
 from freshet_serving.processor.package.subgraphs import (
     SCORE,
 )
-from freshet_serving.processor.package.tensors import RECORD
 
 KINDS = ("id", "string", "float", "ids", "strings")
 FLOATS = "floats"
@@ -138,11 +136,6 @@ class TableEntry:
     default: list[float] = field(default_factory=list)
     hash_seed: int = 0
     unknown_key: int | None = None
-
-    @property
-    def delta_dtype(self) -> type[np.float32] | type[np.int32]:
-        """Type of the table's rows in deltas."""
-        return np.int32 if self.dtype == RECORD else np.float32
 
 
 @dataclass(frozen=True, slots=True)

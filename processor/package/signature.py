@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.package.manifest_entries import SIGNATURE
-from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package.whole_files import read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
 from freshet_serving.processor.memory import SharedMap
-from freshet_serving.processor.package.regular_file import open_regular
+from freshet_serving.processor.package.whole_files import open_regular
 
 CHECK_ROWS = 1 << 16
 SCALED = 128
+FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,14 @@ class RowType:
         tag: Name of its elements in a safetensors file.
         dtype: Their type in memory, unique to the tag.
         below: Magnitudes from here on would round to infinity.
+        carried: The type of such a table's rows in deltas.
     """
 
     code: int
     tag: str
     dtype: np.dtype[Any]
     below: float
+    carried: np.dtype[Any] = FLOAT32
 
     @property
     def scaled(self) -> bool:
@@ -66,7 +69,7 @@ ROW_TYPES = {
 }
 """All properties of row types outside of the kernel that converts them (processor.kernels.conversion)."""
 RECORD = "record"
-STORED_TYPES = {**ROW_TYPES, RECORD: RowType(0, "I32", np.dtype("<i4"), np.inf)}
+STORED_TYPES = {**ROW_TYPES, RECORD: RowType(0, "I32", np.dtype("<i4"), np.inf, np.dtype(np.int32))}
 """The row types, and that of tables of records (processor.package.entities): words, which are copied and never read."""
 
 

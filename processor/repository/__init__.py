@@ -10,7 +10,7 @@ candidates        full versions that a gate has refused, beside the others
 opening           open a repository by its address: a folder, or what an extension's storage has
 model_repository  list and open models, versions and deltas, and find their folders
 version_folders   the version folders of a repository's models, by number
-folder_watch      detection of changes to a folder
+file_changes      detection of changes to a folder or a file
 mapped_file       a file that is served by memory mapping, and detection of its damage
 trainer_report    progress of a model's trainer, in a file that it replaces every few seconds
 erasures          requests to a trainer to forget a user
@@ -30,7 +30,7 @@ from freshet_serving.processor.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from freshet_serving.processor.repository.erasures import Erasures
-    from freshet_serving.processor.repository.folder_watch import FolderWatch
+    from freshet_serving.processor.repository.file_changes import FolderWatch, Identity, identity_of
     from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring, check_downgrade
     from freshet_serving.processor.repository.log.chain_record import (
         CHAIN,
@@ -69,16 +69,15 @@ if TYPE_CHECKING:
         restores_part,
         table_difference,
     )
+    from freshet_serving.processor.repository.log.dropped_deltas import (
+        FOR_GOOD,
+        DroppedDeltas,
+        UnrecordedDelta,
+        unrecorded_deltas,
+    )
     from freshet_serving.processor.repository.log.history import ChainLink, History
     from freshet_serving.processor.repository.log.pruning import prunable, unfinished
     from freshet_serving.processor.repository.log.re_signing import check_version, re_sign
-    from freshet_serving.processor.repository.log.scrub import (
-        DeltaFolderScanner,
-        Identity,
-        UnrecordedDelta,
-        identity_of,
-        unrecorded_deltas,
-    )
     from freshet_serving.processor.repository.mapped_file import BYTES, CHANGES, SIZES, is_written_to
     from freshet_serving.processor.repository.model_repository import (
         FILE_SUFFIXES,
@@ -138,7 +137,7 @@ else:
         __name__,
         {
             "erasures": "Erasures",
-            "folder_watch": "FolderWatch",
+            "file_changes": "FolderWatch Identity identity_of",
             "keyring": "NO_KEYS Keyring check_downgrade",
             "log.chain_record": (
                 "CHAIN DELTA HOLD MAX_REASON RELEASE REPAIR ROLLBACK ChainRecord delta_digest "
@@ -151,10 +150,10 @@ else:
                 "Difference Float32s Int64s bits differs lookup_of part_difference places_of "
                 "restores_part table_difference"
             ),
+            "log.dropped_deltas": "FOR_GOOD DroppedDeltas UnrecordedDelta unrecorded_deltas",
             "log.history": "ChainLink History",
             "log.pruning": "prunable unfinished",
             "log.re_signing": "check_version re_sign",
-            "log.scrub": "DeltaFolderScanner Identity UnrecordedDelta identity_of unrecorded_deltas",
             "mapped_file": "BYTES CHANGES SIZES is_written_to",
             "model_repository": "FILE_SUFFIXES SAVED_MODEL Repository check_name listed unknown_model",
             "opening": "SCHEMES address_parts is_address open_repository storage_of",
@@ -175,11 +174,11 @@ else:
     )
 
 __all__ = [
-    "BYTES", "CANDIDATES", "CHAIN", "CHANGES", "DELTA", "DELTAS", "DENSE", "FILE_SUFFIXES", "GENERATION", "GRAPH",
-    "HOLD", "INPUT", "MANIFEST", "MAX_REASON", "MAX_REQUESTS", "MAX_TRAINER_NBYTES", "METADATA", "NO_KEYS",
+    "BYTES", "CANDIDATES", "CHAIN", "CHANGES", "DELTA", "DELTAS", "DENSE", "FILE_SUFFIXES", "FOR_GOOD", "GENERATION",
+    "GRAPH", "HOLD", "INPUT", "MANIFEST", "MAX_REASON", "MAX_REQUESTS", "MAX_TRAINER_NBYTES", "METADATA", "NO_KEYS",
     "NO_SCALES", "OUTPUT", "RELEASE", "REPAIR", "REQUEST", "ROLLBACK", "ROW", "SAVED_MODEL", "SCHEMES", "SIZES",
     "SNAPSHOTS", "TIME", "TRAINER", "WARMUP", "WITHDRAW", "WITHDRAWN", "ChainLink", "ChainRecord", "ChangeLog",
-    "DeltaFolderScanner", "Difference", "DurableDelta", "Erasures", "Float32s", "FolderWatch", "History", "Identity",
+    "Difference", "DroppedDeltas", "DurableDelta", "Erasures", "Float32s", "FolderWatch", "History", "Identity",
     "Int64s", "Keyring", "Repository", "SnapshotManifest", "TableChanges", "TrainerReport", "TrainerState",
     "TrustMemory", "UnrecordedDelta", "VersionContents", "VersionReader", "VersionRecord", "VersionStorage",
     "VersionWriter", "add_file", "address_parts", "bits", "carry_warmup", "check_downgrade", "check_name",

@@ -34,6 +34,8 @@ from freshet_serving.processor.package import (
     NAME,
     Manifest,
     atomic_file,
+    followed,
+    inside,
     read_file,
 )
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
@@ -44,8 +46,6 @@ from freshet_serving.processor.repository.version import (
     MANIFEST,
     TRAINER,
     VersionReader,
-    followed,
-    inside,
 )
 from freshet_serving.processor.repository.version_folders import VersionFolders
 from freshet_serving.processor.repository.version_records import WITHDRAWN, VersionRecords

@@ -20,13 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import Corrupt, NotFound, printable, unreadable
+from freshet_serving.processor.errors import Corrupt, NotFound, unreadable
 from freshet_serving.processor.memory import reserve
 from freshet_serving.processor.package import (
     MAX_MANIFEST_NBYTES,
     File,
     Manifest,
     crc32,
+    followed,
+    inside,
     open_regular,
     parse_tensors,
     read_file,
@@ -53,42 +55,6 @@ MOST_NBYTES = 16 << 30
 def table_file(name: str) -> str:
     """Return the table's file, relative to the version's folder: tensors keys, index, rows."""
     return f"tables/{name}.safetensors"
-
-
-def inside(root: Path, relative: str) -> Path:
-    """Return `relative` resolved below `root`; raise NotFound if it would leave it.
-
-    Links are followed as long as they stay inside, so that a link can be moved to promote what it points at.
-
-    Args:
-        root: The folder.
-        relative: Path relative to it.
-    """
-    try:
-        base = root.resolve()
-        path = (base / relative).resolve()
-    except (OSError, ValueError, RuntimeError):
-        raise NotFound("path: expected a file inside the repository") from None
-    if "\0" in relative or not path.is_relative_to(base):
-        raise NotFound("path: expected a file inside the repository")
-    return path
-
-
-def followed(root: Path, relative: str) -> Path:
-    """Return a version's folder or file resolved below `root`; raise NotFound if a link leads out.
-
-    Args:
-        root: The repository, or the version's folder.
-        relative: Path relative to it, of our own making.
-    """
-    try:
-        return inside(root, relative)
-    except NotFound:
-        raise NotFound(
-            f"{printable(relative[:256])}: is a link, or lies behind one, whose target is outside; a link to a version "
-            "is followed inside its repository, one to a file inside its version: move the target there, or copy it "
-            "in place of the link"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)

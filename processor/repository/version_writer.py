@@ -28,11 +28,12 @@ from freshet_serving.processor.package import (
     file_sha256,
     fsync_folder,
     hidden_beside,
+    inside,
     write_tensors,
 )
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
-from freshet_serving.processor.repository.version import DELTAS, MANIFEST, VersionReader, inside
+from freshet_serving.processor.repository.version import DELTAS, MANIFEST, VersionReader
 
 
 class VersionWriter:

@@ -3,9 +3,8 @@
 predictor        the entry point for requests in every process that answers them
 placement        the session groups of a process: their models, session counts and cores
 occupancy        shared record of which cores are computing, for the processes that share them
-session_options  the options of sessions, as users write them
+session_options  the options of sessions and groups, as users write them and as the layout has decided
 group            a SessionGroup: N sessions and the queues in front of them
-group_options    the options of one group
 session_queue    the work that waits for the sessions of one queue
 session          one executor with its own buffers
 batcher          auto-batching: batch formation, ordering, expiry and load shedding
@@ -21,7 +20,6 @@ __all__ = [
     "answerer",
     "background_worker",
     "group",
-    "group_options",
     "observers",
     "occupancy",
     "placement",

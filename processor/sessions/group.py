@@ -54,11 +54,10 @@ from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
 from freshet_serving.processor.running.cost import FREE, WORTH
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
-from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
 from freshet_serving.processor.sessions.session import Session
-from freshet_serving.processor.sessions.session_options import MAX_SESSIONS
+from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
 from freshet_serving.processor.sessions.session_queue import Queue
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.control import RANKING_READER

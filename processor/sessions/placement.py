@@ -19,9 +19,14 @@ from freshet_serving.processor.cores import ResourceLimits, available, numa_node
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.options import check
 from freshet_serving.processor.sessions.group import SessionGroup
-from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
-from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
+from freshet_serving.processor.sessions.session_options import (
+    MAX_SESSIONS,
+    GroupConfig,
+    GroupOptions,
+    SessionConfig,
+    SessionOptions,
+)
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.watching import GroupStats, Sketch, total
 

@@ -1,4 +1,4 @@
-"""Define the options of sessions, for a process and for its groups.
+"""Define the options of sessions, for a process and for its groups, and those of a group that the layout has decided.
 
 Light to import: the command line reads its options here.
 """
@@ -116,3 +116,35 @@ class SessionConfig(SessionOptions):
         """Return the SessionConfig of options read from JSON or TOML; each group is an object of its own options."""
         groups = {name: GroupConfig(**group) for name, group in options["groups"].items()}
         return cls(**{**options, "groups": groups})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions(SessionOptions):
+    """The options of one session group.
+
+    Attributes:
+        sessions: Number of sessions; with compute "inline" all but one are helpers.
+        max_batch_rows: Maximum rows in a batch.
+        compute: "threads" or "inline".
+        cpus: Cores for each session in turn; empty for any.
+    """
+
+    sessions: int = 1
+    max_batch_rows: int = 256
+    compute: Compute = "threads"
+    cpus: tuple[frozenset[int], ...] = ()
+
+    @property
+    def runs(self) -> int:
+        """Number of buffers that a version must have ready."""
+        if not self.device_stages:
+            return self.sessions
+        # Loaded where there are device stages.
+        from freshet_serving.processor.sessions.stages import staging_count
+
+        return staging_count(self.device_stages)
+
+    @property
+    def all_cpus(self) -> frozenset[int]:
+        """The cores of all sessions; empty for any."""
+        return frozenset().union(*self.cpus)

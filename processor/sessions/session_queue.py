@@ -9,9 +9,9 @@ import threading
 from typing import Protocol
 
 from freshet_serving.processor.sessions.batcher import Batcher, NextBatch
-from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.request import Work
 from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.sessions.session_options import GroupOptions
 
 
 class Sleeper(Protocol):

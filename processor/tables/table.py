@@ -504,7 +504,7 @@ class ServedTable:
         order = np.argsort(keys[:count])
         rows = np.empty((count, self.spec.dim), np.float32)
         row_kernels.gather(table, refs[:count][order], rows)
-        return keys[:count][order], rows.view(self.spec.delta_dtype)
+        return keys[:count][order], rows.view(self._type.carried)
 
     def look_up(self, keys: Int64s, epoch: int) -> tuple[NDArray[np.bool_], NDArray[Any]]:
         """Look up the rows that are in memory as of an epoch.
@@ -521,7 +521,7 @@ class ServedTable:
         known = refs >= 0
         rows = np.empty((int(np.count_nonzero(known)), self.spec.dim), np.float32)
         row_kernels.gather(self._row, refs[known], rows)
-        return known, rows.view(self.spec.delta_dtype)
+        return known, rows.view(self._type.carried)
 
     def unknown_row(self, epoch: int) -> NDArray[np.float32]:
         """Return the row of keys without one as of an epoch, float32 [dim].

@@ -5,12 +5,10 @@ host_readiness  which models a host waits for, and why what it serves is no answ
 upkeep          what a host does by itself between changes, on threads of its own
 model           one model: its loaded versions, its labels, its single writer
 routed_model    one model as requests see it: its routes, and the policy they follow from
-loaded_version  a loaded version with its applier: publish on it, judge what it serves
-version_loading  load a version from its files, with its deltas
-version_selection  which versions of a model are loaded, and why others are not
+loaded_version  a loaded version with its applier: load it, publish on it, judge what it serves
+version_selection  which versions of a model are loaded, why others are not, and when to retry them
 log_applier     keep a loaded version in sync with its change log on disk
 run_reading     read a run of deltas of a change log, folded into one
-dropped_deltas  delta files dropped into a version's folder: which are worth a try
 held_deltas     when a hold may be released automatically, and which deltas survive a rejected one
 part_restoration  the delta that takes features, or rows and weights, back alone
 judges          the port of judges of deltas and versions
@@ -18,15 +16,12 @@ delta_checks    ask the judges before a delta is served, and log what became of 
 sample          a sample of the rows that a replica is requested to score
 row_scoring     the port of what scores sampled rows, for judges
 timeline        the newest records of a version in a form for people
-bake_time       how long a replaced version stays loaded
 served_version  a loaded version, writer side: stage, flip, reclaim, undo
 replica         a loaded version, reader side: what sessions pin and run; its warm-up
 control         the shared words that a flip changes, mapped by all processes
-change_results  results of changing a served model
+changes         a change of what is served: its guards (a watchdog, versions whose log must be re-read), its results
 score_watch     have bad canaries ejected, bad deltas and versions rolled back
-readiness       reasons for being unready: a change that hangs, and staleness
 poll_rounds     poll every model without waiting for slow ones
-failed_versions  versions that failed to load and when to retry them; versions whose log must be re-read
 routes          select the version that answers a request
 trainers        the trainers of models, watched from their first report on
 trainer_watch   the trainers of models, as this server sees them
@@ -38,9 +33,8 @@ policy          an operator's settings for a model
 """
 
 __all__ = [
-    "change_results",
+    "changes",
     "control",
-    "failed_versions",
     "held_deltas",
     "host",
     "judges",

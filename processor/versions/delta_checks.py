@@ -1,4 +1,4 @@
-"""Checks of one version's deltas: ask the judges before a delta is served, and log what became of it.
+"""Checks of one version's deltas: ask the judges before a delta is served, and keep what became of it.
 
 The check runs before the flip, in the writer's thread, once the delta's rows are staged and its executables are ready.
 A delta that a judge objects to raises DeltaHeld: nothing is flipped, and what was staged is taken back. The caller that
@@ -12,12 +12,15 @@ Invariants
 - A released delta is not checked again. A part that goes back to what was served before is never held.
 - Judges learn only from what is served: a delta that fails on the way, or is held, leaves nothing behind.
 - The checks outlive a version that is rebuilt in memory.
+- One thread writes the log of the newest deltas (the version's writer), any thread reads it: its entries are replaced
+  whole. The change log has what was published; this is what happened on this server since its start, and is lost with
+  the process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Delta
@@ -29,12 +32,59 @@ from freshet_serving.processor.watching import (
     REPLAYED,
     UNJUDGED,
     AutoRollback,
-    DeltaEntry,
-    DeltaLog,
     Figure,
     LabelSums,
     Sketch,
 )
+
+MOST_ENTRIES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaEntry:
+    """One delta in the DeltaLog.
+
+    Attributes:
+        digest: Digest of the generation that it leads to.
+        rows: Rows that it upserts.
+        removed: Rows that it removes.
+        dense: Dense tensors that it replaces.
+        events: Training events that it has learned from, 0 if it does not state them.
+        verdict: One of VERDICTS.
+        reason: The guard's reason if it is out of line.
+        apply_ms: Milliseconds that applying it took.
+        age_s: Seconds from its publication until it was served.
+        figures: Its figures, as its judges know them.
+    """
+
+    digest: str
+    rows: int
+    removed: int
+    dense: int
+    events: int
+    verdict: str
+    reason: str = ""
+    apply_ms: float = 0.0
+    age_s: float = 0.0
+    figures: tuple[Figure, ...] = ()
+
+
+class DeltaLog:
+    """The entries of the newest deltas, by digest."""
+
+    def __init__(self) -> None:
+        self._entries: tuple[DeltaEntry, ...] = ()
+
+    def add(self, entry: DeltaEntry) -> None:
+        """Record a delta, dropping the oldest entry if there are more than MOST_ENTRIES."""
+        self._entries = (*self._entries[1 - MOST_ENTRIES :], entry)
+
+    def entries(self) -> dict[str, DeltaEntry]:
+        """Return the entries by digest; for a delta that came twice, the newer one."""
+        return {entry.digest: entry for entry in self._entries}
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 class DeltaChecks:

@@ -30,8 +30,7 @@ from freshet_serving.processor.generation import ON, STRICT, Generation
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import StandbyThread
-from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
-from freshet_serving.processor.versions.failed_versions import FailureMessage, report
+from freshet_serving.processor.versions.changes import ApplyResult, FailureMessage, RollbackResult, report
 from freshet_serving.processor.versions.host_readiness import HostReadiness
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
@@ -134,7 +133,8 @@ class ModelHost(ABC):
         self.readiness = HostReadiness(
             repository, lambda: self._models, models or (), clock, max_staleness_s, ready_when_empty
         )
-        self._reached = False
+        # The latter is True if routes may be others than readiness has seen.
+        self._reached, self._unseen_routes = False, True
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Replicas:
@@ -216,7 +216,7 @@ class ModelHost(ABC):
 
     def status(self, model: str) -> list[VersionStatus]:
         """Return the status of each version of a model, newest first; raise NotFound."""
-        return self.model(model).status()
+        return self.model(model).routes.status()
 
     @property
     def ready(self) -> bool:
@@ -248,11 +248,6 @@ class ModelHost(ABC):
         """True if a change of a model has held its lock for too long, as of the last check."""
         return bool(self.readiness.stuck)
 
-    @property
-    def pending_models(self) -> list[str]:
-        """The models that readiness waits for: expected, not answering, and not failed."""
-        return self.readiness.pending
-
     def expect(self, models: Iterable[str]) -> None:
         """Make readiness wait for these models too, until each of them answers or fails to load."""
         with self._changing:
@@ -278,7 +273,9 @@ class ModelHost(ABC):
             log.warning("%s; starting without knowing the models of the repository", error)
             events, self.readiness.unseen = [], True
         self.expect(self._wanted or self._models)
-        refused = [f"model {name!r} {model.refused}" for name, model in self._models.items() if model.refused]
+        refused = [
+            f"model {name!r} {model.routes.refused}" for name, model in self._models.items() if model.routes.refused
+        ]
         if refused and strict:
             raise BadInput(listed(refused, "; "))
         report(log, events)
@@ -296,7 +293,8 @@ class ModelHost(ABC):
         with self._changing:
             if self._closed:
                 return []
-            self.upkeep.start(bool(self._budgets))
+            if not self.upkeep.threads:
+                self.upkeep.start(bool(self._budgets))
             try:
                 self._find_models()
             except NotReady:
@@ -304,15 +302,16 @@ class ModelHost(ABC):
                 raise
             self._reached = self.repository.seen_s() < REACHED_WITHIN_S
             if self.readiness.unseen:
-                self.readiness.unseen = False
+                self.readiness.unseen, self._unseen_routes = False, True
                 self.readiness.expected |= frozenset(self._wanted or self._models)
             names = list(self._models)
         if patience_s is None:
             events = [line for name in names for line in self._poll_model(name)]
         else:
             events = self._rounds.go(names, patience_s)
-        with self._changing:
-            self._excuse()
+        if self._unseen_routes:
+            with self._changing:
+                self._excuse()
         return events + self.trainers.poll(names)
 
     def _find_models(self) -> None:
@@ -337,7 +336,7 @@ class ModelHost(ABC):
             try:
                 if self.repository.versions(name):
                     self._models = self._models | {name: self._new_model(name)}
-                    self.on_routes_changed()
+                    self._routes_changed()
                     del self._empty[name]
                 elif not self.repository.uncommitted(name):
                     self.readiness.expected -= {name}.difference(self._wanted or ())
@@ -366,7 +365,7 @@ class ModelHost(ABC):
         """
         served = self._models.get(model)
         policy = served.policy if served is not None else self._policy(model)
-        labels = served.labels if served is not None else policy.labels
+        labels = served.routes.labels if served is not None else policy.labels
         barred = served.decisions.barred if served is not None else {}
         return policy.versions.choose(list(known), barred) | set(labels.values()).intersection(known)
 
@@ -563,17 +562,23 @@ class ModelHost(ABC):
         """Number of times that a version was unloaded because of a damaged file."""
         return sum(model.damaged.total() for model in self._models.values())
 
+    def _routes_changed(self) -> None:
+        self._unseen_routes = True
+        self.on_routes_changed()
+
     def _excuse(self) -> None:
+        # First: what changes meanwhile is seen by the next poll.
+        self._unseen_routes = False
         if self.readiness.excuse():
             self.on_routes_changed()
 
     def _drop(self, gone: Set[str]) -> None:
         """Forget models whose folders are gone, unless they are still served from memory."""
-        idle = {name for name in gone if name not in self._models or not self._models[name].ready}
+        idle = {name for name in gone if name not in self._models or not self._models[name].routes.served}
         if idle:
             self._models = {name: model for name, model in self._models.items() if name not in idle}
             self.readiness.expected -= idle.difference(self._wanted or ())
-            self.on_routes_changed()
+            self._routes_changed()
 
     def _policy(self, name: str) -> ModelPolicy:
         """Return the configured policy of a model."""
@@ -581,7 +586,7 @@ class ModelHost(ABC):
 
     def _new_model(self, name: str) -> ServedModel:
         return ServedModel(
-            name, self.repository, self._load_version, self.connect, self._clock, self.on_routes_changed,
+            name, self.repository, self._load_version, self.connect, self._clock, self._routes_changed,
             self._policy(name), self._scratch,
         )  # fmt: skip
 

@@ -5,6 +5,10 @@ where there are such. A model that failed to load delays no other, and another t
 but if no expected model answers at all, the host is not ready. A change that has held its model's lock for a minute
 makes the host unready until it has ended.
 
+Staleness is the time since what is served was last known to be the repository's newest record. It drops to almost zero
+with every poll that finds nothing newer, so a version that is within its bound again stays there for at least as long
+as the bound. Hysteresis is therefore not needed, and there is none. A version that is not served yet has no staleness.
+
 Invariants: `expected` and the models that are excused are replaced as a whole, by who holds the host's lock; everything
 else here is read by any thread, and waits for nobody. check() and tell() have one caller at a time.
 """
@@ -13,12 +17,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.generation import DIVERGED, WAITING
 from freshet_serving.processor.repository import Repository
+from freshet_serving.processor.versions.changes import LONG_S
 from freshet_serving.processor.versions.model import ServedModel
-from freshet_serving.processor.versions.readiness import LONG_S, Staleness, find_stale
 
 log = logging.getLogger("freshet.host")
 
@@ -71,9 +76,11 @@ class HostReadiness:
         if pending := self.pending:
             return f"waiting for model{'s' if pending[1:] else ''} {', '.join(pending)}"
         names = self.expected or models.keys()
-        if any(name in models and models[name].ready for name in names) or (self._ready_when_empty and not names):
+        if any(name in models and models[name].routes.served for name in names) or (
+            self._ready_when_empty and not names
+        ):
             return ""
-        if any(model.refused for model in models.values()):
+        if any(model.routes.refused for model in models.values()):
             return "no model can be served: the server's log has the reasons"
         if reason := self._repository.misplaced():
             return reason
@@ -83,7 +90,7 @@ class HostReadiness:
     def pending(self) -> list[str]:
         """The models that are waited for: expected, not answering, and not failed."""
         models = self._models()
-        return sorted(n for n in self.expected - self._excused if n not in models or not models[n].ready)
+        return sorted(n for n in self.expected - self._excused if n not in models or not models[n].routes.served)
 
     @property
     def stale(self) -> str:
@@ -104,7 +111,7 @@ class HostReadiness:
         return repository + tuple(
             f"model {name!r} version {number}: {status.state}: {status.reason}"
             for name, model in sorted(self._models().items())
-            for number in sorted(model.served)
+            for number in sorted(model.routes.served)
             if (status := model.chain(number)) is not None and status.state in (WAITING, DIVERGED)
         )
 
@@ -117,9 +124,10 @@ class HostReadiness:
         """Update the models that are not waited for, because they failed; return True if others are now."""
         models = self._models()
         there = [(name, models[name]) for name in self.expected if name in models]
-        answering = {name for name, model in there if model.ready}
+        answering = {name for name, model in there if model.routes.served}
         # A model without any version state has no files left.
-        excused = (self._excused - answering) | {name for name, model in there if model.refused or not model.status()}
+        failed = {n for n, m in there if not m.routes.served and (m.routes.refused or not m.routes.states)}
+        excused = (self._excused - answering) | failed
         before, self._excused = self._excused, excused
         return excused != before
 
@@ -155,3 +163,34 @@ class HostReadiness:
             if (model := models.get(name)) is not None:
                 for number in model.routes.shares():
                     yield Staleness(name, number, model.staleness_s(number))
+
+
+class Staleness(NamedTuple):
+    """Staleness of one served version.
+
+    Attributes:
+        model: Name of the model.
+        version: Number of the version.
+        seconds: Seconds since it was last known to serve the newest record.
+    """
+
+    model: str
+    version: int
+    seconds: float
+
+    def line(self, bound_s: float) -> str:
+        """Return the reason why a server with this bound is not ready."""
+        return (
+            f"model {self.model!r} version {self.version} is {self.seconds:.0f} s stale (max_staleness_s = {bound_s:g})"
+        )
+
+
+def find_stale(found: Iterable[Staleness], bound_s: float) -> Staleness | None:
+    """Return the version farthest beyond the bound (the first of equals), or None if all are within it.
+
+    Args:
+        found: Staleness of each served version.
+        bound_s: Largest allowed staleness in seconds.
+    """
+    beyond = [each for each in found if each.seconds > bound_s]
+    return max(beyond, key=lambda each: each.seconds, default=None)

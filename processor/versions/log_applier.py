@@ -48,6 +48,7 @@ from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, N
 from freshet_serving.processor.generation import CURRENT, DIVERGED, HELD, WAITING, Generation
 from freshet_serving.processor.package import Delta
 from freshet_serving.processor.repository import (
+    FOR_GOOD,
     HOLD,
     MANIFEST,
     RELEASE,
@@ -55,14 +56,14 @@ from freshet_serving.processor.repository import (
     ROLLBACK,
     ChainLink,
     ChangeLog,
+    DroppedDeltas,
     History,
     Identity,
     UnrecordedDelta,
     identity_of,
 )
+from freshet_serving.processor.versions.changes import WarningMessage
 from freshet_serving.processor.versions.delta_checks import DeltaChecks
-from freshet_serving.processor.versions.dropped_deltas import FOR_GOOD, DroppedDeltas
-from freshet_serving.processor.versions.failed_versions import WarningMessage
 from freshet_serving.processor.versions.judges import GATED, ONE, RUN, DeltaHeld
 from freshet_serving.processor.versions.run_reading import ReadRun
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange

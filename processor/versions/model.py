@@ -44,24 +44,23 @@ from freshet_serving.processor.repository import (
     check_name,
     sha256,
 )
-from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
-from freshet_serving.processor.versions.delta_checks import DeltaChecks
-from freshet_serving.processor.versions.failed_versions import (
+from freshet_serving.processor.versions.changes import (
+    ApplyResult,
     DirtyVersions,
     FailureMessage,
-    load_error,
+    LockWatchdog,
+    RollbackResult,
 )
+from freshet_serving.processor.versions.delta_checks import DeltaChecks
 from freshet_serving.processor.versions.judges import JudgedModel, JudgementCounts, Judges, VersionHeld
-from freshet_serving.processor.versions.loaded_version import LoadedVersion
+from freshet_serving.processor.versions.loaded_version import LoadedVersion, VersionLoader, load_error
 from freshet_serving.processor.versions.log_applier import LogApplier, RebuildRequired
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.readiness import LockWatchdog
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus, without
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
 from freshet_serving.processor.versions.version_decisions import VersionDecisions, check_exists
-from freshet_serving.processor.versions.version_loading import VersionLoader
 from freshet_serving.processor.versions.version_selection import VersionSelection
 from freshet_serving.processor.watching import AutoRollback, ChainStatus
 
@@ -146,13 +145,13 @@ class ServedModel(RoutedModel):
         with self._lock:
             self.lock_watch.turn()
             events = []
-            for number, version in list(self.served.items()):
+            for number, version in list(self.routes.served.items()):
                 if version.torn:
                     events += self._unload_corrupt(number, version, TORN)
             # Versions that were unloaded as damaged are loaded anew, not followed further.
-            self._log_appliers = {number: f for number, f in self._log_appliers.items() if number in self.served}
+            self._log_appliers = {number: f for number, f in self._log_appliers.items() if number in self.routes.served}
             events += self._selection.poll()
-            for number, version in sorted(self.served.items()):
+            for number, version in sorted(self.routes.served.items()):
                 events += self._follow(number, version)
             return events
 
@@ -164,7 +163,7 @@ class ServedModel(RoutedModel):
         Args:
             effort: Thoroughness of the check (processor.repository.mapped_file).
         """
-        found = [(number, version, version.damage(effort)) for number, version in self.served.items()]
+        found = [(number, version, version.damage(effort)) for number, version in self.routes.served.items()]
         return [line for number, version, why in found if why for line in self._unload_corrupt(number, version, why)]
 
     def load(self, number: int, by_hand: bool = True) -> None:
@@ -184,9 +183,9 @@ class ServedModel(RoutedModel):
         with self._lock:
             self.lock_watch.turn()
             log_applier = self._log_appliers.get(number)
-            if number in self.served and log_applier is not None and log_applier.needs_reload:
+            if number in self.routes.served and log_applier is not None and log_applier.needs_reload:
                 self._swap(number, *self._rebuild(number))
-            elif number not in self.served:
+            elif number not in self.routes.served:
                 if number not in self._repository.versions(self.name):
                     raise NotFound(f"version {number} of model {self.name!r} is not in the repository")
                 self._admit(number)
@@ -221,10 +220,10 @@ class ServedModel(RoutedModel):
     def unload(self, number: int) -> None:
         """Stop serving a version; requests already queued for it are still answered."""
         with self._lock:
-            if number not in self.served:
+            if number not in self.routes.served:
                 raise NotFound(f"version {number} of model {self.name!r} is not loaded")
-            if number in self.labels.values():
-                held = ", ".join(sorted(n for n, v in self.labels.items() if v == number))
+            if number in self.routes.labels.values():
+                held = ", ".join(sorted(n for n, v in self.routes.labels.items() if v == number))
                 raise Conflict(f"version {number} is held by label {held}; move the label first")
             self._drop(number)
             self._selection.unloaded.add(number)
@@ -237,7 +236,7 @@ class ServedModel(RoutedModel):
             number: The version.
         """
         check_name(label, "label")
-        if number not in self.served and number in self._repository.versions(self.name):
+        if number not in self.routes.served and number in self._repository.versions(self.name):
             self._repository.prepare(self.name, number)
         with self._lock:
             self.load(number, by_hand=False)
@@ -421,7 +420,7 @@ class ServedModel(RoutedModel):
 
     def loaded(self, number: int) -> LoadedVersion:
         """Return a loaded version; raise NotFound."""
-        version, log_applier = self.served.get(number), self._log_appliers.get(number)
+        version, log_applier = self.routes.served.get(number), self._log_appliers.get(number)
         if version is None or log_applier is None:
             raise NotFound(f"version {number} of model {self.name!r} is not loaded")
         return LoadedVersion(version, log_applier)
@@ -429,7 +428,9 @@ class ServedModel(RoutedModel):
     @property
     def monitored(self) -> bool:
         """True if a version serves deltas that are still being monitored."""
-        return any(LoadedVersion(v, f).monitored for n, v in self.served.items() if (f := self._log_appliers.get(n)))
+        return any(
+            LoadedVersion(v, f).monitored for n, v in self.routes.served.items() if (f := self._log_appliers.get(n))
+        )
 
     def vouched(self, number: int) -> bool:
         """Report whether a person has named a version, or released it: it is not judged."""
@@ -447,7 +448,7 @@ class ServedModel(RoutedModel):
             self.policy.check_extensions(f"model.{self.name}")
             if by_itself:
                 trusted = self.decisions.newest_trusted()
-                beside = trusted in self.served and trusted in self._repository.versions(self.name)
+                beside = trusted in self.routes.served and trusted in self._repository.versions(self.name)
                 if not beside and number not in self.policy.versions.versions:
                     check_downgrade(trusted, number)
             version, log_applier = self._rebuild(number)
@@ -494,7 +495,7 @@ class ServedModel(RoutedModel):
 
     def _checks(self, number: int) -> DeltaChecks:
         """Return the checks of a version's deltas: those that it has if it is loaded, or new ones."""
-        known = self._log_appliers.get(number) if number in self.served else None
+        known = self._log_appliers.get(number) if number in self.routes.served else None
         return known.checks if known else DeltaChecks(self.judges.of_deltas(), self.judgement_counts)
 
     def _follow(self, number: int, version: ServedVersion) -> list[str]:
@@ -532,7 +533,7 @@ class ServedModel(RoutedModel):
             log_applier: Its applier.
             override: Generation that only this server goes back to, or None.
         """
-        old = self.served.get(number)
+        old = self.routes.served.get(number)
         log_applier.override(override)
         self._log_appliers[number] = log_applier
         log_applier.follow(version)
@@ -546,7 +547,7 @@ class ServedModel(RoutedModel):
         self._log_appliers.clear()
 
     def _drop(self, number: int) -> None:
-        dropped = self.served.get(number)
+        dropped = self.routes.served.get(number)
         self._selection.dropped(number)
         self._log_appliers.pop(number, None)
         self._publish(lambda routes: without(routes, number))
@@ -571,7 +572,7 @@ class ServedModel(RoutedModel):
 
     def _still(self, number: int) -> ServedVersion:
         """Return a version that was served a moment ago; raise NotReady if it has been unloaded as damaged since."""
-        version = self.served.get(number)
+        version = self.routes.served.get(number)
         if version is None:
             raise NotReady(f"version {number} of model {self.name!r} is no longer served")
         return version
@@ -589,8 +590,8 @@ class ServedModel(RoutedModel):
         self._publish(lambda routes: {"states": {**routes.states, state.version: state}})
 
     def _target(self, delta: Delta) -> ServedVersion:
-        if delta.version in self.served:
-            return self.served[delta.version]
+        if delta.version in self.routes.served:
+            return self.routes.served[delta.version]
         version = self.pick()
         version.check_delta(delta)
         return version

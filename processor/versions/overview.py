@@ -21,7 +21,7 @@ def model_stats(host: ModelHost) -> list[ModelStats]:
     """Return a snapshot of each model that serves."""
     snapshots = []
     for name, model in sorted(host.catalogue.items()):
-        if not model.ready:
+        if not model.routes.served:
             continue
         version = model.pick()
         lookups, misses = host.lookups(version).sum(axis=0).tolist()
@@ -130,7 +130,7 @@ def describe_tables(host: ModelHost, model: str, version: int | None = None) -> 
 
 def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[str, Any]:
     served = {}
-    for number, version in sorted(model.served.items()):
+    for number, version in sorted(model.routes.served.items()):
         served[str(number)] = {
             "generation": str(version.generation),
             "digest": version.digest,
@@ -149,17 +149,17 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
             "buckets": {str(b): round(s * 1e6, 1) for b, s in version.replicas.cost.items()},
             "computes": {str(b): what for b, what in version.replicas.computes.items()},
         }
-    generation = str(model.pick().generation) if model.ready else None
+    generation = str(model.pick().generation) if model.routes.served else None
     routes = model.routes
     return {
         "generation": generation,
         "trainer": None,
-        "labels": dict(model.labels),
+        "labels": dict(model.routes.labels),
         "policy": model.policy.to_json(),
         "shares": {str(version): share for version, share in sorted(routes.shares().items())},
         "shadow": routes.shadow.manifest.version if routes.shadow else None,
         "out": {str(version): asdict(out) for version, out in sorted(routes.traffic.out.items())},
-        "versions": [asdict(s) for s in model.status()],
+        "versions": [asdict(s) for s in model.routes.status()],
         "gate": _describe_gate(model),
         "served": served,
     }

@@ -12,7 +12,7 @@ file until it is unset.
     guard          bounds of a canary: processor.watching.CanaryBounds
     delta_guard    bounds of a delta: processor.watching.DeltaBounds
     unjudged       "serve" | "hold": what to do with a new version that the gate cannot judge
-    bake_s         seconds for which a replaced version stays loaded (processor.versions.bake_time)
+    bake_s         seconds for which a replaced version stays loaded (VersionSelection)
     max_rows       rows of a request, instead of the server's limit; max_ids, max_cells: likewise
                    (processor.features.limits)
 """

@@ -249,6 +249,8 @@ class Replica:
         self._sizes = {n: BufferSize(self.graphs.by_name[n].spec, max(part.chosen)) for n, part in opened.items()}
         self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
         self._opened = opened[self.graphs.undivided.name]
+        # Only these may change with the weights by what a bucket is run.
+        self._bounded = {name: part.bounded for name, part in opened.items() if part.bounded is not None}
         self.chosen = self._opened.chosen
         self._programs: dict[str, list[Program]] = {name: part.programs for name, part in opened.items()}
         self._threads = threads
@@ -304,15 +306,17 @@ class Replica:
         version's recorded requests.
         """
         if frame.dense is not self._dense:
-            first, before = self._dense is None, self.computes
+            first, before = self._dense is None, self._fallbacks()
             executables = self._build(frame.dense)
             if first:
                 self._buffer_pool = [self._new_buffers() for _ in range(self._runs)]
             for buffers in self._all_buffers():
                 buffers.bind_ahead(executables, run=first)
             costs, self.graphs.in_thread = measure(executables, self._new_buffers(), self._clock)
-            self.graphs.endable = endable(executables)
-            if first or self.computes != before:
+            after, undivided = self._fallbacks(), self.graphs.undivided.name
+            if first or after != before:
+                self.graphs.endable = endable(executables)
+            if first or after.get(undivided) != before.get(undivided):
                 self.graphs.price(costs, self._opened.cost(self._threads))
             self._dense, self._executables = frame.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
@@ -457,6 +461,10 @@ class Replica:
                 len(self._buffer_pool), (self._clock.now_s() - started_s) * 1e3,
             )  # fmt: skip
         self._recorded = []
+
+    def _fallbacks(self) -> dict[str, Mapping[int, str]]:
+        """Return which buckets of a lower precision float32 serves with the newest weights, by subgraph."""
+        return {name: bounded.back for name, bounded in self._bounded.items()}
 
     def _build(self, dense: Dense) -> dict[str, dict[int, Executable]]:
         executables: dict[str, dict[int, Executable]] = {}

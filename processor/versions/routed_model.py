@@ -57,28 +57,6 @@ class RoutedModel:
             name, labels={**self._configured.labels, **self._kept_labels}, traffic=self._traffic(split, out)
         )
 
-    @property
-    def ready(self) -> bool:
-        return bool(self.routes.served)
-
-    @property
-    def refused(self) -> str:
-        """The newest version that failed to load, with the reason; "" while a version is served or is loading."""
-        return self.routes.refused
-
-    @property
-    def labels(self) -> Mapping[str, int]:
-        return self.routes.labels
-
-    @property
-    def served(self) -> Mapping[int, ServedVersion]:
-        """Loaded versions by number; the largest is the default."""
-        return self.routes.served
-
-    def status(self) -> list[VersionStatus]:
-        """Return the status of every known version, newest first."""
-        return self.routes.status()
-
     def pick(self, version: int | None = None, label: str | None = None) -> ServedVersion:
         """Return the target of a version or label without splitting traffic; raise NotFound or NotReady.
 

@@ -10,9 +10,8 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.generation import Position
 from freshet_serving.processor.package import DeltaRun
 from freshet_serving.processor.repository import ChainLink, ChangeLog
-from freshet_serving.processor.versions.delta_checks import entry_of
+from freshet_serving.processor.versions.delta_checks import DeltaEntry, entry_of
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching import DeltaEntry
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -296,8 +296,8 @@ class ServedVersion:
             self._wait_room()
             versions = {name: RowVersions() for name in delta.tables}
             try:
-                background_task = BackgroundTask(keep, self._beside)
-                try:
+                # A delta that is followed is durable already.
+                with BackgroundTask(keep, self._beside) if keep is not None else nullcontext() as keeping:
                     self._reclaim(delta)
                     self._torn, self._epoch = True, self._epoch + 1
                     self._stage(delta, versions)
@@ -309,11 +309,9 @@ class ServedVersion:
                     replaced = {name: self.dense[name] for name in delta.dense}
                     before = self.change.epoch
                     undo = UndoEntry(before, versions, replaced, self.published_at, self.event_time, self.digest)
-                    background_task.run_if_pending()
+                    if keeping is not None:
+                        keeping.run_if_pending()
                     examine(change)
-                finally:
-                    background_task.end()
-                background_task.raise_error()
                 commit()
             except BaseException:
                 self._unstage(versions)

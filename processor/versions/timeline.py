@@ -7,6 +7,7 @@ deltas that are not served yet, at most MOST_READ of them, reading the header of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package import rows_of_file
 from freshet_serving.processor.repository import DELTA, ChainLink, ChainRecord, History
+from freshet_serving.processor.versions.delta_checks import DeltaEntry
 from freshet_serving.processor.versions.log_applier import LogApplier
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching import DeltaEntry, score_shift
+from freshet_serving.processor.watching import Figure
 
 MOST, MOST_READ = 500, 100
 STATES = SERVED, CURRENT, UNDONE, WAITS = "served", "current", "undone", "waits"
@@ -109,3 +111,8 @@ def _entry(
 def _here(entry: DeltaEntry) -> dict[str, Any]:
     figures = [figure._asdict() for figure in entry.figures]
     return {**asdict(entry), "figures": figures, "score_shift": score_shift(entry.figures)}
+
+
+def score_shift(figures: Sequence[Figure]) -> float | None:
+    """Return how far the mean score has moved, for the output that moved furthest; None if nothing was scored."""
+    return max((figure.value for figure in figures if figure.kind == "bias"), default=None)

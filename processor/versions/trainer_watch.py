@@ -33,7 +33,7 @@ from freshet_serving.processor.repository import (
     TrainerState,
     parse_trainer_report,
 )
-from freshet_serving.processor.versions.failed_versions import WarningMessage
+from freshet_serving.processor.versions.changes import WarningMessage
 
 SILENT_S = 120.0
 """Age from which a running trainer counts as silent: several reports, and a listing of an object store every 30 s."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.standby_thread import PeriodicThread
-from freshet_serving.processor.versions.failed_versions import report
+from freshet_serving.processor.versions.changes import report
 from freshet_serving.processor.versions.host_readiness import HostReadiness
 from freshet_serving.processor.versions.model import ServedModel
 
@@ -57,13 +57,11 @@ class Upkeep:
         self._beats, self._keeping, self._closed = 0, False, False
 
     def start(self, budgeted: bool) -> None:
-        """Start the threads, once.
+        """Start the threads; called once.
 
         Args:
             budgeted: True if there are tables with a memory budget to maintain.
         """
-        if self.threads:
-            return
         self.threads = [
             PeriodicThread(self.look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
             PeriodicThread(self.scrub, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
@@ -118,7 +116,7 @@ class Upkeep:
         """Do one slice of work for every table with a memory budget; return True if more remains."""
         busy = False
         for model in self._host.catalogue.values():
-            for version in model.served.values():
+            for version in model.routes.served.values():
                 try:
                     busy |= version.maintain()
                 except FreshetError as error:

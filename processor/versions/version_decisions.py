@@ -45,7 +45,8 @@ class VersionDecisions:
 
     def __init__(self, model: str, repository: Repository) -> None:
         self._model, self._repository = model, repository
-        self._seen = -1
+        self.seen = -1
+        """Revision of the records that were read last."""
         # Root hashes of versions that only this server withdraws.
         self._here: dict[int, str] = {}
         # Versions that only this server holds: root hash and why.
@@ -59,14 +60,6 @@ class VersionDecisions:
         """The barred versions that are held, with the reason: a person is to decide about them."""
         # The reason begins with what was done, VersionRecord.describe().
         return {number: why for number, why in self.barred.items() if why.startswith("held")}
-
-    def changed(self) -> bool:
-        """Return True if there may be records that binding() has not read."""
-        try:
-            return self._repository.version_records(self._model).revision != self._seen
-        except NotReady:
-            # Unknown for now: what is served goes on, and its deltas are followed.
-            return False
 
     def binding(self, known: Iterable[int]) -> dict[int, str]:
         """Return which versions of the repository are barred by now, and why.
@@ -103,7 +96,7 @@ class VersionDecisions:
         Args:
             known: The versions.
         """
-        before, self._seen = set(self.barred), self._repository.version_records(self._model).revision
+        before, self.seen = set(self.barred), self._repository.version_records(self._model).revision
         self.barred = self.binding(known)
         return self.barred.keys() - before
 
@@ -114,8 +107,8 @@ class VersionDecisions:
             named: The versions that are named.
         """
         for number in sorted(set(named) & self.barred.keys()):
-            if (number, self._seen) not in self._warned:
-                self._warned.add((number, self._seen))
+            if (number, self.seen) not in self._warned:
+                self._warned.add((number, self.seen))
                 log.warning(
                     "%s version %d is %s, and is served because a label or the policy names it",
                     self._model,

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import BadInput, Conflict
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.versions.change_results import RollbackResult
+from freshet_serving.processor.versions.changes import RollbackResult
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.model import ServedModel
@@ -80,11 +80,11 @@ def roll_back(model: ServedModel, target: RollbackTarget | None, reason: str = "
     """
     served = model.pick().generation
     target = target or _before(model, served)
-    if target.version > served.version and (target.step is None or target.version not in model.served):
+    if target.version > served.version and (target.step is None or target.version not in model.routes.served):
         advice = model.decisions.advice(target.version)
         raise Conflict(f"rollback: expected a generation before {served}, got {target}: {advice}")
     if target.version >= served.version:
-        here = model.served[target.version].generation
+        here = model.routes.served[target.version].generation
         return model.rollback(Generation(target.version, here.step if target.step is None else target.step), reason)
     # Downloads, if there are any, hold nobody up.
     model.prepare(target.version)
@@ -108,7 +108,7 @@ def _to_version(model: ServedModel, target: RollbackTarget, served: Generation, 
             f"{target.version} to model.{model.name}.versions first"
         )
     model.load(target.version, by_hand=False)
-    here = model.served[target.version].generation
+    here = model.routes.served[target.version].generation
     step = here.step if target.step is None else target.step
     done = RollbackResult(here, [], model.history(target.version).top + 1, recorded=True)
     if step != here.step:

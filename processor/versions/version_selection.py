@@ -8,6 +8,21 @@ Invariants
 - A version that failed to load is not retried until its files change; one that failed because the server was short of
   something is, and so is one whose policy lacked an extension.
 - A version that a person has loaded, labelled or unloaded stays so, until a person or a restart changes that.
+
+A version is retried when one of the files that it is loaded from has changed, wherever it lies in the folder: repairing
+a table leaves the manifest as it was. Files that arrive with every delta (chain, deltas, snapshots) are left out: a
+stream of them would cause the whole version to be read again and again. For a mirrored version only the manifest
+counts: a try downloads files, and these must not trigger another try. A change counts once the files have stayed the
+same from one check to the next, so that a file that is still being copied is not taken for the repaired one.
+
+A shortage on the server (memory, descriptors, a worker, a row store) is not a fault of the version: such a version
+waits and is retried with a growing delay, up to MOST_WAIT_S.
+
+A version that has just lost its traffic stays loaded for `bake_s` seconds, so that the way back takes one store and no
+load. It is one version at most: the next switch ends it, and so does a lack of memory, which two versions may cause.
+
+Costs: a comparison a poll. While a version has failed, one stat per file every LOOK_S; while one stays, memory is read
+as often.
 """
 
 from __future__ import annotations
@@ -20,16 +35,36 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.cores import free_memory
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
-from freshet_serving.processor.repository import FolderWatch, Repository, is_written_to, listed
-from freshet_serving.processor.versions.bake_time import BakeTime
-from freshet_serving.processor.versions.failed_versions import FailedVersions, FailureMessage
+from freshet_serving.processor.repository import (
+    CHAIN,
+    DELTAS,
+    MANIFEST,
+    SNAPSHOTS,
+    FolderWatch,
+    Identity,
+    Repository,
+    identity_of,
+    is_written_to,
+    listed,
+)
+from freshet_serving.processor.versions.changes import FailureMessage
 from freshet_serving.processor.versions.judges import Judges, VersionHeld
 from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import END, LOADING, Routes, VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.version_decisions import VersionDecisions
 
+LOOK_S = 1.0
+FIRST_WAIT_S, MOST_WAIT_S = 0.1, 10.0
+MAX_FILES = 10_000
+GROWING = {CHAIN, DELTAS, SNAPSHOTS}
+LEAST_FREE = 0.2
+"""Share of the memory that must be free for a replaced version to stay."""
+
+Files = Mapping[str, Identity]
+"""Identity of each file of a version, by path."""
 Publish = Callable[[Callable[[Routes[ServedVersion]], Mapping[str, Any]]], None]
 
 
@@ -83,13 +118,21 @@ class VersionSelection:
     def poll(self) -> list[str]:
         """Choose anew if anything may have changed; return the events."""
         due = self.bake.end_if_due(self._model.policy.bake_s) | self.folder.changed()
-        if not due and not self.failed.changed() and not self._decisions.changed():
+        if not due and not self.failed.changed() and not self._decided():
             return []
         try:
             return self.choose()
         except Exception:
             self.again()
             raise
+
+    def _decided(self) -> bool:
+        """Return True if there may be records about versions that were not read yet."""
+        try:
+            return self._repository.version_records(self._name).revision != self._decisions.seen
+        except NotReady:
+            # Unknown for now: what is served goes on, and its deltas are followed.
+            return False
 
     def again(self) -> None:
         """Make the next poll() choose anew, even if the folder does not change."""
@@ -112,7 +155,7 @@ class VersionSelection:
 
     def vouched(self, number: int) -> bool:
         """Report whether a person has named a version, or released it: it is not judged."""
-        named = {*self.by_hand, *self._model.labels.values(), *self._model.policy.versions.versions}
+        named = {*self.by_hand, *self._model.routes.labels.values(), *self._model.policy.versions.versions}
         return number in named or self._decisions.released(number)
 
     def choose(self) -> list[str]:
@@ -120,7 +163,7 @@ class VersionSelection:
         known, policy = self._repository.versions(self._name), self._model.policy.versions
         self.by_hand -= self._decisions.read(known)
         barred = self._decisions.barred
-        wanted = {v for v in self._model.labels.values() if v in known} | (self.by_hand & set(known))
+        wanted = {v for v in self._model.routes.labels.values() if v in known} | (self.by_hand & set(known))
         chosen = policy.choose(known, barred)
         self._decisions.warn({*policy.versions, *wanted})
         newest = max(chosen, default=0)
@@ -137,11 +180,11 @@ class VersionSelection:
         # No version is served to fall back on, as at a start: the newest version that loads is the last good one.
         others = set() if policy.versions else set(known) - first - self.unloaded - barred.keys()
         for number in sorted(others, reverse=True):
-            if self._model.served or newest in self.unloaded or self._coming:
+            if self._model.routes.served or newest in self.unloaded or self._coming:
                 break
             events += self._try(number)
         # A barred version goes on until what is chosen instead is loaded.
-        if (newest in self._model.served or not chosen) and self._model.routes.traffic.barred != barred.keys():
+        if (newest in self._model.routes.served or not chosen) and self._model.routes.traffic.barred != barred.keys():
             self._publish(lambda routes: {"traffic": replace(routes.traffic, barred=frozenset(barred))})
         if default is not None and self._model.routes.default is not None:
             replaced = default.manifest.version
@@ -149,14 +192,14 @@ class VersionSelection:
                 # A version that was gone back from is not one to go back to.
                 self.bake.begin(0 if replaced in barred else replaced)
                 self.bake.end_if_due(self._model.policy.bake_s)
-        if newest in self._model.served and (policy.versions or newest >= self._decisions.newest_trusted()):
-            for number in [v for v in self._model.served if v not in chosen | wanted | {self.bake.number}]:
+        if newest in self._model.routes.served and (policy.versions or newest >= self._decisions.newest_trusted()):
+            for number in [v for v in self._model.routes.served if v not in chosen | wanted | {self.bake.number}]:
                 self._drop(number)
                 events.append(f"{self._name} version {number} unloaded")
         events += self._tell_barred(barred)
-        named = set(policy.versions) | set(self._model.labels.values())
-        self._forget({v for v in known if v < newest} - first if newest in self._model.served else set(), named)
-        missing = named - set(known) - self._model.served.keys()
+        named = set(policy.versions) | set(self._model.routes.labels.values())
+        self._forget({v for v in known if v < newest} - first if newest in self._model.routes.served else set(), named)
+        missing = named - set(known) - self._model.routes.served.keys()
         if missing:
             # A version that is being imported is not missing.
             events += self._miss(sorted(missing - self._repository.uncommitted(self._name).keys()), known)
@@ -164,7 +207,7 @@ class VersionSelection:
 
     def _try(self, number: int) -> list[str]:
         """Load a version unless it is served or has failed with the same files; return the events."""
-        if number in self._model.served or (seen := self.failed.worth_a_try(number)) is None:
+        if number in self._model.routes.served or (seen := self.failed.worth_a_try(number)) is None:
             return []
         if number in self._disturbed:
             if any(map(is_written_to, self._disturbed[number])):
@@ -209,10 +252,10 @@ class VersionSelection:
         events = []
         for number, why in barred.items():
             state = VersionStatus(number, END, why)
-            if number not in self._model.served and self._model.routes.states.get(number) != state:
+            if number not in self._model.routes.served and self._model.routes.states.get(number) != state:
                 self._tell(state)
                 events.append(f"{self._name} version {number} is {why}")
-        for number in self._told_barred - barred.keys() - self._model.served.keys():
+        for number in self._told_barred - barred.keys() - self._model.routes.served.keys():
             self._tell(VersionStatus(number, END))
         self._told_barred = set(barred)
         return events
@@ -241,3 +284,127 @@ class VersionSelection:
 
     def _tell(self, state: VersionStatus) -> None:
         self._publish(lambda routes: {"states": {**routes.states, state.version: state}})
+
+
+class FailedVersions:
+    """The failed versions of one model, with the files that they failed with. Used under the model's lock."""
+
+    def __init__(self, folder: Callable[[int], Path], clock: Clock, copied: bool = False) -> None:
+        """Start without failed versions.
+
+        Args:
+            folder: Returns the folder of a version.
+            clock: Source of time.
+            copied: True if the folder is a copy of a version that lies elsewhere.
+        """
+        self._folder, self._clock, self._copied = folder, clock, copied
+        self._refused: dict[int, Files] = {}
+        self._seen: dict[int, Files] = {}
+        self._next_s = 0.0
+        # For waiting versions: how often each has been tried, and when it is to be retried.
+        self._tries: dict[int, int] = {}
+        self._due_s: dict[int, float] = {}
+
+    def worth_a_try(self, number: int) -> Files | None:
+        """Return the version's current files if it should be tried, else None.
+
+        None if there are no files, if the version failed with the very same ones, or if it has to wait. Call this
+        before the version is read: it may be replaced meanwhile.
+        """
+        if self.rests(number):
+            return None
+        files = self._files(number)
+        return None if not files or self._refused.get(number) == files else files
+
+    def note(self, number: int, files: Files) -> None:
+        """Record that the version failed to load.
+
+        Args:
+            number: The version.
+            files: Its files when it failed.
+        """
+        self.forget(number)
+        self._refused[number] = files
+
+    def wait(self, number: int) -> None:
+        """Schedule another try of a version that failed for a temporary reason."""
+        tries = self._tries[number] = self._tries.get(number, 0) + 1
+        wait_s = min(FIRST_WAIT_S * 2.0 ** min(tries - 1, 16), MOST_WAIT_S)
+        self._due_s[number] = self._clock.now_s() + wait_s
+
+    def rests(self, number: int) -> bool:
+        """Return True if it is too early to retry the version."""
+        return self._clock.now_s() < self._due_s.get(number, 0.0)
+
+    def forget(self, number: int) -> None:
+        """Forget a version that is served or no longer requested."""
+        self._refused.pop(number, None)
+        self._seen.pop(number, None)
+        self._tries.pop(number, None)
+        self._due_s.pop(number, None)
+
+    def changed(self) -> bool:
+        """Return True if a waiting version is due, or a failed one has changed (checked every LOOK_S)."""
+        now_s = self._clock.now_s()
+        due = [number for number, due_s in self._due_s.items() if now_s >= due_s]
+        for number in due:
+            del self._due_s[number]
+        if due:
+            return True
+        if not self._refused or now_s < self._next_s:
+            return False
+        self._next_s = now_s + LOOK_S
+        before, self._seen = self._seen, {number: self._files(number) for number in self._refused}
+        return any(files not in ({}, self._refused[n]) and files == before.get(n) for n, files in self._seen.items())
+
+    def _files(self, number: int) -> Files:
+        root, found = self._folder(number), dict[str, Identity]()
+        if self._copied:
+            identity = identity_of(root / MANIFEST)
+            return {} if identity is None else {MANIFEST: identity}
+        for folder, folders, names in os.walk(root):
+            folders[:] = [name for name in folders if name not in GROWING and not name.startswith(".")]
+            for name in names:
+                path = Path(folder, name)
+                identity = identity_of(path)
+                if identity is not None and len(found) < MAX_FILES:
+                    found[path.relative_to(root).as_posix()] = identity
+        return found
+
+
+class BakeTime:
+    """The replaced version of one model. Used under its model's lock.
+
+    Attributes:
+        number: The version that stays loaded, 0 for none.
+    """
+
+    def __init__(self, clock: Clock, free: Callable[[], float] = free_memory) -> None:
+        """Start without a replaced version.
+
+        Args:
+            clock: Source of time.
+            free: Returns the share of the memory that is free.
+        """
+        self._clock, self._free = clock, free
+        self.number, self._since_s, self._next_s = 0, 0.0, 0.0
+
+    def begin(self, number: int) -> None:
+        """Keep a version that has just been replaced, instead of any other."""
+        self.number, self._since_s = number, self._clock.now_s()
+        self._next_s = self._since_s
+
+    def end_if_due(self, bake_s: float) -> bool:
+        """End the bake time if it has passed, or memory is short; return True if it has just ended.
+
+        Args:
+            bake_s: Seconds for which a version stays.
+        """
+        now_s = self._clock.now_s()
+        if not self.number or now_s < min(self._next_s, self._since_s + bake_s):
+            return False
+        self._next_s = now_s + LOOK_S
+        if now_s - self._since_s < bake_s and self._free() >= LEAST_FREE:
+            return False
+        self.number = 0
+        return True

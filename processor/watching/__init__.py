@@ -3,27 +3,21 @@
 Import names from here.
 
 sketch     mergeable counts of a version's batches
-bounds     bounds of what is judged, as an operator sets them
-judgements  values that judges and those who act on them exchange
+judgements  bounds that an operator sets, and values that judges and those who act on them exchange
 verdicts   the weighing of one side's evidence against another's, for judges of what is served
-delta_log  what became of a version's newest deltas
 input_histogram  how far the inputs of requests are from those of training
 stats      snapshots of sessions, groups, models, versions
 """
 
-from freshet_serving.processor.watching.bounds import CanaryBounds, DeltaBounds
-from freshet_serving.processor.watching.delta_log import (
+from freshet_serving.processor.watching.judgements import (
     IN_LINE,
+    LEAST_ROWS,
     OUT_OF_LINE,
     REPLAYED,
     UNJUDGED,
-    DeltaEntry,
-    DeltaLog,
-    score_shift,
-)
-from freshet_serving.processor.watching.judgements import (
-    LEAST_ROWS,
     AutoRollback,
+    CanaryBounds,
+    DeltaBounds,
     Figure,
     Finding,
     LabelSums,
@@ -82,8 +76,6 @@ __all__ = [
     "CanaryBounds",
     "ChainStatus",
     "DeltaBounds",
-    "DeltaEntry",
-    "DeltaLog",
     "Figure",
     "Finding",
     "GroupStats",
@@ -103,7 +95,6 @@ __all__ = [
     "input_histogram",
     "note_batch",
     "note_scores",
-    "score_shift",
     "total",
     "verdicts",
 ]

@@ -10,8 +10,7 @@ reversed its scores may have the same mean).
 
 from __future__ import annotations
 
-from freshet_serving.processor.watching.bounds import CanaryBounds
-from freshet_serving.processor.watching.judgements import Verdict
+from freshet_serving.processor.watching.judgements import CanaryBounds, Verdict
 from freshet_serving.processor.watching.sketch import Sketch
 
 

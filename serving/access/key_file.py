@@ -16,7 +16,7 @@ A key is 32 random bytes, which no dictionary contains, so plain SHA-256 is as s
 passwords. For the same reason a dictionary look-up of the hash is as safe as a comparison in constant time: its timing
 depends on the hash of the sent key, and no client can choose a key with a given hash.
 
-Invariants: the file is accepted or refused as a whole; it is replaced atomically (processor.package.atomic) by one
+Invariants: the file is accepted or refused as a whole; it is replaced atomically (processor.package.whole_files) by one
 writer at a time. Its content is untrusted: bounded, and every field must have a known name and type.
 """
 

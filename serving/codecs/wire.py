@@ -60,7 +60,7 @@ Headers = Mapping[bytes, bytes]
 Body = bytes | memoryview
 """A request's body.
 
-A long body that arrived in pieces is a view of the buffer that they were assembled in (serving.http.body_buffer). The
+A long body that arrived in pieces is a view of the buffer that they were assembled in (serving.http.request_body). The
 buffer is never written again, so no copy is needed: copying 64 MB would block the event loop for 50 ms.
 """
 

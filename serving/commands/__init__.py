@@ -24,8 +24,7 @@ graph_description   subgraphs and their work, for inspect
 join_command        join
 core_commands       subcommands of the core, each loaded when it is asked for
 extension_commands  subcommands of extensions, each in its place of --help
-usage_errors        command-line errors as one line
-system_errors       what the system refuses, as one line
+error_lines         mistakes on a command line, and what the system refuses, as one line
 shutdown_signals    signal handling of commands that run until stopped
 admin_client        a small client of the admin port
 """

@@ -12,9 +12,8 @@ import typer
 
 from freshet_serving.processor.errors import FreshetError, printable
 from freshet_serving.processor.extras import install_hint
+from freshet_serving.serving.commands.error_lines import system_line, usage_line
 from freshet_serving.serving.commands.extension_commands import ExtensibleGroup
-from freshet_serving.serving.commands.system_errors import system_line
-from freshet_serving.serving.commands.usage_errors import usage_line
 
 
 def _tell_version(wanted: bool) -> None:

@@ -54,11 +54,14 @@ def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
     enable_faulthandler()
     from freshet_serving.serving.process_layout import Layout, may_have_workers
     from freshet_serving.serving.server import Server
-    from freshet_serving.serving.workers import fork_server as forks
 
     resort = ShutdownWatchdog(settings.drain_s + settings.shutdown_timeout_s + END_S)
-    with contextlib.closing(forks.ForkServer()) as fork_server, contextlib.ExitStack() as stack:
+    fork_server = None
+    with contextlib.ExitStack() as stack:
         if may_have_workers(settings):
+            from freshet_serving.serving.workers.fork_server import ForkServer
+
+            fork_server = stack.enter_context(contextlib.closing(ForkServer()))
             # First, since clients of object stores start threads, and so does the sample.
             fork_server.branch()
         if settings.sample:
@@ -72,7 +75,7 @@ def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
         with contextlib.suppress(NotReady):
             open_repository(settings.repository, settings.mirror, serving=True).check_models(settings.models)
         layout = Layout.here(settings)
-        if layout.workers == 1:
+        if layout.workers == 1 and fork_server is not None:
             fork_server.close()
         code = Server(
             settings,

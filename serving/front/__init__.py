@@ -3,8 +3,7 @@
 queries        servables and admission, in each protocol's terms and error messages
 exchange       one prediction, from its headers to its encoded reply
 dispatcher     submits the requests of all ports of one event loop
-offload_executor  threads for work that would block the event loop: long requests, versions with a stage
-in_thread      runs a function in a thread, with its failure as its result
+offload_executor  threads for work that would block the event loop: long requests, versions with a stage, any function
 resource_limits  limits on what clients hold of a process: bytes of bodies, connections
 catalog        metadata of the server and its models
 model_control  operations on the whole server: statistics, loading, unloading
@@ -19,8 +18,8 @@ __all__ = [
     "dispatcher",
     "example_text",
     "exchange",
-    "in_thread",
     "model_control",
+    "offload_executor",
     "queries",
     "resource_limits",
     "shared_memory",

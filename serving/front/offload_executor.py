@@ -7,17 +7,21 @@ time, and waiting ones cost only their bytes. Stages run in parallel, without th
 
 Invariants: finish() is called on the event loop, through its wake-ups, with the error of work that fails; successful
 work has arranged its answer itself. At most MAX_WAITING requests, and MAX_WAITING_NBYTES with them, are queued.
+
+What needs no queue is run by in_thread(), with its failure, whatever it is, as the caller's result. A future cannot
+hold StopIteration: asyncio drops it with a line in the log, and whoever waits waits for ever.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from freshet_serving.processor.engine import PredictReply
 from freshet_serving.processor.errors import NO_MEMORY, FreshetError, NotReady, Overloaded, shortage
@@ -31,6 +35,7 @@ MAX_WAITING_NBYTES = 256 << 20
 Finish = Callable[[PredictReply | FreshetError], None]
 Work = Callable[[float], None]
 """Work; its argument is the seconds that it has waited. Raises FreshetError."""
+T = TypeVar("T")
 
 
 class OffloadExecutor:
@@ -130,3 +135,23 @@ def _done(work: Work, waited_s: float) -> FreshetError | None:
         log.exception("could not submit a request")
         return FreshetError("could not run the model on this request")
     return None
+
+
+async def in_thread(executor: Executor | None, function: Callable[[], T]) -> T:
+    """Run a function in a thread and return its result.
+
+    Args:
+        executor: Has the thread; the loop's default if None.
+        function: The function.
+
+    Raises:
+        RuntimeError: In place of a StopIteration.
+    """
+
+    def run() -> T:
+        try:
+            return function()
+        except StopIteration as error:
+            raise RuntimeError("an iterator ended where an item was expected") from error
+
+    return await asyncio.get_running_loop().run_in_executor(executor, run)

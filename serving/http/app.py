@@ -51,8 +51,8 @@ from freshet_serving.serving.codecs.wire import (
 )
 from freshet_serving.serving.front import catalog, queries
 from freshet_serving.serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, DecodedRequest, Exchange, ServingContext
-from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer, no_model_control
+from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.front.resource_limits import BodyMemory
 from freshet_serving.serving.front.shared_memory import Regions
 from freshet_serving.serving.http import origin_checks
@@ -71,7 +71,7 @@ from freshet_serving.serving.http.asgi import (
     reply,
 )
 from freshet_serving.serving.http.dialects import DIALECTS, Dialect
-from freshet_serving.serving.http.head_cache import Head, HeadCache
+from freshet_serving.serving.http.http_head import Head, HeadCache
 from freshet_serving.serving.http.paths import Route, parse
 from freshet_serving.serving.request_headers import (
     MAX_REQUEST_ID_NBYTES,

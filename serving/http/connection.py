@@ -9,7 +9,7 @@
 Invariants
 - One request is in flight. Bytes after it stay unparsed, at most one read of them: reading pauses until the reply is
   written and until the client reads it.
-- The end of a message is determined here and nowhere else (serving.http.http_head, chunked_body). Bytes that are not a
+- The end of a message is determined here and nowhere else (serving.http.http_head, request_body). Bytes that are not a
   request are answered 4xx and end the connection, so that nothing after them is parsed as another request.
 - Incomplete requests are bounded in bytes and in time; the clock of a body stops while the application does not read
   it. The memory of a body is accounted for (serving.front.resource_limits) from its first byte to its answer.
@@ -17,8 +17,8 @@ Invariants
   serving.http.connection_draining.
 - A client that half-closes its connection gets the answers to its complete requests.
 
-Costs: no task and no timer for each request (serving.http.deadline_timer); each byte of a head is scanned a few times,
-however small the pieces it arrives in.
+Costs: no task and no timer for each request (DeadlineTimer); each byte of a head is scanned a few times, however small
+the pieces it arrives in.
 
 Rejected: uvicorn's own protocol over llhttp. It stops at `Upgrade`, accepts any number of pipelined requests, waits
 without limit for a head or a body, and resets connections when it refuses a request in the middle of its body.
@@ -46,9 +46,7 @@ from uvicorn.server import ServerState
 from freshet_serving.processor.errors import NO_MEMORY, FreshetError, NotReady, shortage
 from freshet_serving.serving.front.resource_limits import SPARE_NBYTES, BodyMemory
 from freshet_serving.serving.http.asgi import error_reply
-from freshet_serving.serving.http.chunked_body import ChunkedBody
 from freshet_serving.serving.http.connection_draining import CLOSE, LingeringTransport, unread
-from freshet_serving.serving.http.deadline_timer import DeadlineTimer
 from freshet_serving.serving.http.http_head import (
     END,
     MAX_HEAD_NBYTES,
@@ -58,9 +56,9 @@ from freshet_serving.serving.http.http_head import (
     read_head,
     split_target,
 )
+from freshet_serving.serving.http.request_body import ChunkedBody
 
 log = logging.getLogger("freshet.http")
-
 KEEP_ALIVE_S = 75.0
 HEAD_S = 20.0
 # Timeout of a body: BODY_S, and one second more for each BODY_NBYTES_S received.
@@ -70,6 +68,61 @@ BODY_NBYTES_S = 256 << 10
 MAX_UNREAD_NBYTES = 1 << 20
 # Clients may send an empty line or two between requests.
 EMPTY_LINES = re.compile(rb"(?:\r\n){0,4}")
+
+
+class DeadlineTimer:
+    """A deadline on an event loop, kept by one timer.
+
+    A timer that is set and cancelled with every request costs as much as parsing the request. This one stays set while
+    the deadline moves away from it; if it fires before the deadline, it is set again for the rest. Only a deadline
+    earlier than the timer resets it at once: the first piece of a head or a body that does not arrive whole.
+    """
+
+    __slots__ = ("_deadline_s", "_expired", "_goes_off_s", "_loop", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expired: Callable[[], None]) -> None:
+        """Create a timer without a deadline.
+
+        Args:
+            loop: The event loop.
+            expired: Called once when the deadline has passed, and not again until there is another.
+        """
+        self._loop, self._expired = loop, expired
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline_s = self._goes_off_s = math.inf
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self._deadline_s - self._loop.time()
+
+    def wait(self, seconds: float) -> None:
+        """Set the deadline this many seconds from now."""
+        self._deadline_s = deadline_s = self._loop.time() + seconds
+        if deadline_s < self._goes_off_s:
+            self._set(seconds)
+
+    def end(self) -> None:
+        """Remove the deadline."""
+        self._deadline_s = self._goes_off_s = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._goes_off_s = self._deadline_s
+        self._timer = self._loop.call_later(seconds, self._went_off)
+
+    def _went_off(self) -> None:
+        self._timer, self._goes_off_s = None, math.inf
+        left_s = self.left_s
+        if left_s > 0:
+            self._set(left_s)
+        else:
+            self._deadline_s = math.inf
+            self._expired()
 
 
 class HttpConnection(asyncio.Protocol):

@@ -25,8 +25,7 @@ from freshet_serving.serving.access.scopes import ADMIN_WRITE, HTTP_SCOPES, PRED
 from freshet_serving.serving.codecs.wire import Body
 from freshet_serving.serving.http.app import Answer
 from freshet_serving.serving.http.asgi import error_reply
-from freshet_serving.serving.http.head_cache import Head
-from freshet_serving.serving.http.http_head import RequestHead, split_target
+from freshet_serving.serving.http.http_head import Head, RequestHead, split_target
 from freshet_serving.serving.http.paths import Route, parse
 from freshet_serving.serving.http.protocol import InFlightRequest, PredictProtocol
 

@@ -10,6 +10,12 @@ linear in the length of the head.
 
 Rejected: an incremental parser (llhttp). It stops at `Upgrade` and leaves the body to another protocol; it does not
 report where in a segment a message ended; names and values that arrive byte by byte cost the square of their length.
+
+HeadCache keeps parsed heads of predict requests by their bytes. A client sends the same request line and headers with
+every request of one size, so the parsed result is kept. A head is kept only if the parser has read it as the whole head
+of one message that began on a message boundary: the same bytes on a boundary mean the same again. The cache is bounded
+in number and in bytes. A head that differs in every request (it contains a trace id) costs a look-up and the parser,
+and is not kept.
 """
 
 from __future__ import annotations
@@ -18,7 +24,9 @@ import re
 from typing import NamedTuple
 
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.serving.codecs.wire import show
+from freshet_serving.serving.codecs.wire import Headers, show
+from freshet_serving.serving.http.paths import Route
+from freshet_serving.serving.request_headers import REQUEST_ID, STICKY_KEY, TRACEPARENT
 
 MAX_HEAD_NBYTES = 64 << 10
 MAX_FIELDS = 128
@@ -32,6 +40,10 @@ STRAY = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n|\Z)")
 TARGET = re.compile(rb"(?i:https?://[^/?#]*+)?(/[^?#]*+)(?:\?([^#]*+))?")
 # Of two authorizations, a proxy may check the first and this server the last.
 ONCE = (b"host", b"content-length", b"transfer-encoding", b"authorization")
+MAX_KEPT = 256
+MAX_KEPT_NBYTES = 2048
+# Headers that differ in nearly every request.
+UNLIKE = frozenset({REQUEST_ID, STICKY_KEY, TRACEPARENT})
 
 
 class HttpProtocolError(FreshetError):
@@ -145,3 +157,49 @@ def _body_nbytes(headers: dict[bytes, bytes], minor: bytes) -> int | None:
     if not length.isdigit() or len(length) > MAX_LENGTH_DIGITS:
         raise HttpProtocolError(f"content-length: expected a whole number, got {show(length)}")
     return int(length)
+
+
+class Head(NamedTuple):
+    """A parsed head. Requests share it, so `headers` must not be modified.
+
+    Attributes:
+        route: Model and dialect of the request.
+        headers: Its headers by lower-case name.
+        nbytes: Length of its body.
+    """
+
+    route: Route
+    headers: Headers
+    nbytes: int
+
+
+class HeadCache:
+    """The cached heads of all connections of one event loop."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, Head] = {}
+
+    def split(self, data: bytes) -> tuple[Head, bytes] | None:
+        """Return head and body if `data` is exactly one request with a cached head, else None."""
+        end = data.find(END, 0, MAX_KEPT_NBYTES) + len(END)
+        head = self._kept.get(data[:end])
+        return None if head is None or head.nbytes != len(data) - end else (head, data[end:])
+
+    def keep(self, data: bytes, route: Route, headers: Headers) -> None:
+        """Cache the head of a request that the parser has read as all of `data`, on a connection that stays open.
+
+        Args:
+            data: The request, from message boundary to message boundary.
+            route: Its model and dialect.
+            headers: Its headers.
+        """
+        end = data.find(END, 0, MAX_KEPT_NBYTES) + len(END)
+        if not UNLIKE.isdisjoint(headers):
+            return
+        length = headers.get(b"content-length", b"")
+        if end < len(END) or b"transfer-encoding" in headers or not length.isdigit() or len(length) > MAX_LENGTH_DIGITS:
+            return
+        if int(length) == len(data) - end:
+            if len(self._kept) >= MAX_KEPT:
+                self._kept.clear()
+            self._kept[data[:end]] = Head(route, headers, int(length))

@@ -4,7 +4,7 @@ This connection (serving.http.connection) collects, decodes, submits and answers
 callbacks, with one transport.write. Other requests (another route, HTTP/1.0) go to the ASGI application, which serves
 every route, predict routes included.
 
-A request that arrives whole in one read and whose head is cached (serving.http.head_cache) is not parsed; in
+A request that arrives whole in one read and whose head is cached (serving.http.http_head) is not parsed; in
 overload it is refused by its head alone.
 
 Invariants: one request is in flight on a connection, whichever way it takes; an unanswered InFlightRequest is in
@@ -25,13 +25,12 @@ from freshet_serving.serving.codecs.wire import CONTENT_ENCODING, Body, Headers,
 from freshet_serving.serving.front.resource_limits import SPARE_NBYTES
 from freshet_serving.serving.http.app import Answer, DataApp, internal_error
 from freshet_serving.serving.http.asgi import error_reply
-from freshet_serving.serving.http.body_buffer import SHORT_NBYTES, BodyBuffer
 from freshet_serving.serving.http.connection import HttpConnection, header_lines, reply_head
 from freshet_serving.serving.http.connection_draining import CLOSE
 from freshet_serving.serving.http.dialects import DIALECTS
-from freshet_serving.serving.http.head_cache import Head
-from freshet_serving.serving.http.http_head import RequestHead
+from freshet_serving.serving.http.http_head import Head, RequestHead
 from freshet_serving.serving.http.paths import Route, parse
+from freshet_serving.serving.http.request_body import SHORT_NBYTES, BodyBuffer
 from freshet_serving.serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
 
 # tcpi_last_data_recv of linux/tcp.h: milliseconds since data was last received.

@@ -13,7 +13,7 @@ from typing import Protocol
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.ports import missing
 from freshet_serving.processor.repository import FILE_SUFFIXES, Repository
-from freshet_serving.processor.versions.failed_versions import FailureMessage
+from freshet_serving.processor.versions.changes import FailureMessage
 from freshet_serving.processor.versions.routes import END, VersionStatus
 
 LOOK_EVERY_S = 5.0

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from freshet_serving.processor.versions.failed_versions import report
+from freshet_serving.processor.versions.changes import report
 
 log = logging.getLogger("freshet.watcher")
 

@@ -1,14 +1,12 @@
 """Serve the gRPC port: TensorFlow Serving's services, KServe's, health and reflection.
 
 rpc_port    the port, on the HTTP port's event loop
-port_sockets  access to the port's sockets, which gRPC does not expose
+port_sockets  access to the port's sockets, which gRPC does not expose: GOAWAY to all clients before the server stops
 idle_reaper  closes idle connections when connections run short
-goaway      sends GOAWAY to all clients before the server stops
 handlers    shared parts of the handlers: messages, errors as statuses, deadlines, metrics
 tfs         PredictionService and ModelService of TensorFlow Serving
 inference   KServe's GRPCInferenceService, and Triton's extensions of it
-health      grpc.health.v1
-reflection  grpc.reflection
+standard_services  grpc.health.v1 and grpc.reflection
 """
 
 __all__ = ["rpc_port"]

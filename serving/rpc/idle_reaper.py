@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.rpc.port_sockets import (
     descriptors,
     idle_s,

@@ -19,8 +19,8 @@ from freshet_serving.serving.codecs.messages import POOL, message
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.front import catalog, queries
 from freshet_serving.serving.front.exchange import OK, DecodedRequest
-from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer
+from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.front.shared_memory import Regions
 from freshet_serving.serving.lifecycle import Availability

@@ -32,12 +32,11 @@ from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer
 from freshet_serving.serving.front.resource_limits import ConnectionLimits
 from freshet_serving.serving.front.shared_memory import Regions
-from freshet_serving.serving.rpc.goaway import send_goaway_to_all
 from freshet_serving.serving.rpc.handlers import HandlerFactory
-from freshet_serving.serving.rpc.health import Health
 from freshet_serving.serving.rpc.idle_reaper import ActiveCalls, IdleReaper
 from freshet_serving.serving.rpc.inference import Inference
-from freshet_serving.serving.rpc.reflection import Reflection
+from freshet_serving.serving.rpc.port_sockets import send_goaway_to_all
+from freshet_serving.serving.rpc.standard_services import Health, Reflection
 from freshet_serving.serving.rpc.tfs import TensorFlowServing
 from freshet_serving.serving.telemetry.logs import AccessLog
 

@@ -18,8 +18,8 @@ from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.codecs.wire import SIGNATURE, show
 from freshet_serving.serving.front import catalog, queries
 from freshet_serving.serving.front.exchange import DecodedRequest
-from freshet_serving.serving.front.in_thread import in_thread
 from freshet_serving.serving.front.model_control import MAX_MODELS, ControlHandler, Document, ModelControlAuthorizer
+from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.rpc.handlers import (

@@ -6,7 +6,6 @@ metrics            Prometheus metrics
 trainer_metrics    metric families of trainers
 judgement_metrics  metric families of judgements: deltas and versions that are held, released, rolled back
 version_metrics    metric families of loaded versions
-counter_metrics    metric families of counter blocks
 triton_statistics  per-model statistics in the form of Triton's statistics extension
 tracing            traces of a sample of the requests
 otel               span export to an OpenTelemetry collector

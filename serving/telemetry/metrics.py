@@ -21,7 +21,6 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.ports import SERVER
-from freshet_serving.serving.telemetry.counter_metrics import counter_families
 from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
 
 if TYPE_CHECKING:
@@ -369,8 +368,8 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
         labels=("model", "file"),
     )
     for name, model in sorted(catalogue.items()):
-        ready.add_metric((name,), model.ready)
-        for status in model.status():
+        ready.add_metric((name,), bool(model.routes.served))
+        for status in model.routes.status():
             held_back = status.version in model.decisions.barred
             refused.add_metric((name, str(status.version)), bool(status.error) and not held_back)
         held.add_metric((name,), model.lock_watch.held_s)
@@ -467,3 +466,23 @@ def _prediction_families(counts: Counts) -> Iterator[Metric]:
         requests.add_metric((model,), request_count)
         rows.add_metric((model,), row_count)
     yield from (requests, rows)
+
+
+def counter_families(counted: Iterable[tuple[Mapping[str, str], Snapshot]]) -> Iterator[Metric]:
+    """Yield the metric families of snapshots.
+
+    Args:
+        counted: Labels by name, the same names for all, and the snapshot that they distinguish.
+    """
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for labels, snapshot in counted:
+        for slot, number in snapshot.items():
+            if not slot.metric:
+                continue
+            family = families.get(slot.metric)
+            if family is None:
+                names = (*labels, slot.label) if slot.label else tuple(labels)
+                kind = GaugeMetricFamily if slot.gauge else CounterMetricFamily
+                family = families[slot.metric] = kind(f"freshet_{slot.metric}", slot.text, labels=names)
+            family.add_metric((*labels.values(), slot.value) if slot.label else tuple(labels.values()), number)
+    yield from families.values()

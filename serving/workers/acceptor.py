@@ -20,7 +20,7 @@ import select
 import socket
 
 from freshet_serving.serving.front.backlog import HANDSHAKE_S, refuse_new_connections
-from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.workers.worker_pool import WorkerPool
 from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
 

@@ -32,7 +32,7 @@ from freshet_serving.processor.memory import ArrayHandle, advise, share
 from freshet_serving.processor.package import Manifest, crc32
 from freshet_serving.processor.repository import WARMUP, VersionReader
 from freshet_serving.processor.running import executable_files
-from freshet_serving.processor.sessions.group_options import GroupOptions
+from freshet_serving.processor.sessions.session_options import GroupOptions
 from freshet_serving.processor.tables.remote_rows import RemoteTables
 from freshet_serving.processor.versions.control import ControlWords
 from freshet_serving.processor.versions.replica import WRITTEN_BY_READERS, Frame, Replica

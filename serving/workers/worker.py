@@ -42,11 +42,10 @@ from freshet_serving.processor.errors import FreshetError, NotReady, shortage
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
-from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
-from freshet_serving.processor.sessions.session_options import SessionConfig
+from freshet_serving.processor.sessions.session_options import GroupOptions, SessionConfig
 from freshet_serving.processor.tables.remote_rows import RemoteConfig, open_remote_tables
 from freshet_serving.serving.access.credentials import DATA_PLACE, AccessControl, Credentials
 from freshet_serving.serving.data_ports import DataPorts

@@ -44,7 +44,7 @@ from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.repository import BYTES, open_repository
 from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.processor.tables.remote_rows import open_remote_tables
-from freshet_serving.processor.versions.failed_versions import report
+from freshet_serving.processor.versions.changes import report
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.overview import describe
 from freshet_serving.processor.versions.served_version import ServedVersion

@@ -1,7 +1,7 @@
 """A plain package served over both ports, with deltas and a rollback: `python -m tests.core_alone.story`, in a copy.
 
 An engine and a server each run in a process of their own, which notes what it has loaded when it ends. The aims of what
-is loaded are printed and not asserted: that of the files is not reached yet. What is published, this process writes.
+is loaded are printed and not asserted: a test bounds what importing loads. What is published, this process writes.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ MODEL, GATE, RECORDS = (
     "processor.extensions.guard.version_gate",
     "processor.repository.version_records",
 )
-DECISIONS, BAKE = "processor.versions.version_decisions", "processor.versions.bake_time"
+DECISIONS, BAKE = "processor.versions.version_decisions", "processor.versions.version_selection"
 BAD_NIGHT = [
     Step(MODEL, "ServedModel._rebuild", "before"),
     Step(MODEL, "ServedModel._rebuild", "after"),

@@ -24,7 +24,7 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.chain_record import HOLD, RELEASE, ROLLBACK
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.scrub import unrecorded_deltas
+from freshet_serving.processor.repository.log.dropped_deltas import unrecorded_deltas
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.faults.truth import Change, full_state, weights_of
 from tests.support.packages import write_package

@@ -24,8 +24,8 @@ from freshet_serving.serving.codecs.kserve_header import decode_bytes
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.http import paths as routes
-from freshet_serving.serving.http.chunked_body import ChunkedBody
 from freshet_serving.serving.http.http_head import read_head
+from freshet_serving.serving.http.request_body import ChunkedBody
 from tests.fuzz.online_targets import online_targets
 from tests.fuzz.stream_targets import stream_targets
 from tests.fuzz.target import Target

@@ -62,29 +62,47 @@ def test_stopped_thread_accepts_no_work():
     assert not never.try_run(print)
 
 
+def do_beside(act, thread, then=lambda: None):
+    """What a writer does: `then`, with a task beside it."""
+    with BackgroundTask(act, thread) as task:
+        task.run_if_pending()
+        then()
+
+
 def test_task_runs_in_its_owner_without_a_standby_thread():
     seen = []
-    background_task = BackgroundTask(lambda: seen.append(threading.get_ident()), None)
-    background_task.run_if_pending()
-    background_task.end()
-    background_task.raise_error()
+    do_beside(lambda: seen.append(threading.get_ident()), None)
     assert seen == [threading.get_ident()]
 
 
-def test_task_raises_its_error_only_on_request(thread):
-    for beside in (thread, None):
-        background_task = BackgroundTask(lambda: 1 / 0, beside)
-        background_task.run_if_pending()
-        background_task.end()
-        with pytest.raises(ZeroDivisionError):
-            background_task.raise_error()
+@pytest.mark.parametrize("threaded", [True, False])
+def test_error_of_a_task_comes_after_what_is_done_beside_it(thread, threaded):
+    done = []
+    with pytest.raises(ZeroDivisionError):
+        do_beside(lambda: 1 / 0, thread if threaded else None, lambda: done.append(1))
+    assert done == [1]
 
 
-def test_empty_task_does_nothing(thread):
-    background_task = BackgroundTask(None, thread)
-    background_task.run_if_pending()
-    background_task.end()
-    background_task.raise_error()
+@pytest.mark.parametrize("threaded", [True, False])
+def test_error_of_a_task_gives_way_to_one_beside_it(thread, threaded):
+    with pytest.raises(KeyError):
+        do_beside(lambda: 1 / 0, thread if threaded else None, lambda: {}["a"])
+
+
+def test_task_has_ended_when_what_is_done_beside_it_fails(thread):
+    go, seen = threading.Event(), []
+
+    def act():
+        go.wait(10)
+        seen.append(1)
+
+    def fail():
+        go.set()
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        do_beside(act, thread, fail)
+    assert seen == [1]
 
 
 def test_spawn_without_a_free_thread_raises_at_once(monkeypatch):

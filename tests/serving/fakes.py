@@ -22,7 +22,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Input, Output
 from freshet_serving.processor.sessions.request import Done
-from freshet_serving.processor.versions.change_results import RollbackResult
+from freshet_serving.processor.versions.changes import RollbackResult
 from freshet_serving.processor.versions.judges import JudgedModel, JudgementCounts, Judges
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.traffic import Traffic
@@ -189,7 +189,7 @@ class FakeProcessor:
     def status(self, model: str) -> list[VersionStatus]:
         if model not in self.manifests:
             raise NotFound(f"Could not find any versions of model {model}")
-        states: list[VersionStatus] = self.catalogue[model].status()
+        states: list[VersionStatus] = self.catalogue[model].routes.status()
         return states
 
     def info(self) -> dict[str, Any]:
@@ -279,9 +279,15 @@ class FakeProcessor:
             last_apply_ms=2.5, last_freshness_s=0.2, published_at=1.7e9, event_time=None, tables={},
             apply_s=none, age_s=none, event_age_s=none,
         )  # fmt: skip
-        routes = SimpleNamespace(served={3: version}, shares=lambda: {3: 0.95}, traffic=Traffic(), labels={"stable": 3})
         chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2, "held")
         states = [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE")]
+        routes = SimpleNamespace(
+            served={3: version},
+            shares=lambda: {3: 0.95},
+            traffic=Traffic(),
+            labels={"stable": 3},
+            status=lambda: states,
+        )
         counts = JudgementCounts()
         counts.held["bias"], counts.auto_rollbacks["shift"] = 2, 1
         held = {5: "held by gate: the order"}
@@ -291,8 +297,7 @@ class FakeProcessor:
             guard.preview_s.observe(0.004)
             guard.gate.outcomes["out of line"], guard.gate.input_drift = 1, {"age": 0.3}
         model = SimpleNamespace(
-            ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
-            status=lambda: states,
+            pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
             damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), judgement_counts=counts,
             judges=judges, decisions=SimpleNamespace(barred=held, held=held),
         )  # fmt: skip

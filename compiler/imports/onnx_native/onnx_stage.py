@@ -5,7 +5,7 @@ its outputs are the columns of x, which the dense graph passes on. Nothing in it
 constant.
 
 A stage is one ONNX model whose inputs are "input/<name>" and whose outputs "output/<name>". Rows of tables that the
-engine looks up (processor.package.stage_lookups) are inputs "rows/<name>", and the model picks the rows that its own
+engine looks up (processor.package.stage_entries) are inputs "rows/<name>", and the model picks the rows that its own
 tensors have by the number of each value (staged_lookups). It reads no other file: one that names external data is
 refused before ONNX Runtime sees it. Thread-safe: a session is, and there is no other state.
 

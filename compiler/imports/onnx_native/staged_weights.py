@@ -1,6 +1,6 @@
 """Find the weights of an ONNX graph that is a stage, and make them inputs of it, so that deltas change them.
 
-A weight [..., n] is a table of rows of n numbers (processor.package.stage_lookups), which has the weight's name. The
+A weight [..., n] is a table of rows of n numbers (processor.package.stage_entries), which has the weight's name. The
 graph brings the rows into the weight's shape, and turns what an exporter stored transposed.
 """
 

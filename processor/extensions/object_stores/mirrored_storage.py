@@ -48,8 +48,8 @@ from freshet_serving.processor.repository.log.chain_record import (
 )
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import open_snapshot
+from freshet_serving.processor.repository.log.dropped_deltas import unrecorded_deltas
 from freshet_serving.processor.repository.log.repair import parsed_repair
-from freshet_serving.processor.repository.log.scrub import unrecorded_deltas
 from freshet_serving.processor.repository.log.trusted_records import TrustedRecords
 from freshet_serving.processor.repository.storage import FolderStorage, newest
 
@@ -451,7 +451,7 @@ class MirroredStorage:
     def scrub(self) -> None:
         """Compare the newest record, another one, and the files they name with the store, and update the folder.
 
-        A server that serves them detects the change in the folder (processor.repository.log.scrub).
+        A server that serves them detects the change in the folder (LogReader.scrub).
         """
         self._turn = self._turn + 1 if self._turn < self.known else 0
         for number in sorted({self.known, self._turn}):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from freshet_serving.processor.extensions.object_stores.counted_store import CountedStore
 from freshet_serving.processor.package import atomic_file, exclusive_file, hidden_beside
-from freshet_serving.processor.repository.log.scrub import Identity, identity_of
+from freshet_serving.processor.repository import Identity, identity_of
 
 if TYPE_CHECKING:
     from freshet_serving.processor.extensions.object_stores.object_store import ObjectContent

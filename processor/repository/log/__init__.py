@@ -2,9 +2,9 @@
 
 chain_record  one record, its bytes and digests
 history       replay of the records: the line of generations, what was undone, what is held
-log_reader    one version's change log on disk, read
+log_reader    one version's change log on disk, read; whether what was read is still there
 change_log    the same, written: publish, roll back, hold, adopt files
-scrub         integrity of a version's files, and delta files without a record
+dropped_deltas  delta files without a record: find them, and which are worth a try
 trusted_records  which records are accepted where signatures are required
 damage        find the records that end a log, and set them aside
 repair        a record that sets aside records that no reader accepts
@@ -20,10 +20,10 @@ __all__ = [
     "contents",
     "damage",
     "difference",
+    "dropped_deltas",
     "history",
     "pruning",
     "re_signing",
     "repair",
-    "scrub",
     "trusted_records",
 ]

@@ -25,11 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import Corrupt, unreadable
-from freshet_serving.processor.package import MAX_MANIFEST_NBYTES, Delta, TableDelta, TableEntry, read_file
+from freshet_serving.processor.package import (
+    MAX_MANIFEST_NBYTES,
+    STORED_TYPES,
+    Delta,
+    TableDelta,
+    TableEntry,
+    inside,
+    read_file,
+)
 from freshet_serving.processor.repository.log.chain_record import ChainRecord, sha256
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.history import ChainLink
-from freshet_serving.processor.repository.version import SnapshotManifest, VersionReader, inside, table_file
+from freshet_serving.processor.repository.version import SnapshotManifest, VersionReader, table_file
 
 
 def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:
@@ -138,7 +146,7 @@ class VersionContents:
         """
         entry, changes = self.base.manifest.table(name), self.changes[name]
         there = np.zeros(len(keys), np.bool_)
-        rows = np.zeros((len(keys), entry.dim), entry.delta_dtype)
+        rows = np.zeros((len(keys), entry.dim), STORED_TYPES[entry.dtype].carried)
         base_keys, base_rows, scales = self.base_rows(name)
         mine, theirs = _matches(keys, base_keys)
         there[mine], rows[mine] = True, widened(base_rows[theirs], scales[theirs] if len(scales) else scales)
@@ -225,7 +233,7 @@ def _in_memory(delta: Delta) -> Delta:
 
 def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:
     """Return the newest change of each key."""
-    dtype: type[Any] = entry.delta_dtype
+    dtype = STORED_TYPES[entry.dtype].carried
     keys, rows, gone = [np.empty(0, np.int64)], [np.empty((0, entry.dim), dtype)], [np.empty(0, np.bool_)]
     for delta in newest_first:
         table = delta.tables.get(entry.name)

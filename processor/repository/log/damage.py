@@ -20,10 +20,10 @@ from freshet_serving.processor.errors import Corrupt, Diverged, NotReady
 from freshet_serving.processor.package import SUFFIX
 from freshet_serving.processor.repository.log.chain_record import DELTA, REPAIR, ChainRecord, record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.dropped_deltas import STEP
 from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink, History
 from freshet_serving.processor.repository.log.log_reader import EmptyRecord
 from freshet_serving.processor.repository.log.repair import RecordsDigest
-from freshet_serving.processor.repository.log.scrub import STEP
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import DELTAS
 

@@ -6,7 +6,11 @@ Invariants
 - Records are read once, and the history is what they say: look() takes the next number until there is none.
 - An invalid record ends the log, until a repair sets it aside; then the log is read again from its first record, and
   the old state stays if that fails.
-- What a served record or file was like when it was read is remembered: scrub() finds one that has changed.
+- What a served record or file was like when it was read is remembered: scrub() finds one that has changed. Each call
+  checks the newest of them and, in turn, one of the others: two or three calls of stat(), however many files there are.
+  A file that was touched or copied is read again, and is accepted if its bytes are the same. If a file disappears
+  together with its version, it counts as unreachable and not as removed: an outage of a file system changes nothing. A
+  file that has changed is checked every time, until it is restored.
 - Records that were adopted in memory (ChangeLog.append) are the bytes that any writer would have written: a written
   record that differs from one is DIVERGED.
 """
@@ -14,12 +18,27 @@ Invariants
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, NotFound, NotReady
-from freshet_serving.processor.package import Delta, parse_delta
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
+from freshet_serving.processor.package import (
+    MAX_DELTA_NBYTES,
+    MAX_MANIFEST_NBYTES,
+    Delta,
+    Manifest,
+    file_sha256,
+    inside,
+    parse_delta,
+    read_delta_file,
+    read_file,
+)
+from freshet_serving.processor.repository.file_changes import Identity, identity_of
 from freshet_serving.processor.repository.log.chain_record import (
     DELTA,
     HOLD,
@@ -33,13 +52,8 @@ from freshet_serving.processor.repository.log.chain_record import (
     sha256,
 )
 from freshet_serving.processor.repository.log.history import ChainLink, History
-from freshet_serving.processor.repository.log.scrub import (
-    Identity,
-    Scrubber,
-    identity_of,
-    recorded_file,
-)
-from freshet_serving.processor.repository.version import VersionReader, inside
+from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 
 if TYPE_CHECKING:
     from freshet_serving.processor.repository.log.repair import RepairWatch
@@ -142,7 +156,7 @@ class LogReader:
             yield record
 
     def scrub(self) -> None:
-        """Check some of the served files; raise Diverged if one has changed (processor.repository.log.scrub)."""
+        """Check some of the served files; raise Diverged if one has changed."""
         self._scrubber.look(self.history)
 
     def read_delta(self, link: ChainLink) -> Delta:
@@ -303,3 +317,120 @@ class LogReader:
         self.history = History.since(reached[0], sha256(reached[1]), snapshot[0])
         self._written = reached[0].number
         self._scrubber.add(reached[2], reached[3], sha256(reached[1]))
+
+
+@dataclass(slots=True)
+class WatchedFile:
+    """A file as it was read.
+
+    Attributes:
+        path: Path of the file.
+        identity: Its identity when it was read.
+        sha256: SHA-256 of its bytes; of the manifest: its root hash.
+        step: Step of a delta; -1 for other files.
+    """
+
+    path: Path
+    identity: Identity | None
+    sha256: str
+    step: int = -1
+
+
+class Scrubber:
+    """The watched files of one version."""
+
+    def __init__(self, storage: VersionStorage, root: str) -> None:
+        """Watch the manifest.
+
+        Args:
+            storage: Storage of the version.
+            root: The manifest's root hash.
+        """
+        self._storage, self._folder, self._turn = storage, storage.folder, 0
+        folder = storage.folder
+        self._watched = [WatchedFile(folder / MANIFEST, identity_of(folder / MANIFEST), root)]
+
+    def add(self, path: Path, identity: Identity | None, digest: str, step: int = -1) -> None:
+        """Watch a file that was read.
+
+        Args:
+            path: Path of the file.
+            identity: Its identity before it was read.
+            digest: SHA-256 of its bytes.
+            step: Step of a delta; -1 for other files.
+        """
+        self._watched.append(WatchedFile(path, identity, digest, step))
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Stop watching the files of these names, relative to the version's folder."""
+        gone = {self._folder / name for name in names}
+        self._watched = [one for one in self._watched if one.path not in gone]
+
+    def look(self, history: History) -> None:
+        """Check the newest files and one other; raise Diverged if one has changed."""
+        watched = self._watched
+        self._turn = (self._turn + 1) % len(watched)
+        for one in sorted({self._turn, len(watched) - 1, max(0, len(watched) - 2)}, reverse=True):
+            try:
+                superfluous = self._superfluous(watched[one], history)
+            except Diverged:
+                watched.append(watched.pop(one))
+                raise
+            if superfluous:
+                del watched[one]
+
+    def _superfluous(self, one: WatchedFile, history: History) -> bool:
+        """Return True if a file need not be watched any longer; raise Diverged if it has changed."""
+        now = identity_of(one.path)
+        if now == one.identity:
+            return False
+        if one.step >= 0:
+            link, snapshot = history.on_line(one.step), history.snapshot()
+            if link is None or (snapshot is not None and one.step <= snapshot.step):
+                return True
+        if now is None:
+            known = self._storage.gone(f"{one.path.parent.name}/{one.path.name}")
+            if not known or not (self._folder / MANIFEST).exists():
+                return False
+            raise Diverged(f"{_called(one, history)}: is served, but its file no longer exists", one.path)
+        try:
+            content = _content(one.path)
+        except OSError:
+            return False
+        if content != one.sha256:
+            raise Diverged(f"{_called(one, history)}: is served, but its file was replaced", one.path)
+        one.identity = now
+        return False
+
+
+def _content(path: Path) -> str:
+    try:
+        if path.name == MANIFEST:
+            return root_hash(Manifest.from_json(read_file(path, MAX_MANIFEST_NBYTES).tobytes()))
+        return file_sha256(path)
+    except BadInput:
+        return ""
+
+
+def _called(one: WatchedFile, history: History) -> str:
+    if one.step >= 0:
+        return f"delta {history.version}.{one.step}"
+    return "manifest" if one.path.name == MANIFEST else f"record {int(one.path.stem)}"
+
+
+def recorded_file(storage: VersionStorage, record: ChainRecord) -> tuple[Identity | None, NDArray[np.uint8] | None]:
+    """Return a delta file's identity, None if it is missing, and its bytes, None if they are not the recorded ones.
+
+    Args:
+        storage: Storage of the version.
+        record: The delta's record.
+    """
+    path = storage.folder / record.file
+    try:
+        storage.fetch(record.file, record.nbytes)
+        before = identity_of(path)
+        data = read_delta_file(path, min(record.nbytes, MAX_DELTA_NBYTES)) if before is not None else None
+    except Corrupt:
+        return identity_of(path) or (0, 0, 0), None
+    good = data is not None and data.nbytes == record.nbytes and sha256(data) == record.sha256
+    return before, data if good else None

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from freshet_serving.processor.package import SUFFIX
 from freshet_serving.processor.repository.log.chain_record import CHAIN, ChainRecord
+from freshet_serving.processor.repository.log.dropped_deltas import unrecorded_deltas
 from freshet_serving.processor.repository.log.history import History
-from freshet_serving.processor.repository.log.scrub import unrecorded_deltas
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import DELTAS, SNAPSHOTS
 

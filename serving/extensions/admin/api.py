@@ -44,7 +44,7 @@ from freshet_serving.serving.extensions.admin.live_stream import LiveStreams
 from freshet_serving.serving.extensions.admin.model_views import ModelViews
 from freshet_serving.serving.extensions.admin.try_call import TryCalls
 from freshet_serving.serving.extensions.admin.version_routes import VersionRoutes
-from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.http.asgi import error_body, error_reply
 from freshet_serving.serving.http.pages import PAGE_HEADERS, reference
 from freshet_serving.serving.lifecycle import Availability
@@ -53,7 +53,7 @@ from freshet_serving.serving.ports import Routes
 from freshet_serving.serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.versions.change_results import RollbackResult
+    from freshet_serving.processor.versions.changes import RollbackResult
     from freshet_serving.processor.versions.host import ModelHost
 
 MAX_DELTA_NBYTES = 4 << 30

@@ -19,7 +19,7 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.serving.codecs.wire import show
 from freshet_serving.serving.extensions.admin.admin_bodies import json_reply
 from freshet_serving.serving.extensions.admin.authorization import KEY_NAME
-from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.front.offload_executor import in_thread
 
 log = logging.getLogger("freshet.admin")
 

@@ -183,7 +183,7 @@ class LiveSamples:
         busiest = sorted(processor.catalogue, key=lambda name: -now.models.get(name, (0, 0))[0])
         for name in busiest[:MOST_MODELS]:
             model = processor.catalogue[name]
-            version = model.pick() if model.ready else None
+            version = model.pick() if model.routes.served else None
             requests, rows = now.models.get(name, (0, 0))
             was = before.models.get(name, (0, 0)) if before is not None else (requests, rows)
             chain = model.chain(version.generation.version) if version is not None else None

@@ -18,7 +18,7 @@ from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.timeline import MOST
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, json_reply
 from freshet_serving.serving.extensions.admin.example_requests import ExampleRequests
-from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.lifecycle import Availability
 
 if TYPE_CHECKING:

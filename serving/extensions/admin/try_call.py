@@ -22,7 +22,7 @@ from fastapi.responses import Response
 
 from freshet_serving.processor.errors import BadInput, NotReady, Overloaded, TooLarge
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, read_whole
-from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.front.offload_executor import in_thread
 
 MOST_CALLS = 2
 MAX_BODY_NBYTES, MAX_REPLY_NBYTES = 1 << 20, 8 << 20

@@ -14,7 +14,7 @@ from freshet_serving.serving.codecs.validation import StrictModel
 from freshet_serving.serving.codecs.wire import show
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, Version, documented, json_reply, read_json
 from freshet_serving.serving.extensions.admin.audit_trail import AuditTrail
-from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.lifecycle import Availability
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from typing import Protocol
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.package import read_file
 from freshet_serving.processor.repository import FILE_SUFFIXES, MANIFEST, SAVED_MODEL, FolderWatch, Repository
-from freshet_serving.processor.versions.failed_versions import FailureMessage, report
+from freshet_serving.processor.versions.changes import FailureMessage, report
 from freshet_serving.processor.versions.routes import END, LOADING, VersionStatus
 from freshet_serving.serving.extensions.auto_import.import_process import ImportLimits, RunningImport, Start, start
 from freshet_serving.serving.extensions.auto_import.triton_config import CONFIG, MAX_NBYTES, remarks

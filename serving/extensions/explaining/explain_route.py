@@ -41,7 +41,7 @@ from freshet_serving.serving.codecs.validation import StrictModel, validated
 from freshet_serving.serving.codecs.wire import load_json
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, documented, json_reply, read_whole
 from freshet_serving.serving.extensions.admin.authorization import SHOWS_FEATURES
-from freshet_serving.serving.front.in_thread import in_thread
+from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.ports import SERVER
 from freshet_serving.serving.serve_config import ServeConfig
@@ -225,8 +225,8 @@ class Explanations:
             )
         against = None if asked.against is None else _question(model, asked.against, "against")
         question = GenerationRef(version, step)
-        if against is None and found.generation.version in model.served:
-            answered = GenerationRef(model.served[found.generation.version], found.generation.step)
+        if against is None and found.generation.version in model.routes.served:
+            answered = GenerationRef(model.routes.served[found.generation.version], found.generation.step)
             same = answered == question or (step is None and version.generation == found.generation)
             if not same and self._explainer.reaches(answered):
                 against = answered
@@ -287,7 +287,7 @@ def _picked(model: ServedModel, asked: ExplainRequest, answered_by: int | None) 
             raise BadInput(f"generation: expected one of the requested version, got {asked.generation}")
         return question
     number = asked.version
-    if number is None and asked.label is None and answered_by in model.served:
+    if number is None and asked.label is None and answered_by in model.routes.served:
         number = answered_by
     return model.pick(number, asked.label), None
 
@@ -333,7 +333,7 @@ def _question(model: ServedModel, text: str, what: str) -> GenerationRef:
         NotFound: Its version is not loaded.
     """
     generation = Generation.parse(text)
-    version = model.served.get(generation.version)
+    version = model.routes.served.get(generation.version)
     if version is None:
         load = f"POST /admin/models/{model.name}/versions/{generation.version}/load"
         raise NotFound(

@@ -181,12 +181,6 @@ FIELDS = {
     "labels wide": "features.item.wide",
     "labels counts": "features.item.counts",
     "counts loss": "features.item.counts",
-    "events follow": "sequences.history",
-    "lists follow": "sequences.viewed",
-    "next_item follow": "sequences.history",
-    "crosses follow": "sequences.viewed",
-    "entities follow": "entities.item",
-    "user_table follow": "user_table.user",
 }
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
-from freshet_serving.processor.package import atomic
 from freshet_serving.processor.package import delta as delta_module
+from freshet_serving.processor.package import whole_files
 from freshet_serving.processor.package.delta import (
     Delta,
     TableDelta,
@@ -190,7 +190,7 @@ def test_full_disk_during_a_write_leaves_no_file(tmp_path, monkeypatch, room):
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_failure_before_the_rename_leaves_no_file(tmp_path, monkeypatch, call):
-    monkeypatch.setattr(atomic.os, call, refuse)
+    monkeypatch.setattr(whole_files.os, call, refuse)
     with pytest.raises(Broken):
         write_delta(tmp_path / "1.safetensors", make_delta(1, [1]))
     monkeypatch.undo()
@@ -201,7 +201,7 @@ def test_failed_publication_keeps_the_existing_file(tmp_path, monkeypatch):
     path = tmp_path / "1.safetensors"
     write_delta(path, make_delta(1, [1]))
     before = path.read_bytes()
-    monkeypatch.setattr(atomic.os, "replace", refuse)
+    monkeypatch.setattr(whole_files.os, "replace", refuse)
     with pytest.raises(Broken):
         write_delta(path, make_delta(1, [1, 2]))
     monkeypatch.undo()
@@ -223,8 +223,8 @@ def test_file_gets_its_name_only_after_all_bytes_are_synced(tmp_path, monkeypatc
         assert source.name.startswith(".")
         renamed(source, target)
 
-    monkeypatch.setattr(atomic.os, "fsync", watch_fsync)
-    monkeypatch.setattr(atomic.os, "replace", watch_replace)
+    monkeypatch.setattr(whole_files.os, "fsync", watch_fsync)
+    monkeypatch.setattr(whole_files.os, "replace", watch_replace)
     write_delta(path, make_delta(1, [1]))
     assert seen == [("fsync", False), ("replace", False), ("fsync", True)]
 

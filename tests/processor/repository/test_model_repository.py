@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady
-from freshet_serving.processor.package import atomic
+from freshet_serving.processor.package import whole_files
 from freshet_serving.processor.repository.model_repository import Repository, check_name
 from tests.support.descriptors import few_descriptors
 from tests.support.packages import write_package
@@ -218,7 +218,7 @@ def no_space(*_):
 @pytest.mark.parametrize("call", ["replace", "fsync"])
 def test_unwritable_repository_is_reported_and_stays_unchanged(root, monkeypatch, call):
     version = make_version(root)
-    monkeypatch.setattr(atomic.os, call, no_space)
+    monkeypatch.setattr(whole_files.os, call, no_space)
     with pytest.raises(NotReady, match="the repository cannot be written") as refused:
         Repository(root).keep_labels("small", {"a": 1})
     monkeypatch.undo()

@@ -14,8 +14,8 @@ from freshet_serving.processor.package.subgraphs import SCORE
 from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.sessions.group import SessionGroup
-from freshet_serving.processor.sessions.group_options import GroupOptions
 from freshet_serving.processor.sessions.request import PredictReply, Work
+from freshet_serving.processor.sessions.session_options import GroupOptions
 
 TIMEOUT_S = 5
 

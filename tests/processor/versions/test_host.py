@@ -377,7 +377,10 @@ def test_table_maintenance_error_does_not_stop_other_tables(error, caplog):
         return True
 
     versions = {"a": SimpleNamespace(maintain=fail), "b": SimpleNamespace(maintain=maintain)}
-    models = {name: SimpleNamespace(name=name, served={1: version}) for name, version in versions.items()}
+    models = {
+        name: SimpleNamespace(name=name, routes=SimpleNamespace(served={1: version}))
+        for name, version in versions.items()
+    }
     assert Upkeep(SimpleNamespace(catalogue=models)).maintain() is True
     assert tended == [True]
     assert f"cannot maintain the tables of a: {error}" in caplog.text
@@ -400,7 +403,7 @@ def test_start_without_its_store_waits_for_the_store(tmp_path, monkeypatch):
         repository.mirror.list_all()
         until(lambda: processor.poll() or processor.host.ready)
         until(lambda: processor.host.ready, processor.poll)
-        assert processor.host.pending_models == []
+        assert processor.host.readiness.pending == []
         assert processor.process(request([0])).generation == Generation(1, 0)
 
 

@@ -9,12 +9,13 @@ from freshet_serving.processor.errors import BadInput, Conflict, NotFound, NotRe
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import Delta, write_delta
 from freshet_serving.processor.repository import storage as storage_module
-from freshet_serving.processor.repository.log import scrub as patrol_module
+from freshet_serving.processor.repository.log import dropped_deltas
+from freshet_serving.processor.repository.log import log_reader as patrol_module
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.damage import repair
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables import table as table_module
-from freshet_serving.processor.versions.failed_versions import WarningMessage
+from freshet_serving.processor.versions.changes import WarningMessage
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.watching import LabelSums
 from tests.processor.repository.log.damaged import damaged_chain
@@ -419,10 +420,8 @@ def test_polling_lists_no_folder_for_any_number_of_recorded_deltas(root, monkeyp
         record(root, step, [step % 6])
     model.poll()
     listed = []
-    monkeypatch.setattr(
-        "freshet_serving.processor.repository.log.scrub.unrecorded_deltas", lambda folder: listed.append(1) or []
-    )
-    monkeypatch.setattr("freshet_serving.processor.repository.log.scrub.FolderWatch.changed", lambda self: False)
+    monkeypatch.setattr(dropped_deltas, "unrecorded_deltas", lambda folder: listed.append(1) or [])
+    monkeypatch.setattr(dropped_deltas.FolderWatch, "changed", lambda self: False)
     assert looked(model, 50) == []
     assert listed == []
 

@@ -12,11 +12,11 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import model_repository as repository_module
 from freshet_serving.processor.repository.mapped_file import BYTES, CHANGES, SIZES
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.versions.failed_versions import FIRST_WAIT_S
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.versions.version_selection import FIRST_WAIT_S
 from tests.processor.versions.models import (
     AT_ONCE,
     USERS,
@@ -44,8 +44,8 @@ def test_newest_version_is_served_and_older_ones_stay_on_disk(root):
     write_package(root, 2, users=USERS)
     write_package(root, 10, users=USERS)
     model = open_model(root)
-    assert list(model.served) == [10]
-    assert [(s.version, s.state) for s in model.status()] == [(10, "AVAILABLE")]
+    assert list(model.routes.served) == [10]
+    assert [(s.version, s.state) for s in model.routes.status()] == [(10, "AVAILABLE")]
     with pytest.raises(NotFound, match="version 2 of model 'small' is not loaded"):
         model.pick(2)
 
@@ -53,7 +53,7 @@ def test_newest_version_is_served_and_older_ones_stay_on_disk(root):
 def test_model_without_a_version_is_not_ready(tmp_path):
     (tmp_path / "small").mkdir()
     model = open_model(tmp_path)
-    assert not model.ready
+    assert not model.routes.served
     with pytest.raises(NotReady, match="no version of model 'small' is loaded"):
         model.pick()
 
@@ -66,7 +66,7 @@ def test_new_version_with_deltas_replaces_and_unloads_the_old_one(root):
     publish(root, 1, [1], version=2, tag=7)
     assert model.poll() == ["small 2.1 loaded", "small version 1 unloaded"]
     assert_serves(model, "2.1", {1: 7})
-    assert [(s.version, s.state) for s in model.status()] == [(2, "AVAILABLE"), (1, "END")]
+    assert [(s.version, s.state) for s in model.routes.status()] == [(2, "AVAILABLE"), (1, "END")]
     assert model.poll() == []
 
 
@@ -75,7 +75,7 @@ def test_older_version_that_appears_later_is_not_loaded(root):
     model = open_model(root)
     write_package(root, 2, users=USERS)
     assert model.poll() == []
-    assert list(model.served) == [3]
+    assert list(model.routes.served) == [3]
 
 
 def damage(folder):
@@ -89,7 +89,7 @@ def test_broken_version_is_refused_once_and_the_served_one_continues(root, monke
     (line,) = model.poll()
     assert line == "small version 2 refused: dense.safetensors: does not match its checksum"
     assert_serves(model, "1.0")
-    assert [(s.version, s.state, s.error) for s in model.status()] == [
+    assert [(s.version, s.state, s.error) for s in model.routes.status()] == [
         (2, "END", "dense.safetensors: does not match its checksum"),
         (1, "AVAILABLE", ""),
     ]
@@ -157,7 +157,7 @@ def test_manually_loaded_version_stays_next_to_the_newest(root):
     model.load(1)
     write_package(root, 3, users=USERS)
     assert model.poll() == ["small 3.0 loaded", "small version 2 unloaded"]
-    assert sorted(model.served) == [1, 3]
+    assert sorted(model.routes.served) == [1, 3]
     assert model.pick().generation == Generation(3, 0)
 
 
@@ -166,7 +166,7 @@ def test_manually_loaded_newest_version_stays_when_a_newer_one_arrives(root):
     model.load(1)
     write_package(root, 2, users=USERS)
     model.poll()
-    assert sorted(model.served) == [1, 2]
+    assert sorted(model.routes.served) == [1, 2]
 
 
 def test_deltas_reach_every_loaded_version(root):
@@ -188,7 +188,7 @@ def test_loading_a_missing_or_broken_version_is_refused(root):
     damage(write_package(root, 2, users=USERS))
     with pytest.raises(Corrupt, match="checksum"):
         model.load(2)
-    assert sorted(model.served) == [1]
+    assert sorted(model.routes.served) == [1]
 
 
 def test_unloaded_version_is_reloaded_only_on_request(root):
@@ -210,8 +210,8 @@ def test_label_survives_a_restart_and_keeps_its_version_loaded(root):
     write_package(root, 2, users=USERS)
     model.poll()
     for opened in (model, open_model(root)):
-        assert sorted(opened.served) == [1, 2]
-        assert opened.labels == {"stable": 1}
+        assert sorted(opened.routes.served) == [1, 2]
+        assert opened.routes.labels == {"stable": 1}
         assert opened.pick(label="stable").generation == Generation(1, 0)
         assert opened.pick().generation == Generation(2, 0)
 
@@ -252,7 +252,7 @@ def test_label_that_cannot_be_set_changes_nothing(root, monkeypatch):
     monkeypatch.setattr(model._repository, "keep_labels", refuse)
     with pytest.raises(NotReady):
         model.set_label("stable", 1)
-    assert model.labels == {}
+    assert model.routes.labels == {}
     with pytest.raises(NotFound, match="label 'stable' of model 'small' is not set"):
         model.pick(label="stable")
 
@@ -332,14 +332,14 @@ def three(root):
     ("versions", "served"), [("latest:1", [3]), ("latest:2", [2, 3]), ("all", [1, 2, 3]), ([1, 2], [1, 2])]
 )
 def test_policy_says_which_versions_are_served(three, versions, served):
-    assert sorted(open_with(three, versions=versions).served) == served
+    assert sorted(open_with(three, versions=versions).routes.served) == served
 
 
 def test_newest_version_of_a_policy_replaces_the_oldest(three):
     model = open_with(three, versions="latest:2")
     write_package(three, 4, users=USERS)
     assert model.poll() == ["small 4.0 loaded", "small version 2 unloaded"]
-    assert sorted(model.served) == [3, 4]
+    assert sorted(model.routes.served) == [3, 4]
 
 
 def test_unservable_newest_version_replaces_nothing(three):
@@ -348,15 +348,15 @@ def test_unservable_newest_version_replaces_nothing(three):
     (folder / "dense.safetensors").write_bytes(b"broken")
     (event,) = model.poll()
     assert event.startswith("small version 4 refused")
-    assert sorted(model.served) == [2, 3]
+    assert sorted(model.routes.served) == [2, 3]
 
 
 def test_specific_versions_policy_serves_only_those_even_if_missing(three):
     model = open_with(three, versions=[7])
-    assert not model.ready
+    assert not model.routes.served
     write_package(three, 7, users=USERS)
     model.poll()
-    assert sorted(model.served) == [7]
+    assert sorted(model.routes.served) == [7]
 
 
 def test_each_requested_missing_version_is_reported_once(three):
@@ -370,19 +370,19 @@ def test_each_requested_missing_version_is_reported_once(three):
 
 def test_configured_labels_are_loaded_and_saved_ones_override_them(three):
     model = open_with(three, labels={"stable": 1, "canary": 2})
-    assert sorted(model.served) == [1, 2, 3]
+    assert sorted(model.routes.served) == [1, 2, 3]
     model.set_label("canary", 3)
     again = open_with(three, labels={"stable": 2, "canary": 2})
-    assert again.labels == {"stable": 2, "canary": 3}
+    assert again.routes.labels == {"stable": 2, "canary": 3}
 
 
 @needs("trials")
 def test_saved_policy_persists_and_keeps_every_sticky_key_in_place(three):
     model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 95, "canary": 5})
     model.set_policy({"split": {"stable": 80, "canary": 20}, "versions": "all"})
-    assert sorted(model.served) == [2, 3]
+    assert sorted(model.routes.served) == [2, 3]
     model.poll()
-    assert sorted(model.served) == [1, 2, 3]
+    assert sorted(model.routes.served) == [1, 2, 3]
     again = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 95, "canary": 5})
     assert again.routes.traffic.split == model.routes.traffic.split
     assert again.routes.shares() == {2: pytest.approx(0.8), 3: pytest.approx(0.2)}
@@ -484,7 +484,7 @@ def test_version_overwritten_in_place_is_not_served_unverified(root):
     (line,) = model.examine(CHANGES)
     assert line.endswith("tables/user.safetensors: was overwritten while being served: does not match its checksum")
     assert model.poll() == ["small version 1 refused: tables/user.safetensors: does not match its checksum"]
-    assert not model.ready
+    assert not model.routes.served
 
 
 def test_version_whose_file_is_restored_is_served_again(root):
@@ -514,7 +514,7 @@ def test_damaged_version_is_unloaded_while_the_model_lock_is_held(root):
     try:
         noticed, _ = cut(root)
         assert model.examine(SIZES) == [noticed]
-        assert not model.ready
+        assert not model.routes.served
     finally:
         done.set()
         worker.join()
@@ -559,7 +559,7 @@ def test_pipes_replacing_model_state_do_not_block_a_start(root):
     write_package(root, 2, users=USERS)
     (root / "small" / "2" / "model.json").unlink()
     os.mkfifo(root / "small" / "2" / "model.json")
-    assert list(open_model(root).served) == [1]
+    assert list(open_model(root).routes.served) == [1]
 
 
 @needs("trials")
@@ -576,4 +576,4 @@ def test_policy_that_cannot_be_saved_changes_nothing(three, monkeypatch):
     assert model.policy == policy
     assert model.routes.shares() == shares
     model.poll()
-    assert sorted(model.served) == [2, 3]
+    assert sorted(model.routes.served) == [2, 3]

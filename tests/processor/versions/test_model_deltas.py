@@ -11,7 +11,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.repository.log import change_log as ledger_module
-from freshet_serving.processor.repository.log import scrub as patrol_module
+from freshet_serving.processor.repository.log import log_reader as patrol_module
 from freshet_serving.processor.repository.log.chain_record import ChainRecord
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables import table as table_module
@@ -339,7 +339,7 @@ def test_rollback_serves_the_earlier_generation_at_any_undo_depth(chained, undo_
     assert done.undone == [Generation(1, n) for n in range(step + 1, 6)]
     for opened in (model, open_model(chained, undo_depth)):
         assert_serves(opened, f"1.{step}", content(step), dense_seed=dense_of(step))
-    assert [(s.version, s.state) for s in model.status()] == [(1, "AVAILABLE")]
+    assert [(s.version, s.state) for s in model.routes.status()] == [(1, "AVAILABLE")]
     assert files(deltas_folder(chained)) == before
     assert model.poll() == []
 
@@ -420,7 +420,7 @@ def test_rollback_that_cannot_be_rebuilt_from_disk_changes_nothing(chained):
         model.rollback(Generation(1, 3))
     assert files(chained) == before
     assert_serves(model, "1.5", content(5), dense_seed=5)
-    assert [(s.version, s.state, s.error) for s in model.status()] == [(1, "AVAILABLE", "")]
+    assert [(s.version, s.state, s.error) for s in model.routes.status()] == [(1, "AVAILABLE", "")]
 
 
 def test_rollback_in_memory_needs_no_old_files(chained):

@@ -98,14 +98,14 @@ def come_to_rest(model, newest=1):
             model.poll()
         except Exception:
             continue
-        version = model.pick() if newest in model.served else None
+        version = model.pick() if newest in model.routes.served else None
         if version is not None and model.chain(newest).state == "CURRENT" and not version.torn:
             return
         if version is not None and model.chain(newest).state == "HELD":
             # Rolled back alone, for the record could not be written: it is asked for once more.
             model.rollback(version.generation)
         time.sleep(0.02)
-    raise AssertionError(f"{model.status()}, {model.served and model.chain(max(model.served))}")
+    raise AssertionError(f"{model.routes.status()}, {model.routes.served and model.chain(max(model.routes.served))}")
 
 
 def go_on(model, root):

@@ -48,8 +48,8 @@ def looked(model, times=4):
 def refused(root, keyring):
     """The one line that a server which starts on a repository says of its newest version."""
     model = open_model(root, keyring=keyring)
-    assert not model.ready
-    return next(state.error for state in model.status() if state.error)
+    assert not model.routes.served
+    return next(state.error for state in model.routes.status() if state.error)
 
 
 def change_log(root, keyring=NO_KEYS):
@@ -160,7 +160,7 @@ def test_writing_to_a_signed_repository_needs_a_key(root):
     ):
         with pytest.raises(SigningKeyRequired):
             write()
-    assert open_model(root, keyring=reads()).ready
+    assert open_model(root, keyring=reads()).routes.served
     assert Repository(root).versions("small") == [1]
 
 
@@ -207,7 +207,7 @@ def test_older_served_version_does_not_replace_a_deleted_newer_one(root, memory)
     write_package(root, 2, users=USERS, keyring=writes())
     both = ModelPolicy.parse({"versions": "latest:2"}, "policy")
     model = open_model(root, keyring=reads(memory=memory), policy=both)
-    assert set(model.served) == {1, 2}
+    assert set(model.routes.served) == {1, 2}
     shutil.rmtree(folder(root, 2))
     looked(model)
     assert model.pick().manifest.version == 2
@@ -227,8 +227,8 @@ def test_older_version_never_replaces_a_newer_served_one(root, memory, how):
     if how == "removed":
         assert not any("1.0 loaded" in line for line in lines)
     restarted = open_model(root, keyring=reads(memory=memory))
-    assert not restarted.ready
-    said = {state.version: state.error for state in restarted.status()}
+    assert not restarted.routes.served
+    said = {state.version: state.error for state in restarted.routes.status()}
     assert (
         said[1]
         == "expected version 2 or newer as trusted here before, got 1; `freshet keys accept` resets the trusted state"
@@ -326,7 +326,7 @@ def test_flipped_byte_is_never_served(made, tmp_path_factory, data):
     content[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(bytes(content))
     model = open_model(root, keyring=reads())
-    if model.ready:
+    if model.routes.served:
         assert model.pick().digest in prefixes(made)
         serves = {"1.0": {}, "1.1": {1: 1}, "1.2": {1: 1, 2: 2}, "1.3": {1: 1, 2: 2, 3: 3}, "1.4": {1: 1, 2: 2, 4: 4}}
         generation = str(model.pick().generation)

@@ -18,8 +18,9 @@ def routed(tmp_path):
     return model
 
 
-def test_model_without_versions_is_not_ready_and_has_no_status(routed):
-    assert (routed.ready, routed.refused, routed.status(), dict(routed.labels)) == (False, "", [], {})
+def test_model_without_versions_serves_nothing_and_has_no_status(routed):
+    routes = routed.routes
+    assert (dict(routes.served), routes.refused, routes.status(), dict(routes.labels)) == ({}, "", [], {})
 
 
 def test_policy_takes_effect_at_once_and_survives_a_restart(routed, tmp_path):

@@ -7,7 +7,8 @@ import pytest
 from freshet_serving.processor.errors import Corrupt, NotFound
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import rows_of_file, write_delta
-from freshet_serving.processor.versions.timeline import MOST
+from freshet_serving.processor.versions.timeline import MOST, score_shift
+from freshet_serving.processor.watching import Figure
 from tests.processor.extensions.guard.test_pre_deploy_check import drop, feed, opened
 from tests.support.guarded import Stream, write_guarded
 from tests.support.packages import make_delta, write_package
@@ -102,3 +103,9 @@ def test_rows_are_counted_from_the_header_and_broken_files_refused(tmp_path):
         path.write_bytes(data)
         with pytest.raises(Corrupt, match=r"1\.safetensors: expected a delta header"):
             rows_of_file(path)
+
+
+def test_score_shift_is_that_of_the_output_that_moved_furthest():
+    figures = [Figure("bias", "click", 0.01), Figure("bias", "buy", 0.03), Figure("spread", "click", 0.9)]
+    assert score_shift(figures) == 0.03
+    assert score_shift(figures[2:]) is None

@@ -6,7 +6,7 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.repository import Repository, TrainerReport, TrainerState
-from freshet_serving.processor.versions.failed_versions import WarningMessage
+from freshet_serving.processor.versions.changes import WarningMessage
 from freshet_serving.processor.versions.trainer_watch import SILENT_S, TrainerWatch, duration
 
 REPORT = TrainerReport("0badcafe", TrainerState.RUNNING, 1, 10.0, written_at=1.0)

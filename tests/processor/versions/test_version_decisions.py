@@ -40,7 +40,7 @@ def test_withdrawn_version_serves_until_another_can(root):
     records = Repository(root).version_records("small")
     records.add(2, Repository(root).root_of("small", 2), WITHDRAW)
     model.poll()
-    assert list(model.served) == [2]
+    assert list(model.routes.served) == [2]
     with pytest.raises(NotReady, match="no version"):
         open_model(root).pick()
 
@@ -50,8 +50,8 @@ def test_held_version_is_never_chosen_at_a_start(root):
     for number in (1, 2):
         records.add(number, Repository(root).root_of("small", number), HOLD, "constant scores", "gate")
     model = open_model(root)
-    assert not model.served
-    assert "held by gate: constant scores" in model.refused
+    assert not model.routes.served
+    assert "held by gate: constant scores" in model.routes.refused
 
 
 def test_rejecting_the_only_version_is_refused(root):
@@ -79,7 +79,7 @@ def test_withdrawn_canary_takes_no_share_of_traffic(root):
 def test_no_other_version_steps_in_while_the_chosen_one_loads(root, monkeypatch):
     write_package(root, 3, users=USERS, seed=3)
     model = open_model(root, policy=policy(labels={"archive": 1}))
-    assert sorted(model.served) == [1, 3]
+    assert sorted(model.routes.served) == [1, 3]
     monkeypatch.setattr(model._repository, "ready", lambda name, number: False)
     reject_version(Repository(root), "small", 3)
     model.poll()
@@ -87,7 +87,7 @@ def test_no_other_version_steps_in_while_the_chosen_one_loads(root, monkeypatch)
     monkeypatch.undo()
     model.poll()
     assert str(model.pick().generation) == "2.0"
-    assert sorted(model.served) == [1, 2]
+    assert sorted(model.routes.served) == [1, 2]
 
 
 def test_unsigned_withdrawal_moves_no_server_that_trusts_a_key(tmp_path):
@@ -95,18 +95,18 @@ def test_unsigned_withdrawal_moves_no_server_that_trusts_a_key(tmp_path):
     for version in (1, 2):
         write_package(root, version, users=USERS, keyring=writes())
     Repository(root).version_records("small").add(2, Repository(root).root_of("small", 2), WITHDRAW)
-    assert list(open_model(root, keyring=reads(memory=tmp_path / "memory")).served) == [2]
+    assert list(open_model(root, keyring=reads(memory=tmp_path / "memory")).routes.served) == [2]
 
 
 def test_released_version_is_served_again(root):
     model = open_model(root)
     reject_version(Repository(root), "small", 2)
     model.poll()
-    assert list(model.served) == [1]
+    assert list(model.routes.served) == [1]
     release_version(Repository(root), "small", 2, by="ann")
     model.poll()
-    assert list(model.served) == [2]
-    assert list(open_model(root).served) == [2]
+    assert list(model.routes.served) == [2]
+    assert list(open_model(root).routes.served) == [2]
 
 
 def test_candidate_is_listed_released_and_rejected_like_a_version(root):

@@ -52,20 +52,20 @@ def test_anything_else_is_no_target(text):
 def test_bad_night_is_gone_back_from_and_stays_away(root):
     """Labels were all 0: the version was live at once, and the rollback said "version 1 is not loaded"."""
     model, other = open_model(root), open_model(root)
-    assert list(model.served) == [2]
+    assert list(model.routes.served) == [2]
     done = back(model, "1", "labels were all 0")
     assert_serves(model, "1.2", {1: 1, 2: 2})
     assert (str(done.generation), [*map(str, done.undone)], done.withdrawn) == ("1.2", ["2.0"], (2,))
     assert done.recorded
     assert done.next_step == 3
-    assert list(model.served) == [1]
+    assert list(model.routes.served) == [1]
     assert decisions(root) == [(1, RELEASE, "rollback"), (2, WITHDRAW, "rollback")]
     # Another server of the repository, and servers that start later.
     other.poll()
     for server in (other, open_model(root), open_model(root)):
-        assert list(server.served) == [1]
+        assert list(server.routes.served) == [1]
         assert server.pick().digest == model.pick().digest
-        assert "labels were all 0" in {s.version: s.error for s in server.status()}[2]
+        assert "labels were all 0" in {s.version: s.error for s in server.routes.status()}[2]
     # Deltas go on, and the next good night is served.
     publish(root, 3, users=[3])
     other.poll()
@@ -73,7 +73,7 @@ def test_bad_night_is_gone_back_from_and_stays_away(root):
     write_package(root, 3, users=USERS, seed=3)
     for server in (model, other):
         server.poll()
-        assert list(server.served) == [3]
+        assert list(server.routes.served) == [3]
 
 
 def test_new_content_under_an_old_number_is_not_bound(root):
@@ -83,7 +83,7 @@ def test_new_content_under_an_old_number_is_not_bound(root):
     model.poll()
     write_package(root, 2, users=range(3), seed=7)
     model.poll()
-    assert list(model.served) == [2]
+    assert list(model.routes.served) == [2]
 
 
 def test_step_of_an_earlier_version_is_reached_in_its_own_log(root):
@@ -111,7 +111,7 @@ def test_versions_in_between_are_withdrawn_too(root):
     write_package(root, 3, users=USERS, seed=3)
     model = open_model(root)
     assert back(model, "1").withdrawn == (2, 3)
-    assert list(open_model(root).served) == [1]
+    assert list(open_model(root).routes.served) == [1]
 
 
 def test_newer_version_is_not_a_rollback(root):
@@ -171,10 +171,10 @@ def test_kill_at_any_stage_leaves_one_version_or_the_other(root, monkeypatch, st
     with pytest.raises(Kill):
         back(model, "1")
     restarted = open_model(root)
-    assert list(restarted.served) == ([1] if stage == "choose" else [2])
+    assert list(restarted.routes.served) == ([1] if stage == "choose" else [2])
     if stage != "choose":
         assert str(back(restarted, "1").generation) == "1.2"
-        assert list(open_model(root).served) == [1]
+        assert list(open_model(root).routes.served) == [1]
 
 
 def test_version_that_cannot_be_loaded_is_not_gone_back_to(root):
@@ -184,7 +184,7 @@ def test_version_that_cannot_be_loaded_is_not_gone_back_to(root):
         back(model, "1")
     assert decisions(root) == []
     model.poll()
-    assert list(model.served) == [2]
+    assert list(model.routes.served) == [2]
 
 
 # Policies, labels, traffic
@@ -197,9 +197,9 @@ def policy(**keys):
 def test_two_latest_versions_are_two_that_nothing_bars(root):
     write_package(root, 3, users=USERS, seed=3)
     model = open_model(root, policy=policy(versions="latest:2"))
-    assert sorted(model.served) == [2, 3]
+    assert sorted(model.routes.served) == [2, 3]
     back(model, "2")
-    assert sorted(model.served) == [1, 2]
+    assert sorted(model.routes.served) == [1, 2]
     assert str(model.pick().generation) == "2.0"
 
 
@@ -216,10 +216,10 @@ def test_label_keeps_a_withdrawn_version_for_those_who_name_it(root, caplog):
 def test_list_of_versions_names_them_by_hand(root):
     model = open_model(root, policy=policy(versions=[1, 2]))
     back(model, "1")
-    assert sorted(model.served) == [1, 2]
+    assert sorted(model.routes.served) == [1, 2]
     assert str(model.pick().generation) == "1.2"
     alone = open_model(root, policy=policy(versions=[2]))
-    assert list(alone.served) == [2]
+    assert list(alone.routes.served) == [2]
     with pytest.raises(Conflict, match=r"add 1 to model\.small\.versions first"):
         back(alone, "1")
 
@@ -228,10 +228,10 @@ def test_version_loaded_by_hand_goes_with_its_withdrawal_unless_loaded_after_it(
     model = open_model(root)
     model.load(2)
     back(model, "1")
-    assert list(model.served) == [1]
+    assert list(model.routes.served) == [1]
     model.load(2)
     model.poll()
-    assert sorted(model.served) == [1, 2]
+    assert sorted(model.routes.served) == [1, 2]
     assert str(model.pick().generation) == "1.2"
 
 
@@ -250,12 +250,12 @@ def test_rollback_in_a_signed_repository_is_no_downgrade(tmp_path):
     for version in (1, 2):
         write_package(root, version, users=USERS, keyring=writes())
     server = open_model(root, keyring=reads(memory=memory))
-    assert list(server.served) == [2]
+    assert list(server.routes.served) == [2]
     back(open_model(root, keyring=writes()), "1")
     server.poll()
-    assert list(server.served) == [1]
+    assert list(server.routes.served) == [1]
     Repository(root).storage("small", 2).end()
-    assert list(open_model(root, keyring=reads(memory=memory)).served) == [1]
+    assert list(open_model(root, keyring=reads(memory=memory)).routes.served) == [1]
 
 
 def test_server_without_the_key_goes_back_alone(tmp_path):
@@ -265,8 +265,8 @@ def test_server_without_the_key_goes_back_alone(tmp_path):
     model = open_model(root, keyring=reads())
     assert not back(model, "1").recorded
     model.poll()
-    assert list(model.served) == [1]
-    assert list(open_model(root, keyring=reads()).served) == [2]
+    assert list(model.routes.served) == [1]
+    assert list(open_model(root, keyring=reads()).routes.served) == [2]
 
 
 def test_servers_and_a_mirror_end_at_one_digest(tmp_path):
@@ -277,13 +277,13 @@ def test_servers_and_a_mirror_end_at_one_digest(tmp_path):
     first, second = (Replica(bucket, tmp_path / name) for name in ("first", "second"))
     for server in (first, second):
         server.go()
-        assert list(server.model.served) == [2]
+        assert list(server.model.routes.served) == [2]
     assert str(back(first.model, "1").generation) == "1.0"
     second.go()
     late = Replica(bucket, tmp_path / "late")
     late.go()
     assert {server.model.pick().digest for server in (first, second, late)} == {first.model.pick().digest}
-    assert [list(server.model.served) for server in (first, second, late)] == [[1], [1], [1]]
+    assert [list(server.model.routes.served) for server in (first, second, late)] == [[1], [1], [1]]
     assert trainer.standing("small", [2])[2].by == "rollback"
 
 
@@ -302,4 +302,4 @@ def test_release_that_comes_first_stops_the_rollback(root, monkeypatch):
     with pytest.raises(Conflict, match="at the same time"):
         back(model, "1")
     model.poll()
-    assert list(model.served) == [2]
+    assert list(model.routes.served) == [2]

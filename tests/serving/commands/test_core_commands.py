@@ -50,9 +50,8 @@ def test_serve_loads_no_other_command():
     assert result.stdout.split() == [
         "cli",
         "core_commands",
+        "error_lines",
         "extension_commands",
         "folded_help",
         "serve_command",
-        "system_errors",
-        "usage_errors",
     ]

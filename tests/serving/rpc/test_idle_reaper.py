@@ -13,7 +13,7 @@ from freshet_serving.serving.rpc import idle_reaper, rpc_port
 from freshet_serving.serving.rpc.idle_reaper import ActiveCalls, IdleReaper
 from tests.serving.fakes import FakeProcessor
 from tests.serving.rpc.live import WAIT_S, Live, request, scores
-from tests.serving.rpc.test_goaway import PREFACE, frames
+from tests.serving.rpc.test_port_sockets_goaway import PREFACE, frames
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sockets of the port are found on Linux only")

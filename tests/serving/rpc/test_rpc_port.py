@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from freshet_serving.serving.front.resource_limits import ConnectionLimits
-from freshet_serving.serving.rpc import goaway, rpc_port
+from freshet_serving.serving.rpc import port_sockets, rpc_port
 from freshet_serving.serving.rpc.rpc_port import MAX_METADATA_NBYTES
 from tests.serving.fakes import FakeProcessor
 from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores
@@ -71,7 +71,7 @@ def test_end_waits_for_calls_in_flight():
 
 
 def test_server_stops_after_handing_over_all_its_calls(monkeypatch):
-    monkeypatch.setattr(goaway, "LOOK_S", 0)
+    monkeypatch.setattr(port_sockets, "LOOK_S", 0)
     order = []
     with Live() as live:
         live.infer(request(), timeout=WAIT_S)

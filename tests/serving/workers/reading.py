@@ -16,7 +16,7 @@ import numpy as np
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.features.bound_request import BatchView
-from freshet_serving.processor.sessions.group_options import GroupOptions
+from freshet_serving.processor.sessions.session_options import GroupOptions
 from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel
 from freshet_serving.serving.workers.frame_transfer import FrameReceiver

@@ -14,7 +14,7 @@ from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.version import VersionReader, table_file
-from freshet_serving.processor.sessions.group_options import GroupOptions
+from freshet_serving.processor.sessions.session_options import GroupOptions
 from freshet_serving.processor.tables.table import ServedTable
 from freshet_serving.processor.versions.control import PINS, WORDS, ControlEntry
 from freshet_serving.processor.versions.row_scoring import parse_scores

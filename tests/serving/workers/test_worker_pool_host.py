@@ -450,7 +450,7 @@ def test_damaged_version_is_unrouted_before_a_worker_restarts(hosts, root, caplo
     host.on_crash(0, "SIGBUS")
     host.on_crash(1, "SIGBUS")
     assert "all of them are read" not in caplog.text
-    assert host.catalogue["small"].served == {}
+    assert host.catalogue["small"].routes.served == {}
     for worker in workers:
         assert worker.said[-1] == ("close", {"version": key})
         (*_, last) = (m["models"] for op, m in worker.said if op == "routes")
@@ -473,10 +473,10 @@ def test_unexplained_sigbus_checks_every_mapped_byte(hosts, root, caplog):
         file.write(b"other")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     host.on_crash(0, "SIGKILL")
-    assert list(host.catalogue["small"].served) == [1]
+    assert list(host.catalogue["small"].routes.served) == [1]
     host.on_crash(0, "SIGBUS")
     host._readings.shutdown()
-    assert host.catalogue["small"].served == {}
+    assert host.catalogue["small"].routes.served == {}
     assert "no longer served: tables/user.safetensors: was overwritten while being served" in caplog.text
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.features.input_lookup import NO_LOOKUPS
-from freshet_serving.processor.sessions.group_options import GroupOptions
+from freshet_serving.processor.sessions.session_options import GroupOptions
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers.channel import refusal
 from freshet_serving.serving.workers.worker import Worker

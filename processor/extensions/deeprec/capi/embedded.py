@@ -19,7 +19,7 @@ from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.options import check
-from freshet_serving.processor.versions.failed_versions import report
+from freshet_serving.processor.versions.changes import report
 from freshet_serving.processor.versions.host import REST_S
 
 log = logging.getLogger("freshet.capi")

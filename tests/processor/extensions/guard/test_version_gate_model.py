@@ -45,7 +45,7 @@ def root(tmp_path):
 
 
 def states(model):
-    return {status.version: (status.state, status.error) for status in model.status()}
+    return {status.version: (status.state, status.error) for status in model.routes.status()}
 
 
 def test_bad_version_is_held_and_the_old_one_goes_on(root):
@@ -94,7 +94,7 @@ def test_version_waits_while_memory_to_judge_it_is_short(root, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(model.pick().replicas, "score", lambda *_: (_ for _ in ()).throw(MemoryError))
         assert model.poll() == ["small version 2 waits: not enough memory"]
-    assert list(model.served) == [1]
+    assert list(model.routes.served) == [1]
     clock.advance(1.0)
     (line,) = model.poll()
     assert line.startswith(HELD)
@@ -131,8 +131,8 @@ def test_version_that_comes_back_is_not_judged_again(root):
     model = asked(open_model(root, policy=ModelPolicy.parse({"versions": "latest:2"}, "model")))
     write_guarded(root, 2)
     model.poll()
-    model._unload_corrupt(2, model.served[2], "dense.safetensors: damaged")
-    assert list(model.served) == [1]
+    model._unload_corrupt(2, model.routes.served[2], "dense.safetensors: damaged")
+    assert list(model.routes.served) == [1]
     assert model.poll() == ["small 2.0 loaded"]
     assert sum(guard_of(model).gate.outcomes.values()) == 1
 
@@ -151,7 +151,7 @@ def test_bad_version_is_not_let_in_by_a_restart(root, tmp_path):
     assert model.pick().manifest.version == 1
     assert model.decisions.held.keys() == {2}
     model.poll()
-    assert list(model.served) == [1]
+    assert list(model.routes.served) == [1]
 
 
 def test_start_goes_on_with_the_newest_if_the_version_before_is_damaged(root, tmp_path):
@@ -161,7 +161,7 @@ def test_start_goes_on_with_the_newest_if_the_version_before_is_damaged(root, tm
     for path in (root / "small" / "1").glob("*.safetensors"):
         path.unlink()
     again = open_model(root, scratch=str(tmp_path))
-    assert list(again.served) == [2]
+    assert list(again.routes.served) == [2]
 
 
 def test_good_version_takes_over_at_a_restart(root, tmp_path):
@@ -169,7 +169,7 @@ def test_good_version_takes_over_at_a_restart(root, tmp_path):
     guard_of(model).gate.keep(model.pick())
     write_guarded(root, 2)
     again = open_model(root, scratch=str(tmp_path))
-    assert list(again.served) == [2]
+    assert list(again.routes.served) == [2]
     assert guard_of(again).gate.verdicts[2].outcome == IN_LINE
 
 
@@ -180,7 +180,7 @@ def test_unjudged_version_is_held_if_the_policy_says_so(root):
     assert line.startswith(
         "small version 2 is held by gate: not judged: no requests of the served version are kept yet"
     )
-    assert list(model.served) == [1]
+    assert list(model.routes.served) == [1]
 
 
 def test_version_that_a_person_names_is_not_judged(root):
@@ -189,14 +189,14 @@ def test_version_that_a_person_names_is_not_judged(root):
     model.poll()
     model.load(2)
     assert model.pick().manifest.version == 2
-    assert 1 in model.served or model.poll() == ["small version 1 unloaded"]
+    assert 1 in model.routes.served or model.poll() == ["small version 1 unloaded"]
 
 
 def test_labelled_version_is_not_judged(root):
     model = asked(open_model(root))
     write_bad(root)
     model.set_label("canary", 2)
-    assert set(model.served) >= {2}
+    assert set(model.routes.served) >= {2}
     assert not guard_of(model).gate.verdicts
 
 
@@ -241,7 +241,7 @@ def test_replaced_version_stays_for_the_bake_time(root):
     model._selection.bake._free = lambda: 0.5
     write_guarded(root, 2)
     assert model.poll() == ["small 2.0 loaded"]
-    assert set(model.served) == {1, 2}
+    assert set(model.routes.served) == {1, 2}
     assert model.pick().manifest.version == 2
     clock.advance(59.0)
     assert model.poll() == []

@@ -52,7 +52,7 @@ class Replica:
         return str(self.model.pick().generation)
 
     def errors(self):
-        return {status.version: status.error for status in self.model.status() if status.error}
+        return {status.version: status.error for status in self.model.routes.status() if status.error}
 
 
 @pytest.fixture

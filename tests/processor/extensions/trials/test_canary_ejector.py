@@ -58,10 +58,10 @@ def test_model_whose_kept_policy_asks_for_a_trial_is_refused_beside_others(
     host = open_processor(policies=policies, strict=False).host
     why = "model.small.shadow needs the extension 'trials'"
     assert host.models() == ["other", "small"]
-    assert host.model("other").ready
+    assert host.model("other").routes.served
     assert host.ready
     assert why in host.status("small")[0].error
-    assert why in host.model("small").refused
+    assert why in host.model("small").routes.refused
     assert host.info()["models"]["small"]["versions"][0]["error"] == host.status("small")[0].error
     assert caplog.text.count("small version 1 refused") == 1
     assert host.poll() == []

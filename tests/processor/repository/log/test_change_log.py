@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
-from freshet_serving.processor.package import atomic
+from freshet_serving.processor.package import whole_files
 from freshet_serving.processor.package.delta import Delta, write_delta
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.repository.log import change_log as ledger_module
@@ -360,7 +360,7 @@ def test_record_is_created_exclusively_without_hard_links(version, monkeypatch):
     def none(*_):
         raise OSError(errno.EPERM, "no links here")
 
-    monkeypatch.setattr(atomic.os, "link", none)
+    monkeypatch.setattr(whole_files.os, "link", none)
     change_log = ChangeLog.of(version)
     for step in (1, 2):
         change_log.publish(make_delta(step, [step]))
@@ -403,7 +403,7 @@ def test_full_disk_is_reported_and_leaves_nothing_behind(version, monkeypatch):
     def full(fd):
         raise OSError(errno.ENOSPC, "no space: /secret")
 
-    monkeypatch.setattr(atomic.os, "fsync", full)
+    monkeypatch.setattr(whole_files.os, "fsync", full)
     with pytest.raises(NotReady, match="the repository cannot be written"):
         change_log.publish(make_delta(1, [1]))
     monkeypatch.undo()

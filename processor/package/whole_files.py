@@ -1,0 +1,234 @@
+"""Read and write the files of a repository: regular and of bounded size, and whole or not at all.
+
+A repository is written by others: under a file's name may lie a pipe, which blocks its reader for ever, a device, or a
+file of a terabyte without a byte of it on disk. Every file of a repository that is read is opened here.
+
+Invariants
+- Only regular files are opened. The kind is checked before opening, because opening a device may have effects, and
+  again after, because the file may have been replaced; and it is opened so that a pipe does not wait for its writer.
+- A file that is read whole is known to be no larger than the caller allows before memory is allocated for it.
+- Bytes come by system calls: a file that is truncated meanwhile is an error, where a mapping would end the process.
+- A reader sees a whole file under its name, or no file. Bytes go to a hidden temporary name in the same folder and are
+  fsynced; the file is then renamed, or linked where a name may be given only once; the folder is fsynced after. A crash
+  leaves at most a temporary file, whose name starts with a dot and which no reader opens.
+
+Links are followed; the caller has checked that they do not lead outside (inside(), followed()). What remains: on a
+mount that hangs, the reader hangs too. On a file system without hard links a name is given once by O_EXCL: there a kill
+between the creation and the one write leaves an empty file, which its reader must distinguish from a whole one.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.errors import Corrupt, NotFound, printable
+
+READ_NBYTES, HASH_NBYTES = 1 << 30, 1 << 20
+KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def inside(root: Path, relative: str) -> Path:
+    """Return `relative` resolved below `root`; raise NotFound if it would leave it.
+
+    Links are followed as long as they stay inside, so that a link can be moved to promote what it points at.
+
+    Args:
+        root: The folder.
+        relative: Path relative to it.
+    """
+    try:
+        base = root.resolve()
+        path = (base / relative).resolve()
+    except (OSError, ValueError, RuntimeError):
+        raise NotFound("path: expected a file inside the repository") from None
+    if "\0" in relative or not path.is_relative_to(base):
+        raise NotFound("path: expected a file inside the repository")
+    return path
+
+
+def followed(root: Path, relative: str) -> Path:
+    """Return a version's folder or file resolved below `root`; raise NotFound if a link leads out.
+
+    Args:
+        root: The repository, or the version's folder.
+        relative: Path relative to it, of our own making.
+    """
+    try:
+        return inside(root, relative)
+    except NotFound:
+        raise NotFound(
+            f"{printable(relative[:256])}: is a link, or lies behind one, whose target is outside; a link to a version "
+            "is followed inside its repository, one to a file inside its version: move the target there, or copy it "
+            "in place of the link"
+        ) from None
+
+
+def open_regular(path: Path, name: str = "") -> FileIO:
+    """Open a regular file for reading.
+
+    Args:
+        path: The file.
+        name: Its name in messages; by default its last part.
+
+    Raises:
+        Corrupt: If it is not a regular file.
+        OSError: If the system refuses.
+    """
+    _check_kind(name or path.name, os.stat(path).st_mode)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        _check_kind(name or path.name, os.fstat(fd).st_mode)
+    except BaseException:
+        os.close(fd)
+        raise
+    return FileIO(fd)
+
+
+def read_file(path: Path, max_nbytes: int, name: str = "") -> NDArray[np.uint8]:
+    """Return the file's bytes.
+
+    Args:
+        path: The file.
+        max_nbytes: Its largest size.
+        name: Its name in messages; by default its last part.
+
+    Raises:
+        Corrupt: If it is larger or not a regular file.
+        OSError: If the system refuses.
+    """
+    name = name or path.name
+    with open_regular(path, name) as file:
+        nbytes = os.fstat(file.fileno()).st_size
+        if nbytes > max_nbytes:
+            raise Corrupt(f"{name}: expected at most {max_nbytes} bytes, got {nbytes}")
+        data, at = np.empty(nbytes, np.uint8), 0
+        while at < nbytes:
+            count = file.readinto(data[at : at + READ_NBYTES].data)
+            if not count:
+                raise Corrupt(f"{name}: was cut short while it was read")
+            at += count
+    return data
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes in hexadecimal; raises Corrupt if it is no regular file, or OSError."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def same_content(path: Path, digest: str) -> bool:
+    """Report whether the file exists and its SHA-256 is this one.
+
+    Args:
+        path: The file.
+        digest: SHA-256 as hexadecimal digits.
+    """
+    try:
+        return file_sha256(path) == digest
+    except (Corrupt, OSError):
+        return False
+
+
+def fd_sha256(fd: int, nbytes: int) -> str:
+    """Return the SHA-256 of the first bytes of an open file.
+
+    Args:
+        fd: Its descriptor.
+        nbytes: Number of bytes.
+
+    Raises:
+        Corrupt: If the file is shorter.
+        OSError: If the system refuses.
+    """
+    found, at = hashlib.sha256(), 0
+    while at < nbytes:
+        data = os.pread(fd, min(HASH_NBYTES, nbytes - at), at)
+        if not data:
+            raise Corrupt("the file was cut short while it was read")
+        found.update(data)
+        at += len(data)
+    return found.hexdigest()
+
+
+def _check_kind(name: str, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise Corrupt(f"{name}: expected a regular file, got {KINDS.get(stat.S_IFMT(mode), 'something else')}")
+
+
+def atomic_file(path: Path) -> AbstractContextManager[BinaryIO]:
+    """Yield a binary file that appears as `path` only when the block ends without an error."""
+    return _whole_file(path, os.replace)
+
+
+def exclusive_file(path: Path) -> AbstractContextManager[BinaryIO]:
+    """Yield a file as atomic_file() does, for a new name; raises FileExistsError at the end if it exists by then."""
+    return _whole_file(path, give_name)
+
+
+@contextmanager
+def _whole_file(path: Path, name: Callable[[Path, Path], None]) -> Iterator[BinaryIO]:
+    """Yield a temporary file. name: gives it its final name, once it is complete."""
+    temporary = hidden_beside(path)
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        name(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+
+
+def give_name(temporary: Path, path: Path) -> None:
+    """Give a complete file a name that must be new. Not durable before the folder is fsynced.
+
+    Args:
+        temporary: Its temporary name.
+        path: The new name.
+
+    Raises:
+        FileExistsError: If the name exists.
+    """
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        data = temporary.read_bytes()
+        with open(path, "xb", buffering=0) as file:
+            file.write(data)
+            os.fsync(file.fileno())
+
+
+def hidden_beside(path: Path) -> Path:
+    """Return an unused name beside a file or folder that no reader opens."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

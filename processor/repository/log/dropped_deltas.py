@@ -1,0 +1,169 @@
+"""Delta files that somebody dropped into a version's folder, deltas/<step>.safetensors, without a record.
+
+DeltaFolderScanner finds them without listing the folder: a file that continues the log is looked up by its name. Files
+that only a listing can find (after a gap, a compacted delta) may wait: the rate of listings is limited by their cost,
+so that watching a folder takes the same processor time however many files it contains.
+
+DroppedDeltas knows which of them are worth a try, and why others wait. A file that was refused for good is not read
+again until it changes; one that continues nothing yet, not until there are other records.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from freshet_serving.processor.errors import NotReady, shortage
+from freshet_serving.processor.package import SUFFIX
+from freshet_serving.processor.repository.file_changes import FolderWatch, Identity, identity_of
+from freshet_serving.processor.repository.version import DELTAS
+
+STEP = re.compile(r"[1-9][0-9]{0,17}")
+SHARE, MOST_S = 0.001, 0.05
+"""Time budget of listings: this share of the time, with this many seconds as the largest burst."""
+FOR_GOOD = -1
+"""A number of records that there never is."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedDelta:
+    """A delta file without a record, known by its name alone.
+
+    Attributes:
+        step: Step according to the name.
+        path: Path of the file.
+    """
+
+    step: int
+    path: Path
+
+
+def unrecorded_deltas(folder: Path) -> list[UnrecordedDelta]:
+    """Return every delta file of a version that is named by a step, ascending, including recorded ones.
+
+    Raises:
+        NotReady: The folder cannot be listed at the moment.
+    """
+    found = []
+    try:
+        with os.scandir(folder / DELTAS) as entries:
+            for entry in entries:
+                stem = entry.name.removesuffix(SUFFIX)
+                if entry.name.endswith(SUFFIX) and STEP.fullmatch(stem) and entry.is_file(follow_symlinks=False):
+                    found.append(UnrecordedDelta(int(stem), Path(entry.path)))
+    except OSError as error:
+        if (short := shortage(error)) is not None:
+            raise short from None
+        return []
+    return sorted(found, key=lambda bare: bare.step)
+
+
+class DeltaFolderScanner:
+    """Scanner for new files in one version's folder of deltas."""
+
+    def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
+        self._folder, self._now_s = folder, now_s
+        self._watch = FolderWatch(folder / DELTAS)
+        self._credit_s, self._counted_s = MOST_S, now_s()
+        self._listed: list[UnrecordedDelta] = []
+
+    def next(self, top: int) -> list[UnrecordedDelta]:
+        """Return the file of the step after `top`, if it exists."""
+        path = self._folder / DELTAS / f"{top + 1}{SUFFIX}"
+        return [UnrecordedDelta(top + 1, path)] if os.path.isfile(path) and not os.path.islink(path) else []
+
+    def others(self, top: int) -> list[UnrecordedDelta]:
+        """Return files of steps above `top`, ascending, as of the last listing within the time budget."""
+        now_s = self._now_s()
+        self._credit_s = min(MOST_S, self._credit_s + SHARE * (now_s - self._counted_s))
+        self._counted_s = now_s
+        if self._credit_s > 0 and self._watch.changed():
+            try:
+                self._listed = unrecorded_deltas(self._folder)
+            except NotReady:
+                self.again()
+                raise
+            self._credit_s -= self._now_s() - now_s
+        self._listed = [b for b in self._listed if b.step > top]
+        return self._listed
+
+    def again(self) -> None:
+        """Make the next call list the folder again, even if it has not changed."""
+        self._watch.again()
+
+
+class DroppedDeltas:
+    """The dropped files of one version. Its length is the number of those that wait."""
+
+    def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
+        """Look at nothing yet.
+
+        Args:
+            folder: The version's folder.
+            now_s: Returns monotonic seconds.
+        """
+        self._scanner = DeltaFolderScanner(folder, now_s)
+        # Path -> identity of the file, and the number of records (or FOR_GOOD) at which it was refused.
+        self._refused: dict[Path, tuple[Identity, int]] = {}
+        self._waiting: dict[Path, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def next(self, top: int) -> Iterable[UnrecordedDelta]:
+        """Return the file that comes next after a step, if there is one."""
+        return self._scanner.next(top)
+
+    def others(self, top: int) -> Iterable[UnrecordedDelta]:
+        """Return the other files after a step."""
+        return self._scanner.others(top)
+
+    def again(self) -> None:
+        """List the folder again, even if it does not change."""
+        self._scanner.again()
+
+    def prune(self, top: int) -> None:
+        """Forget files that are gone, or whose step has been used; `top` is the newest one."""
+        self._waiting = {path: why for path, why in self._waiting.items() if _step(path) > top and path.exists()}
+
+    def worth_a_try(self, bare: UnrecordedDelta, number: int) -> Identity | None:
+        """Return the identity of a file that is to be tried now; None if it is gone, or was refused as it is.
+
+        Args:
+            bare: The file.
+            number: Number of records.
+        """
+        seen, refused = identity_of(bare.path), self._refused.get(bare.path)
+        if seen is None or refused in ((seen, number), (seen, FOR_GOOD)):
+            return None
+        self._waiting.pop(bare.path, None)
+        return seen
+
+    def refuse(self, bare: UnrecordedDelta, seen: Identity, number: int, why: str) -> str:
+        """Note why a file is not served; return the reason as a line.
+
+        Args:
+            bare: The file.
+            seen: Its identity when it was tried.
+            number: Number of records until which it is not tried again; FOR_GOOD until it changes.
+            why: The reason.
+        """
+        self._refused[bare.path] = seen, number
+        self._waiting[bare.path] = line = f"delta {bare.step} {why}"
+        return line
+
+    def first(self, top: int) -> tuple[str, bool]:
+        """Return why the first file waits, and True if that is refused and blocks the others; one must wait.
+
+        Args:
+            top: The newest step that is used.
+        """
+        step, path = min((_step(path), path) for path in self._waiting)
+        return self._waiting[path], step == top + 1 and self._refused.get(path, ((), 0))[1] == FOR_GOOD
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removesuffix(SUFFIX))

@@ -1,0 +1,194 @@
+"""What the system refuses a command is one line and exit code 2, wherever it happens, and nothing committed is lost."""
+
+import builtins
+import errno
+import os
+import random
+import shutil
+import sys
+
+import pytest
+
+from freshet_serving.serving.commands import cli
+from freshet_serving.serving.commands.error_lines import system_line
+from tests.serving.commands.test_repository_commands import write_chain
+
+OPERATIONS = ("open", "replace", "rename", "fsync", "mkdir", "link", "write")
+ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO, errno.ENOTDIR)
+CONFIG = """
+[model]
+name = "ctr"
+hidden = [2]
+[data]
+path = "clicks.csv"
+label = "clicked"
+[features.user_id]
+kind = "id"
+dim = 2
+[train]
+epochs = 1
+batch_rows = 64
+[publish]
+repository = "repository"
+full_rows = 128
+delta_rows = 64
+"""
+
+
+def test_line_has_file_reason_and_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "repository" / "ctr"))
+    assert system_line(full) == ("repository/ctr: No space left on device; free some space and run the command again")
+    renamed = OSError(errno.ENOTDIR, "Not a directory", "/a/temporary", None, "/a/model.json")
+    assert system_line(renamed) == "/a/model.json: Not a directory; a file lies where a folder is expected"
+    assert system_line(OSError(errno.EIO, "Input/output error")).startswith("the system refused: Input/output error")
+
+
+def test_exceptions_of_libraries_are_known_by_the_words_of_the_system():
+    class ResourceExhaustedError(Exception):
+        pass
+
+    text = "repository/ctr/1/graph/variables; No space left on device\n\t [Op:SaveV2]"
+    line = system_line(ResourceExhaustedError(text))
+    assert line == (
+        "repository/ctr/1/graph/variables: No space left on device; free some space and run the command again"
+    )
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), KeyError("user"), AssertionError(), BrokenPipeError(32, "Broken pipe")]
+)
+def test_mistakes_of_ours_keep_their_traceback(error):
+    assert system_line(error) is None
+
+
+class Faults:
+    """Counts the system calls that touch a folder, and has one of them fail."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.count, self.at, self.number = str(folder), 0, None, errno.ENOSPC
+        self.hit = ""
+        for name in OPERATIONS:
+            if name != "write":
+                monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
+        monkeypatch.setattr(builtins, "open", self._wrapped("open", builtins.open))
+
+    def _wrapped(self, name, function):
+        def call(*arguments, **keywords):
+            path = arguments[0] if arguments else ""
+            if name == "fsync" or (isinstance(path, (str, os.PathLike)) and self._ours(path)):
+                self.count += 1
+                if self.count == self.at:
+                    self.hit = name
+                    raise OSError(self.number, os.strerror(self.number), None if name == "fsync" else os.fspath(path))
+            return function(*arguments, **keywords)
+
+        return call
+
+    def _ours(self, path):
+        return os.path.abspath(os.fspath(path)).startswith(self.folder)
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch, capsys):
+    """sweep(arguments, points, forget): fail a command at so many of its calls, spread over all; each time a second
+    run completes it. forget: undo what a run has made."""
+    monkeypatch.chdir(tmp_path)
+    faults = Faults(tmp_path, monkeypatch)
+
+    def run(arguments, at=None, number=errno.ENOSPC):
+        faults.count, faults.at, faults.number, faults.hit = 0, at, number, ""
+        monkeypatch.setattr(sys, "argv", ["freshet", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        faults.at = None
+        return ended.value.code
+
+    def swept(arguments, points, forget):
+        forget()
+        assert run(arguments) == 0, capsys.readouterr().err
+        calls = faults.count
+        assert calls > points
+        capsys.readouterr()
+        for number in range(points):
+            forget()
+            at = 1 + (calls - 1) * number // max(1, points - 1)
+            error = ERRORS[number % len(ERRORS)]
+            code = run(arguments, at, error)
+            printed = capsys.readouterr().err
+            where = f"call {at} of {calls}, {faults.hit}, {os.strerror(error)}: {printed[-500:]}"
+            assert "Traceback" not in printed, where
+            if code != 0:
+                assert code == 2, where
+                lines = [line for line in printed.splitlines() if line.startswith("freshet: ")]
+                assert len(lines) == 1, where
+            assert run(arguments) == 0, f"after {where}: {capsys.readouterr().err[-500:]}"
+            capsys.readouterr()
+
+    return swept
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """copied(repository): forget() that lays out this repository anew, as `repository`."""
+
+    def prepare(repository):
+        def forget():
+            shutil.rmtree(tmp_path / "repository", ignore_errors=True)
+            shutil.copytree(repository, tmp_path / "repository")
+
+        return forget
+
+    return prepare
+
+
+@pytest.mark.long
+def test_failing_system_call_ends_training_in_one_line(sweep, tmp_path):
+    pytest.importorskip("tensorflow", reason="training needs the train extra")
+    rows = random.Random(1)
+    (tmp_path / "clicks.csv").write_text(
+        "user_id,clicked\n" + "".join(f"{rows.randrange(20)},{rows.randrange(2)}\n" for _ in range(256))
+    )
+    (tmp_path / "train.toml").write_text(CONFIG)
+    repository = tmp_path / "repository"
+    sweep(["train", "--config", "train.toml"], 6, lambda: shutil.rmtree(repository, ignore_errors=True))
+
+
+def test_failing_system_call_ends_import_in_one_line(sweep, tmp_path):
+    pytest.importorskip("onnx", reason="needs the onnx extra")
+    from tests.compiler.imports.onnx_native.native_models import GRU, GRU_WEIGHTS, spelled
+
+    spelled(tmp_path / "gru.onnx", GRU, **GRU_WEIGHTS)
+    arguments = ["import", "gru.onnx", "--name", "gru", "--repository", "repository"]
+    sweep(arguments, 12, lambda: shutil.rmtree(tmp_path / "repository", ignore_errors=True))
+
+
+@pytest.mark.long
+def test_failing_system_call_ends_compilation_in_one_line(sweep, copied, tmp_path_factory):
+    pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+    from freshet_serving.models.bench import write_model
+
+    repository = tmp_path_factory.mktemp("written")
+    write_model(repository, 10)
+    arguments = ["compile", "bench", "--repository", "repository", "--backends", "onnxruntime", "--buckets", "1"]
+    sweep(arguments, 5, copied(repository))
+
+
+def test_failing_system_call_ends_a_compaction_in_one_line(sweep, copied, tmp_path_factory):
+    repository = tmp_path_factory.mktemp("written")
+    write_chain(repository, 3)
+    sweep(["delta", "compact", "small", "--repository", "repository"], 12, copied(repository))
+
+
+def test_repository_that_is_a_file_is_one_line(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tensorflow", reason="training needs the train extra")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clicks.csv").write_text("user_id,clicked\n" + "1,0\n2,1\n" * 60)
+    (tmp_path / "train.toml").write_text(CONFIG)
+    (tmp_path / "repository").write_text("")
+    monkeypatch.setattr(sys, "argv", ["freshet", "train", "--config", "train.toml"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
