@@ -24,7 +24,6 @@ from freshet_serving.processor.extensions.online_features.entity_keys import Ent
 from freshet_serving.processor.extensions.online_features.feast_keys import feature_field, timestamp_field
 from freshet_serving.processor.extensions.online_features.redis_writer import Command, RedisWriter
 from freshet_serving.processor.extensions.online_features.section import FEAST, groups_of
-from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.extensions.online_features.value_types import VALUE_TYPES
 from freshet_serving.processor.package import Manifest
 
@@ -32,22 +31,23 @@ from freshet_serving.processor.package import Manifest
 class ListWriter:
     """Writes inputs of one version to one store; implements processor.features.input_lookup.ListWriter."""
 
-    def __init__(self, settings: OnlineStoreSettings, manifest: Manifest, inputs: Collection[str]) -> None:
-        """Find out where the lists go; connects to nothing yet.
+    def __init__(self, name: str, store: RedisWriter, manifest: Manifest, inputs: Collection[str]) -> None:
+        """Find out where the lists go.
 
         Args:
-            settings: The store's settings.
+            name: The store's name.
+            store: The store; the writer closes it.
             manifest: The version's manifest.
             inputs: The inputs, which are lists; those that no group reads from the store are not written.
 
         Raises:
             BadInput: They are not read from this store, or by several keys.
         """
-        of_store = [group for group in groups_of(manifest) if group.store == settings.name]
+        of_store = [group for group in groups_of(manifest) if group.store == name]
         groups = [group for group in of_store if any(f.input in inputs for f in group.features)]
         where = f"online_features: inputs {', '.join(sorted(inputs))[:128]}"
         if len(groups) != 1:
-            raise BadInput(f"{where}: expected one group of store {settings.name!r} that reads them, got {len(groups)}")
+            raise BadInput(f"{where}: expected one group of store {name!r} that reads them, got {len(groups)}")
         (group,) = groups
         self._features = [feature for feature in group.features if feature.input in inputs]
         keys = {feature.keys for feature in self._features}
@@ -68,7 +68,7 @@ class ListWriter:
         else:
             self._fields = self._removed = [feature.feature.encode() for feature in self._features]
         self._layout = repr((group.format, group.project, group.key_template, self._features))
-        self._store = RedisWriter(settings)
+        self._store = store
 
     @property
     def inputs(self) -> list[str]:

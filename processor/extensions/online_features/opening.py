@@ -77,7 +77,8 @@ class OnlineLookups:
 def _list_writer(settings: OnlineStoreSettings, manifest: Manifest, inputs: Collection[str]) -> ListWriter:
     with needed("an online store"):
         from freshet_serving.processor.extensions.online_features.list_writer import ListWriter
-    return ListWriter(settings, manifest, inputs)
+        from freshet_serving.processor.extensions.online_features.redis_writer import RedisWriter
+    return ListWriter(settings.name, RedisWriter(settings), manifest, inputs)
 
 
 STORES = InputStores(parse_store, OnlineLookups, _list_writer)
