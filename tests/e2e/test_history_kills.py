@@ -25,7 +25,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.kills, pytest.mark.tensorflow, pytest.mark.long, needs_redis]
 
 ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "2"))
-LIFE_S, MOST = 4.0, 6
+LIFE_S, MOST, PATIENT_S = 4.0, 6, 300.0
 HISTORY = f"""
 [sequences.h]
 columns = {{ item = "item" }}
@@ -99,10 +99,10 @@ def test_served_histories_are_the_learned_ones_whatever_is_killed(store, tmp_pat
     feeder = Feeder(source, draw)
     server = None
     try:
-        until(lambda: trainer.metrics().get("freshet_train_version") == 1)
+        until(lambda: trainer.metrics().get("freshet_train_version") == 1, within_s=PATIENT_S)
         feeder.start()
         for life in range(ROUNDS):
-            until(lambda: trainer.metrics().get("freshet_train_deltas_total", 0) > 0)
+            until(lambda: trainer.metrics().get("freshet_train_deltas_total", 0) > 0, within_s=PATIENT_S)
             time.sleep(draw.random() * LIFE_S)
             if life % 2:
                 store.kill()
@@ -118,7 +118,7 @@ def test_served_histories_are_the_learned_ones_whatever_is_killed(store, tmp_pat
             print(f"life {life}: killed the {'store' if life % 2 else 'trainer'}, {source.count:,} events sent")
         feeder.ended.set()
         feeder.join()
-        until(lambda: trainer.metrics().get("freshet_train_position") == source.count)
+        until(lambda: trainer.metrics().get("freshet_train_position") == source.count, within_s=PATIENT_S)
         assert trainer.end() == 0, trainer.log.read_text()[-3000:]
         histories = source.histories(source.count)
         assert served(store) == histories
