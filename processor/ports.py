@@ -89,10 +89,13 @@ class InputStores:
             BadInput that names the option.
         open: Opens the stores of such settings, or of mappings of their fields, on a clock; returns what looks inputs
             up in them (processor.features.input_lookup.InputLookups).
+        list_writer: Makes what writes inputs to one store as lookups read them, from its settings, a version's manifest
+            and the inputs (processor.features.input_lookup.ListWriter).
     """
 
     parse: Callable[[str, Any], Any]
     open: Callable[[Sequence[Any], Any], Any]
+    list_writer: Callable[[Any, Any, Collection[str]], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from freshet_serving.processor.errors import BadInput, first_of, nearest, nearest_file
-from freshet_serving.processor.features.input_lookup import parse_stores
+from freshet_serving.processor.errors import BadInput, nearest, nearest_file
+from freshet_serving.processor.features.input_lookup import named_addresses, parse_stores
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import GUARD_MODES, OFF, ON, UNDO_DEPTH
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
@@ -384,16 +384,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
 
     def stores(self) -> list[Any]:
         """Return the online stores that features are looked up in. Raises BadInput."""
-        addresses: dict[str, str] = {}
-        for part in self.online_store:
-            name, equals, address = part.partition("=")
-            if equals:
-                _want(name not in addresses, f"online_store: expected {name[:64]!r} once, got it twice")
-                addresses[name] = address
-            else:
-                # A further host of a cluster or of sentinels, whose addresses have commas themselves.
-                _want(bool(addresses), "online_store: expected NAME=redis://HOST:PORT, got no name")
-                addresses[first_of(reversed(addresses))] += f",{part}"
+        addresses = named_addresses(self.online_store, "online_store")
         for name in addresses:
             _want(name not in self.online_stores, f"online_store: {name[:64]!r} has a section [online_stores] too")
         return parse_stores(addresses | self.online_stores)

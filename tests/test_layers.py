@@ -66,7 +66,7 @@ HEAVY_HOMES = (
     "models/publishing/keras_callback.py",
     "models/publishing/torch_hook.py",
     "models/streams/redis_stream.py",
-    "processor/extensions/online_features/redis_store.py",
+    "processor/extensions/online_features/redis_",
     "loadtest/bench/bench_features.py",
     "loadtest/bench/bench_sequences.py",
     "loadtest/bench/costly_requests.py",

@@ -1,19 +1,34 @@
-"""Read and validate [online_features.NAME]: inputs that a request may leave out, and where a server looks them up."""
+"""Read and validate [online_features.NAME]: inputs that a request may leave out, and where a server looks them up.
+
+Histories that the run writes (`store` of [sequences.NAME]) are read by the group that has their columns or, without
+one, from plain hashes under MODEL:SEQUENCE:USER, with a field for each column.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.toml_sections import require
+from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
 from freshet_serving.processor.errors import BadInput, first_of, nearest
 from freshet_serving.processor.options import type_name
 from freshet_serving.processor.ports import ENGINE, missing
 
 if TYPE_CHECKING:
     from freshet_serving.processor.extensions.online_features.section import FeatureGroup
+
+HASH = "hash"
+LIST_TYPES: dict[str, tuple[str, ...]] = {
+    "ids": ("int64_list",),
+    "strings": ("string_list", "bytes_list"),
+    FLOATS: ("float_list", "double_list"),
+    TIMES: ("int64_list", "unix_timestamp_list"),
+}
+"""Types of online features that have every value of a history's column, by its kind; the first is the usual one."""
 
 
 def read_online_features(
@@ -38,9 +53,7 @@ def read_online_features(
     groups: dict[str, FeatureGroup] = {}
     if not raw:
         return groups
-    group_of = ENGINE.get("training_sections", "online_features")
-    if group_of is None:
-        raise missing(f"[online_features.{first_of(raw)[:64]}]", "online_features")
+    group_of = _group_reader(f"[online_features.{first_of(raw)[:64]}]")
     for name, section in raw.items():
         where = f"online_features.{name[:64]}"
         if not isinstance(section, dict):
@@ -55,3 +68,88 @@ def read_online_features(
                     f"{nearest(feature.input, columns)}; rename it in names, or leave it out"
                 )
     return groups
+
+
+def with_stored_histories(
+    groups: dict[str, FeatureGroup],
+    sequences: Mapping[str, SequenceConfig],
+    columns: Sequence[FeatureConfig],
+    features: Sequence[FeatureConfig],
+    model: str,
+) -> dict[str, FeatureGroup]:
+    """Return groups of online features with those of the histories that the run writes to a store.
+
+    Args:
+        groups: The groups of the file.
+        sequences: The sequences.
+        columns: Their columns.
+        features: The features of the model.
+        model: Name of the model.
+
+    Raises:
+        BadInput: A group reads them otherwise than they are written.
+    """
+    kinds = {f.column: f.kind for f in features}
+    groups = dict(groups)
+    for config in sequences.values():
+        if not config.store:
+            continue
+        lists = {c.name: c.kind for c in columns if c.sequence is not None and c.sequence.name == config.name}
+        reading = [group for group in groups.values() if any(f.input in lists for f in group.features)]
+        text = kinds.get(config.from_events) == "string"
+        if reading:
+            _check_reading(config, lists, text, reading)
+            continue
+        name = f"sequences.{config.name}"
+        short = {column: column.partition(".")[2] for column in lists}
+        section = {
+            "key": config.from_events,
+            "store": config.store,
+            "format": HASH,
+            "key_template": f"{model}:{config.name}:{{{config.from_events}}}",
+            "features": list(short.values()),
+            "types": {short[column]: LIST_TYPES[kind][0] for column, kind in lists.items()},
+            "names": {key: column for column, key in short.items()},
+            "key_types": {config.from_events: "string" if text else "int64"},
+        }
+        groups[name] = _group_reader(f"sequences.{config.name}.store")(name, section, Path())
+    return groups
+
+
+def _check_reading(
+    config: SequenceConfig, lists: Mapping[str, str], text: bool, reading: Sequence[FeatureGroup]
+) -> None:
+    """Check that groups read a history's columns as they are written.
+
+    Args:
+        config: The sequence.
+        lists: Kinds of its columns by name.
+        text: True if users are strings.
+        reading: The groups that read some of them.
+    """
+    where = f"online_features.{reading[0].name}"
+    group, user = reading[0], config.from_events
+    one = f"all columns of [sequences.{config.name}], which are written to one store, in one group"
+    filled = {f.input: f for f in group.features if f.input in lists}
+    absent = [name for name in lists if name not in filled]
+    require(len(reading) == 1, f"{where}.features", one, f"some of them in {reading[-1].name!r}")
+    require(not absent, f"{where}.features", one, f"none for {', '.join(absent)[:64]}")
+    require(
+        group.store == config.store, f"{where}.store", f"sequences.{config.name}.store, {config.store!r}", group.store
+    )
+    for name, feature in filled.items():
+        keys = [(key.input, key.dtype) for key in feature.keys]
+        require(keys == [(user, "string" if text else "int64")], f"{where}.key", f"{user!r}, of its type", str(keys))
+        types = LIST_TYPES[lists[name]]
+        require(feature.type in types, f"{where}.types: {feature.feature!r}", " or ".join(types), feature.type)
+    alone = group.format != HASH or len(filled) == len(group.features)
+    others = f"only columns of [sequences.{config.name}], whose ttl_s is the keys' expiry"
+    require(alone or not config.ttl_s, f"{where}.features", others, "others beside them")
+
+
+def _group_reader(subject: str) -> Any:
+    """Return what reads a section of a group; raise the error of what needs it if there is none."""
+    reader = ENGINE.get("training_sections", "online_features")
+    if reader is None:
+        raise missing(subject, "online_features")
+    return reader

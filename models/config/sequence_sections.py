@@ -118,7 +118,7 @@ def _check(
     if config.padding is not None and config.from_events:
         raise BadInput(f"{where}.padding: only for list columns, but this history is made of events (from_events)")
     if not config.from_events:
-        for key in ("where", "ties", "guest", "ttl_s", "memory_mb"):
+        for key in ("where", "ties", "guest", "ttl_s", "memory_mb", "store"):
             default = SequenceConfig.__dataclass_fields__[key].default
             if getattr(config, key) != default:
                 raise BadInput(f"{where}.{key}: only with from_events")

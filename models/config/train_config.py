@@ -30,7 +30,7 @@ from freshet_serving.models.config.history_features import (
 from freshet_serving.models.config.memorised_features import memorised_tables, with_memorised_features
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
 from freshet_serving.models.config.next_item_rules import check_next_item
-from freshet_serving.models.config.online_sections import read_online_features
+from freshet_serving.models.config.online_sections import read_online_features, with_stored_histories
 from freshet_serving.models.config.publish_section import PublishConfig, read_publish
 from freshet_serving.models.config.sequence_defaults import with_sequence_defaults
 from freshet_serving.models.config.sequence_sections import read_sequences, with_item_sides
@@ -47,9 +47,12 @@ from freshet_serving.models.data.formats import DataConfig, label_names
 from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
+from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.options import type_name
 
 _MAX_CONFIG_NBYTES = 4 << 20
+NAMED_SECTIONS = ("tables", "online_features", "online_stores", "sequences", "user_table")
+"""Sections of subsections whose names have no dots of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,16 @@ class TrainConfig:
             "Inputs that a request may leave out, because a server looks them up by a key, in Feast's Redis or in "
             "plain hashes. The keys of a section: "
             "[online_features.md](../extensions/online_features.md#what-to-read-part-of-the-model).",
+            named="NAME",
+        ),
+    )
+    # Of the extension's type, OnlineStoreSettings.
+    online_stores: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata=about(
+            "Where the stores are that [sequences.NAME] writes histories to; `freshet train --online-store NAME=URL` "
+            "says it as well. The keys are those of a server's file: "
+            "[online_features.md](../extensions/online_features.md#where-it-is-part-of-the-server).",
             named="NAME",
         ),
     )
@@ -246,7 +259,10 @@ def _override(raw: dict[str, Any], override: str) -> None:
             columns = ", ".join(at) or "none, as the file has no [features]"
             raise BadInput(f"--set {path.strip()}: expected a feature of the file: {columns}")
         at = at[names[0]]
-    elif section in ("tables", "online_features", "sequences", "user_table") and names and isinstance(at, dict):
+    elif section == "online_stores" and isinstance(at, dict) and isinstance(at.get(key), dict):
+        # An address beside the options of its section.
+        at, key = at[key], "url"
+    elif section in NAMED_SECTIONS and names and isinstance(at, dict):
         at = at.setdefault(".".join(names), {})
     elif names:
         raise BadInput(f"--set: expected section.key=value, got {override[:80]!r}")
@@ -293,6 +309,8 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     features = with_item_sides(features, columns, raw.get("features", {}))
     online = read_online_features(raw.get("online_features", {}), features, folder, columns)
     user_tables = bound_user_tables(user_tables, features, online, entities)
+    online = with_stored_histories(online, sequences, columns, features, model.name)
+    stores = {one.name: one for one in parse_stores(raw.get("online_stores", {}))}
     tables = read_tables(raw.get("tables", {}), [*features, *columns], train)
     tables = memorised_tables(features, tables, raw.get("tables", {}), train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
@@ -302,8 +320,9 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     if model.arch in NEXT_ITEM:
         check_next_item(model, data, features, sequences, train, publish, tables, guard, online, raw)
     return TrainConfig(
-        model, data, features, train, publish, fusion, online, sequences, tables, evaluate, entities, user_tables, guard
-    )
+        model, data, features, train, publish, fusion, online, stores, sequences, tables, evaluate, entities,
+        user_tables, guard,
+    )  # fmt: skip
 
 
 def _fusion(raw: dict[str, Any]) -> dict[str, str]:

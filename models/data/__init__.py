@@ -20,6 +20,7 @@ next_item_rows    one history a user, whose events are targets
 sequence_columns  histories of users: list columns, or made of an event log
 user_events  events of all users as any of the newest rows sees them, saved with checkpoints
 event_kernels  kernels of users' events
+numbered_texts  texts by number, as they come
 synthetic  a synthetic click stream with known probabilities
 files      Parquet and CSV as streams of Arrow batches
 file_order  order of files, with the numbers in their names counted
@@ -53,5 +54,6 @@ __all__ = [
     "source",
     "synthetic",
     "tabular",
+    "user_events",
     "value_hashes",
 ]

@@ -173,11 +173,11 @@ def push(users, times, rows, values, books, memory, file, base, width, first_onl
 
 @kernel(
     nb.void(
-        _IDS, _IDS, _IDS, nb.int64, nb.int64[:, ::1], nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.boolean,
+        _IDS, _IDS, _IDS, _IDS, nb.int64[:, ::1], nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.boolean,
         nb.int64[::1], nb.int64[:, ::1],
     )
 )  # fmt: skip
-def select(users, times, since, first_row, books, memory, file, base, width, most, exclude, splits, events_seen):
+def select(users, times, since, rows, books, memory, file, base, width, most, exclude, splits, events_seen):
     """Find what rows see of their users' events; count it, or write it out.
 
     A row sees events of rows before it: of the newest `most` that are older than the newest time among them, or of all
@@ -187,7 +187,7 @@ def select(users, times, since, first_row, books, memory, file, base, width, mos
         users: int64 [n], user numbers, negative for rows without events.
         times: int64 [n], ordered.
         since: int64 [n], events until then are not seen, ordered.
-        first_row: Number of the first row.
+        rows: int64 [n], numbers of the rows.
         books: int64 [users, 3].
         memory: See make_room().
         file: Likewise.
@@ -212,7 +212,7 @@ def select(users, times, since, first_row, books, memory, file, base, width, mos
         begun = False
         for i in range(books[user, COUNT] - 1, -1, -1):
             event = events + i * size
-            if load_i64(event + 8 * ROW) >= first_row + n:
+            if load_i64(event + 8 * ROW) >= rows[n]:
                 continue
             when = load_i64(event)
             if when <= since[n]:

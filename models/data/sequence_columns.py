@@ -18,17 +18,20 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.data.source import Batch, Field, Schema, Source
-from freshet_serving.models.data.user_events import EventRules, UserEvents
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.sequences import without_padding
 from freshet_serving.processor.options import option
+
+if TYPE_CHECKING:
+    # Its kernels take time to import, and reading a configuration needs none.
+    from freshet_serving.models.data.user_events import Int64s, UserEvents
 
 TIES = ("exclude", "file")
 READ_ROWS = 1 << 14
@@ -105,6 +108,14 @@ class SequenceConfig:
         default="exclude",
         metadata=option("with `from_events`, rows of the same time: `exclude`, or `file` for those before in the file"),
     )
+    store: str = field(
+        default="",
+        metadata=option(
+            "with `from_events`: online store that histories are written to, as requests read them"
+            " ([sequences.md](../how-to/sequences.md#written-by-the-trainer))",
+            empty="none",
+        ),
+    )
 
 
 class SequenceFeature(Protocol):
@@ -180,13 +191,13 @@ class SequenceSource:
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
         """Yield batches as Source.batches does; rows before `start` that no state has are read first."""
-        histories = self._histories_before(start)
+        histories = self.events_before(start)
         for batch in self._source.batches(rows, start):
             yield self._with_lists(batch, histories)
 
     def arriving(self, rows: int, start: int) -> Iterator[Batch | None]:
         """Yield batches as FollowedSource.arriving does."""
-        histories = self._histories_before(start)
+        histories = self.events_before(start)
         source: Any = self._source
         for batch in source.arriving(rows, start):
             yield None if batch is None else self._with_lists(batch, histories)
@@ -214,14 +225,38 @@ class SequenceSource:
         for events in self._furthest.values():
             events.erase(users)
 
+    def lists(self, name: str, splits: Int64s, times: Int64s, values: Sequence[Any]) -> dict[str, Ragged]:
+        """Return the columns of a sequence made of events, by name.
+
+        Args:
+            name: The sequence.
+            splits: Where each history begins.
+            times: Times of the events, whole Unix seconds.
+            values: Their values by column, as UserEvents has them.
+        """
+        left = iter(values)
+        return {f.name: Ragged(times if f.kind == TIMES else next(left), splits) for f in self._events[name]}
+
     def _rules(self, name: str) -> str:
         """Return what the events of a sequence depend on, as text."""
         config, made = self._configs[name], self._events[name]
-        own = {key: value for key, value in asdict(config).items() if key != "memory_mb"}
+        own = {key: value for key, value in asdict(config).items() if key not in ("memory_mb", "store")}
+        own["named"] = self._stored(name) == "strings"
         return json.dumps([own, [[f.name, f.kind] for f in made]], sort_keys=True, default=str)
 
-    def _histories_before(self, start: int) -> dict[str, UserEvents]:
-        """Return the events of all rows before a row, reading those that are missing."""
+    def _stored(self, name: str) -> str:
+        """Return the kind of users whose histories are written to a store; "" if they are not."""
+        config = self._configs[name]
+        if not config.store:
+            return ""
+        return "strings" if any(f.kind == "string" for f in self._plain if f.name == config.from_events) else "ids"
+
+    def events_before(self, start: int) -> dict[str, UserEvents]:
+        """Return the events of all rows before a row, and perhaps of later ones, reading those that are missing.
+
+        Args:
+            start: The row.
+        """
         if not self._events:
             return {}
         furthest = self._furthest
@@ -250,10 +285,12 @@ class SequenceSource:
         return True
 
     def _no_events(self, name: str) -> UserEvents:
+        from freshet_serving.models.data.user_events import EventRules, UserEvents
+
         config = self._configs[name]
         rules = EventRules(config.max_length, config.keep == "newest", config.ties == "exclude", config.ttl_s)
         kinds = [f.kind for f in self._events[name] if f.kind != TIMES]
-        return UserEvents(rules, kinds, self._folder, config.memory_mb << 20)
+        return UserEvents(rules, kinds, self._folder, config.memory_mb << 20, self._stored(name))
 
     def _with_lists(self, batch: Batch, histories: dict[str, UserEvents]) -> Batch:
         columns = {f.name: batch.columns[f.name] for f in self._plain}
@@ -261,10 +298,8 @@ class SequenceSource:
         self._add(batch, histories)
         for name, events in histories.items():
             assert batch.time is not None
-            splits, times, values = events.seen(batch.start, batch.columns[self._configs[name].from_events], batch.time)
-            left = iter(values)
-            for f in self._events[name]:
-                columns[f.name] = Ragged(times if f.kind == TIMES else next(left), splits)
+            users = batch.columns[self._configs[name].from_events]
+            columns |= self.lists(name, *events.seen(batch.start, users, batch.time))
         self._note(histories)
         return replace(batch, columns=columns)
 

@@ -23,8 +23,9 @@ Invariants
   then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists.
 - The heap's first words, `budget_nbytes` of them, are in memory, the others in a file without a name, of which hardly
   any page stays mapped; the system's page cache keeps what is hot and gives it back under pressure. The books take
-  80 bytes a user.
-- Guests have no events. The users themselves are not kept, only the hash of their key.
+  80 bytes a user, for a store 24 and the key's text more.
+- Guests have no events. The users themselves are not kept, only the hash of their key; for a store their keys are.
+- For a store, changed() names every user with an event of a row since settle(), and perhaps more.
 
 Calls are atomic: a lock guards each.
 
@@ -34,6 +35,7 @@ state for each reader; Python lists by user, as before, at forty times the memor
 
 from __future__ import annotations
 
+import math
 import mmap
 import tempfile
 import threading
@@ -48,6 +50,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.data import event_kernels
 from freshet_serving.models.data.event_kernels import TIME, VALUES
+from freshet_serving.models.data.numbered_texts import DistinctTexts, NumberedTexts
 from freshet_serving.models.embedding.id_rows import IdRows
 from freshet_serving.processor.columns import Column, Strings, take_rows
 from freshet_serving.processor.errors import BadInput
@@ -55,6 +58,7 @@ from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.memory import ScratchFile, advise
 
 KEPT_ROWS = 1 << 17
+MERGED_USERS = 1 << 17
 BUDGET_NBYTES = 256 << 20
 FIRST_WORDS, FILE_NBYTES, TAKEN_NBYTES = 1 << 16, 1 << 40, 64 << 20
 NEVER = np.iinfo(np.int64).min
@@ -103,6 +107,7 @@ class UserEvents:
         kinds: Sequence[str],
         folder: Path | None = None,
         budget_nbytes: int = BUDGET_NBYTES,
+        stored: str = "",
     ) -> None:
         """Start with no events.
 
@@ -111,6 +116,7 @@ class UserEvents:
             kinds: Kind of each value of an event: IDS, TEXTS or FLOATS.
             folder: Folder of the file for what is beyond the budget; by default that of temporary files.
             budget_nbytes: Memory for events.
+            stored: Kind of the users' keys, IDS or TEXTS, if histories are written to a store.
         """
         self._rules, self._kinds = rules, tuple(kinds)
         self._width = VALUES + len(kinds)
@@ -120,8 +126,11 @@ class UserEvents:
         self._file: ScratchFile | None = None
         self._end, self._touched_nbytes = len(self._memory), 0
         self._used, self._free = np.zeros(1, np.int64), np.full(64, event_kernels.NOWHERE, np.int64)
-        self._users = IdRows({"book": ((3,), np.int64)})
-        self._texts = _Texts()
+        self._stored, self._names = stored, NumberedTexts()
+        self._users = IdRows({"book": ((3,), np.int64)} | ({"name": ((), np.int64)} if stored == TEXTS else {}))
+        # Users with events of rows between two, at most MERGED_USERS of them or twice as many as are distinct.
+        self._changed, self._changed_users, self._merge_at = deque[tuple[int, int, Int64s]](), 0, MERGED_USERS
+        self._texts = DistinctTexts()
         self.position = self.floor = 0
         # Newest time before the floor, and that of each batch behind it with the row after the batch.
         self._floor_s, self._clock = -np.inf, deque[tuple[int, float]]()
@@ -164,7 +173,10 @@ class UserEvents:
             events[:, event_kernels.ROW] = start + entering
             for place, (kind, column) in enumerate(zip(self._kinds, values), VALUES):
                 events[:, place] = self._words(kind, column, entering)
-            self._push(_hashed(keys)[entering], events, start + first)
+            users = _hashed(keys)[entering]
+            self._push(users, events, start + first, names=take_rows(keys, entering) if self._named else None)
+            if self._stored and len(users):
+                self._note_changed(start + first, start + len(times), np.unique(users))
             self.position = start + len(times)
             self._clock.append((self.position, float(times.max())))
 
@@ -179,21 +191,59 @@ class UserEvents:
         Returns:
             Splits [n + 1]; the times of the events, whole Unix seconds; and their values by column.
         """
+        since = None if not self._rules.ttl_s else times - self._rules.ttl_s
         with self._lock:
             users = self._users.find(_hashed(keys))
-            rules, books = self._rules, self._users.columns["book"]
-            since = np.full(len(times), NEVER) if not rules.ttl_s else ordered(times - rules.ttl_s)
-            splits = np.zeros(len(times) + 1, np.int64)
-            empty = np.empty((0, self._width), np.int64)
-            rows = users, ordered(times), since, start
-            heap = books, *self._heap(), self._width, rules.most, rules.exclude
-            event_kernels.select(*rows, *heap, splits, empty)
-            np.cumsum(splits, out=splits)
-            events = np.empty((int(splits[-1]), self._width), np.int64)
-            if len(events):
-                event_kernels.select(*rows, *heap, splits, events)
-            self._release_pages(len(times))
-            return splits, np.floor(_seconds(events[:, TIME])).astype(np.int64), self._columns(events)
+            splits, events = self._selected(users, times, since, start + np.arange(len(times)))
+            return splits, _whole_seconds(events), self._columns(events)
+
+    def users(self) -> Int64s:
+        """Return all users, as int64."""
+        with self._lock:
+            return self._users.keys[self._users.live()]
+
+    def changed(self, stop: int) -> Int64s:
+        """Return the users with events of rows before `stop` that are not settled, as int64, ascending."""
+        with self._lock:
+            parts = [users for first, _, users in self._changed if first < stop]
+            return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+    def settle(self, stop: int) -> None:
+        """Forget which users have events of rows before `stop`: a store has them."""
+        with self._lock:
+            self._changed = deque(part for part in self._changed if part[1] > stop)
+            self._changed_users = sum(len(users) for _, _, users in self._changed)
+
+    def newest_time(self, users: Int64s) -> float:
+        """Return the time of the newest event of some users, Unix seconds; -inf without any."""
+        with self._lock:
+            refs = self._users.find(users)
+            refs = refs[refs >= 0]
+            newest = np.full(len(refs), NEVER)
+            event_kernels.newest_times(refs, self._users.columns["book"], *self._heap(), self._width, newest)
+            return float(_seconds(newest.max(keepdims=True))[0]) if len(refs) and newest.max() > NEVER else -math.inf
+
+    def histories(self, users: Int64s, stop: int, now_s: float) -> tuple[Column, Int64s, Int64s, list[Any]]:
+        """Return what row `stop` sees if it is later than all before: also of events of the newest time.
+
+        Args:
+            users: Users as int64; those without events are left out.
+            stop: The row, between `floor` and `position`.
+            now_s: Its time, for the time limit.
+
+        Returns:
+            The users' keys; then as seen().
+        """
+        with self._lock:
+            refs = self._users.find(users)
+            there = refs >= 0
+            users, refs = users[there], refs[there]
+            # Later than any event.
+            times = np.full(len(refs), np.inf)
+            since = None if not self._rules.ttl_s else np.full(len(refs), now_s - self._rules.ttl_s)
+            splits, events = self._selected(refs, times, since, np.full(len(refs), stop))
+            keys = self._names.take(self._users.columns["name"][refs]) if self._named else users
+            return keys, splits, _whole_seconds(events), self._columns(events)
 
     def erase(self, users: Int64s) -> int:
         """Remove all events of users; return how many had any. The next part that is saved has to be a full one.
@@ -203,7 +253,9 @@ class UserEvents:
         """
         with self._lock:
             self._saves = False
-            return self._remove(np.unique(users))
+            removed = self._remove(np.unique(users))
+            self._compact_names()
+            return removed
 
     def full(self, stop: int) -> Arrays:
         """Return all events of rows before `stop`, to be restored; later increments begin there.
@@ -213,10 +265,13 @@ class UserEvents:
         """
         with self._lock:
             self._drop_old_users()
+            if len(self._names) > 2 * len(self._users) + MERGED_USERS:
+                self._compact_names()
             refs = self._users.live()
             counts, events = self._copied(refs, stop)
             some = counts > 0
-            arrays = {"keys": self._users.keys[refs[some]], "counts": counts[some], "events": events}
+            keys = self._users.keys[refs[some]]
+            arrays = {"keys": keys, "counts": counts[some], "events": events} | self._names_of(keys)
             return arrays | self._settled(stop, 0)
 
     def increment(self, stop: int) -> Arrays | None:
@@ -235,7 +290,8 @@ class UserEvents:
             keys = np.concatenate([keys for keys, _ in parts]) if parts else np.empty(0, np.int64)
             events = np.concatenate([e for _, e in parts]) if parts else np.empty((0, self._width), np.int64)
             since = np.array([self._since], np.int64)
-            return {"keys": keys, "events": events, "since": since} | self._settled(stop, self._texts_since)
+            arrays = {"keys": keys, "events": events, "since": since} | self._names_of(keys)
+            return arrays | self._settled(stop, self._texts_since)
 
     def restore(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> None:
         """Take over what was saved: a full() and the increments after it.
@@ -256,7 +312,11 @@ class UserEvents:
                 keys = np.ascontiguousarray(part["keys"], np.int64)
                 if "counts" in part:
                     keys = np.repeat(keys, part["counts"])
-                self._push(keys, events, position, floor)
+                names = None
+                if self._named:
+                    named = np.searchsorted(np.unique(keys), keys)
+                    names = take_rows(Strings(part["names"], part["name_offsets"]), named)
+                self._push(keys, events, position, floor, names)
                 self.position, self.floor = position, floor
                 self._floor_s = float(_seconds(part["floor_time"])[0])
             self._saves, self._since, self._texts_since = True, self.position, len(self._texts)
@@ -286,8 +346,10 @@ class UserEvents:
         floor_time = ordered(np.array([self._floor_s if stop >= self.floor else -np.inf]))
         return {"position": position, "floor_time": floor_time, "text": texts.data, "offsets": texts.offsets}
 
-    def _push(self, keys: Int64s, events: Int64s, first_row: int, floor: int | None = None) -> None:
-        """Add events whose rows are `first_row` or later, or those of a saved part."""
+    def _push(
+        self, keys: Int64s, events: Int64s, first_row: int, floor: int | None = None, names: Strings | None = None
+    ) -> None:
+        """Add events whose rows are `first_row` or later, or those of a saved part; `names`: the users' keys."""
         rules = self._rules
         if floor is None:
             self.floor = max(self.floor, first_row - KEPT_ROWS)
@@ -298,8 +360,11 @@ class UserEvents:
                 self._added.popleft()
         if not len(keys):
             return
-        users, _ = self._users.put(keys)
-        distinct, counts = np.unique(users, return_counts=True)
+        users, new = self._users.put(keys)
+        distinct, firsts, counts = np.unique(users, return_index=True, return_counts=True)
+        if names is not None and len(new):
+            numbers = self._names.append(take_rows(names, firsts[np.searchsorted(distinct, new)]))
+            self._users.columns["name"][new] = numbers
         books = self._users.columns["book"]
         most = rules.most if rules.newest else 0
         done = 0
@@ -312,6 +377,54 @@ class UserEvents:
                 self._lengthen(int(counts[done] + books[distinct[done], event_kernels.COUNT]))
         columns = events[:, TIME], events[:, event_kernels.ROW], events[:, VALUES:]
         event_kernels.push(users, *columns, books, *self._heap(), self._width, 0 if rules.newest else rules.most)
+
+    @property
+    def _named(self) -> bool:
+        """Whether the users' keys are texts that are kept."""
+        return self._stored == TEXTS
+
+    def _names_of(self, keys: Int64s) -> Arrays:
+        """Return the texts of users' keys for a saved part, by ascending distinct user."""
+        if not self._named:
+            return {}
+        refs = self._users.find(np.unique(keys))
+        names = self._names.take(np.where(refs < 0, 0, self._users.columns["name"][refs]))
+        return {"names": names.data, "name_offsets": names.offsets}
+
+    def _note_changed(self, first: int, stop: int, users: Int64s) -> None:
+        """Keep who has events of rows [first, stop)."""
+        self._changed.append((first, stop, users))
+        self._changed_users += len(users)
+        if self._changed_users > self._merge_at:
+            merged = np.unique(np.concatenate([part for _, _, part in self._changed]))
+            self._changed = deque([(self._changed[0][0], stop, merged)])
+            self._changed_users, self._merge_at = len(merged), max(MERGED_USERS, 2 * len(merged))
+
+    def _compact_names(self) -> None:
+        """Forget the keys of users who are gone."""
+        if self._named:
+            refs, columns = self._users.present(), self._users.columns
+            names = self._names.take(columns["name"][refs])
+            self._names = NumberedTexts()
+            columns["name"][refs] = self._names.append(names)
+
+    def _selected(
+        self, users: Int64s, times: NDArray[np.float64], since: NDArray[np.float64] | None, rows: Int64s
+    ) -> tuple[Int64s, Int64s]:
+        """Return splits [n + 1] and the events that rows of users see; with `since`, only later ones."""
+        rules, books = self._rules, self._users.columns["book"]
+        oldest = np.full(len(times), NEVER) if since is None else ordered(since)
+        splits = np.zeros(len(times) + 1, np.int64)
+        empty = np.empty((0, self._width), np.int64)
+        seeing = users, ordered(times), oldest, rows
+        heap = books, *self._heap(), self._width, rules.most, rules.exclude
+        event_kernels.select(*seeing, *heap, splits, empty)
+        np.cumsum(splits, out=splits)
+        events = np.empty((int(splits[-1]), self._width), np.int64)
+        if len(events):
+            event_kernels.select(*seeing, *heap, splits, events)
+        self._release_pages(len(splits) - 1)
+        return splits, events
 
     def _heap(self) -> tuple[int, int, int]:
         file = 0 if self._file is None else self._file.array.ctypes.data
@@ -387,53 +500,6 @@ class UserEvents:
         return columns
 
 
-class _Texts:
-    """Distinct texts, numbered as they come."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
-        self._data, self._offsets = np.zeros(1024, np.uint8), np.zeros(1024, np.int64)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def numbers(self, column: Strings, rows: Int64s) -> Int64s:
-        """Return the numbers of rows of a column, new ones for new texts."""
-        texts = [column.data[column.offsets[row] : column.offsets[row + 1]].tobytes() for row in rows.tolist()]
-        return np.array([self._number(text) for text in texts], np.int64)
-
-    def take(self, numbers: Int64s) -> Strings:
-        """Return the texts of numbers."""
-        taken: Strings = take_rows(Strings(self._data, self._offsets[: len(self) + 1]), numbers)
-        return taken
-
-    def since(self, first: int) -> Strings:
-        """Return the texts from number `first` on."""
-        offsets = self._offsets[first : len(self) + 1]
-        return Strings(self._data[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
-
-    def extend(self, texts: Strings) -> None:
-        """Add texts that have the next numbers."""
-        for text in texts.tolist():
-            self._number(text)
-
-    def _number(self, text: bytes) -> int:
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = len(self._numbers)
-            self._append(number, text)
-        return number
-
-    def _append(self, number: int, text: bytes) -> None:
-        start = int(self._offsets[number])
-        if number + 2 > len(self._offsets):
-            self._offsets = np.concatenate([self._offsets, np.zeros_like(self._offsets)])
-        while start + len(text) > len(self._data):
-            self._data = np.concatenate([self._data, np.zeros_like(self._data)])
-        self._data[start : start + len(text)] = np.frombuffer(text, np.uint8)
-        self._offsets[number + 1] = start + len(text)
-
-
 def ordered(times: NDArray[np.float64]) -> Int64s:
     """Return integers in the order of times, each equal only to those of equal times."""
     bits = np.ascontiguousarray(times + 0.0, np.float64).view(np.int64)
@@ -444,6 +510,11 @@ def _seconds(ordered_times: Int64s) -> NDArray[np.float64]:
     """Return the times of ordered()."""
     bits = ordered_times ^ ((ordered_times >> 63) & np.iinfo(np.int64).max)
     return np.ascontiguousarray(bits).view(np.float64)
+
+
+def _whole_seconds(events: Int64s) -> Int64s:
+    """Return the times of events, whole Unix seconds."""
+    return np.floor(_seconds(events[:, TIME])).astype(np.int64)
 
 
 def _hashed(keys: Column) -> Int64s:

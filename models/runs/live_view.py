@@ -91,6 +91,8 @@ def lines(status: RunStatus, rows_per_s: float, unix_s: float) -> Iterator[tuple
         yield "HELD", status.held
     if status.trouble:
         yield "stream", status.trouble
+    if status.store_trouble:
+        yield "store", status.store_trouble
 
 
 def _age(seconds: float) -> str:

@@ -3,6 +3,7 @@
 followed_source  a stream as a source of rows with permanent positions
 stream_journal   durable numbering of a stream's segments and rows
 stream           interface of every stream: new segments, and their rows on demand
+history_writer   histories in online stores, before the deltas that learned them
 feature_feed     publication of an entity's features as their rows arrive
 growing_folder   a folder that receives Parquet files
 redis_stream     a stream of a Redis server
@@ -23,4 +24,13 @@ join_windows     report of each window
 join_metrics     metrics of a join for Prometheus
 """
 
-__all__ = ["feature_feed", "followed_source", "join_metrics", "join_run", "join_settings", "join_windows", "open_rows"]
+__all__ = [
+    "feature_feed",
+    "followed_source",
+    "history_writer",
+    "join_metrics",
+    "join_run",
+    "join_settings",
+    "join_windows",
+    "open_rows",
+]

@@ -77,6 +77,7 @@ class RunState:
         hash_seeds: Seeds of tables of strings, drawn once; 0 for a table without one.
         refused: True if the gate has refused the version: no run continues from it unless it was released.
         data: Which rows were learned (models.training.learned_rows).
+        histories: By sequence, which store has all histories (models.streams.history_writer).
     """
 
     fingerprint: str
@@ -99,6 +100,7 @@ class RunState:
     hash_seeds: dict[str, int] = dataclasses.field(default_factory=dict)
     refused: bool = False
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
+    histories: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def begin_version(self, number: int, finished_at: float) -> None:
         """Make this the state of a new version.

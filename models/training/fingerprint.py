@@ -71,8 +71,11 @@ def _feature(feature: FeatureConfig) -> dict[str, Any]:
     # As in checkpoints that are older than these settings.
     if feature.sequence is not None and not feature.sequence.floats:
         del found["sequence"]["floats"]
-    for key in ("padding", "guest"):
-        if feature.sequence is not None and getattr(feature.sequence, key) is None:
+    if feature.sequence is not None:
+        unset_keys = [key for key in ("padding", "guest") if getattr(feature.sequence, key) is None]
+        unset_keys += [] if feature.sequence.ttl_s else ["ttl_s"]
+        # Where events are kept, and written to, changes nothing that is learned.
+        for key in (*unset_keys, "memory_mb", "store"):
             del found["sequence"][key]
     return found
 

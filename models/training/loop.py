@@ -35,11 +35,13 @@ from freshet_serving.models.evaluation.counting_baselines import CountingBaselin
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.extra_columns import ExtraColumns
 from freshet_serving.models.evaluation.quality import ScoredRows
+from freshet_serving.models.runs.outages import Outages
 from freshet_serving.models.runs.run_journal import RunJournal
 from freshet_serving.models.runs.stage_bars import stage_lines
 from freshet_serving.models.runs.step_profile import overlap
 from freshet_serving.models.runs.train_metrics import RunStatus
 from freshet_serving.models.streams.followed_source import followed_source
+from freshet_serving.models.streams.history_writer import HistoryWriter
 from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows
 from freshet_serving.models.training.checkpoint import Checkpoints, clear_changed
 from freshet_serving.models.training.defaults import CHOSEN
@@ -61,14 +63,14 @@ from freshet_serving.models.training.trainer import BoundBatch, Trainer
 from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.models.training.version_review import held_out_auc
 from freshet_serving.processor.cores import available
-from freshet_serving.processor.errors import BadInput, NotReady, Refused
+from freshet_serving.processor.errors import BadInput, Refused
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import VersionContents, is_address
 
 Given = TypeVar("Given", Batch, Batch | None)
 
 CHECKPOINT_SECONDS = 30.0
-LOOK_S, NEWS_S, REACH_S, TOLD_S = 0.5, 10.0, 1.0, 60.0
+LOOK_S, NEWS_S = 0.5, 10.0
 SAMPLED_BATCHES, SAMPLED_SHARE = 200, 5
 """Number of batches that the version as published also scores; for an endless stream, one in SAMPLED_SHARE."""
 
@@ -112,16 +114,16 @@ class TrainingRun:
         self._endless = self._followed is not None and self._followed.endless
         self._report = reporter = reporter or SilentReporter()
         self._unix_s, self._stopped, self._told_s, self._in_order = unix_s, threading.Event(), 0.0, True
-        self._waited_s = 0.0  # time of the last wait for the repository
+        self._outages = Outages(self._endless and is_address(config.publish.repository), self._stopped, reporter.note)
         self._checkpoints = Checkpoints(folder, self.source)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)
-        versions, known = FullVersions(config, self.source, reporter, self._wait), self._known_rows()
+        versions, known = FullVersions(config, self.source, reporter, self._outages.wait), self._known_rows()
         start = find_start(config, self.source, self._begun, self._checkpoints, versions, known, reporter.note)
         self.config = config = start.config
         self.state = start.state()
         self._joined = {field.name for table in config.joined for field in table.fields}
-        self._versions = FullVersions(config, self.source, self._report, self._wait)
+        self._versions = FullVersions(config, self.source, self._report, self._outages.wait)
         drafted = draft(config, start.scaling, start.hash_seeds)
         self.trainer = (make_trainer or self.default_trainer)(
             drafted, config.train, config.network, config.fusion, config.tables, folder
@@ -133,12 +135,13 @@ class TrainingRun:
         )
         extra = [*measured.by, *([measured.group] if measured.group else [])]
         self._extra = ExtraColumns(extra, self.source, config.data, config.train.batch_rows)
+        self._histories = HistoryWriter.of(config, self.trainer.manifest, self.source, reporter, self._stopped)
         self._stopping = EarlyStopping(config.train, self.trainer, self._checkpoints)
         self._counted = RunStatus()
         self.journal = RunJournal(
             own / ".runs" / config.model.name,
             config.model.name,
-            asdict(replace(config, data=replace(config.data, path=config.data.shown))),
+            asdict(replace(config, data=replace(config.data, path=config.data.shown), online_stores={})),
             self._progress_line,
             self._report.note,
         )
@@ -160,6 +163,7 @@ class TrainingRun:
             files_aside=stream.aside if stream else 0,
             rejected_rows=stream.rejected if stream else 0,
             trouble=stream.trouble if stream else "",
+            store_trouble=self._histories.trouble,
             version=state.version,
             step=state.step,
             held_windows=guard.held_windows,
@@ -205,6 +209,7 @@ class TrainingRun:
                 f" {state.version} was made, which does not change; --new-version --from-scratch trains another one"
             )
         self.guard.windows.restore(state.guard)
+        self._histories.write(state)
         committed = state.step or state.version in self._versions.numbers()
         if committed:
             self._open_chain().resume(restored)
@@ -287,6 +292,7 @@ class TrainingRun:
     def _save_version(self) -> None:
         """Save the weights as those of version state.version, and publish it."""
         self.state.version_row, self.state.refused = self.state.position, False
+        self._histories.write(self.state)
         self._checkpoints.save_full(self.trainer, self.state)
         clear_changed(self.trainer)
         self._publish_version()
@@ -526,12 +532,12 @@ class TrainingRun:
 
     def _publish_version(self) -> None:
         state = self.state
-        before_s = self._waited_s
+        before_s = self._outages.waited_s
         held_out = HeldOut() if self._lineage is not None else self._held_out_quality()
         args = self.trainer, state, held_out
         try:
             generation = retry_until_ready(
-                lambda: self._versions.publish(*args, again=self._waited_s != before_s), self._wait
+                lambda: self._versions.publish(*args, again=self._outages.waited_s != before_s), self._outages.wait
             )
         except Refused:
             state.refused = True
@@ -546,14 +552,6 @@ class TrainingRun:
     def _held_out_quality(self) -> HeldOut:
         return held_out_auc(self.held_out)
 
-    def _wait(self, error: NotReady) -> None:
-        """Wait for an unreachable repository if the run is endless, until it is stopped; else raise the error."""
-        if not (self._endless and is_address(self.config.publish.repository)) or self._stopped.wait(REACH_S):
-            raise error
-        if time.monotonic() - self._waited_s > TOLD_S:
-            self._report.note(f"{error}; waiting for it")
-        self._waited_s = time.monotonic()
-
     def _publish_delta(self, lineage: Lineage) -> Generation | None:
         """Publish all changes, behind a hold if the window is abnormal; return None if the weights went back."""
         self._versions.check_chosen(self.state.version)
@@ -562,6 +560,7 @@ class TrainingRun:
         if verdict := self.guard.judge(lineage):
             self._report.note(verdict)
         self.state.guard = self.guard.windows.saved()
+        self._histories.write(self.state)
         generation = lineage.publish()
         if generation is None:
             self.guard.reset()
@@ -578,6 +577,7 @@ class TrainingRun:
         """Note changes of a followed stream's status at intervals."""
         if self._followed is not None and time.monotonic() - self._told_s >= NEWS_S:
             self._told_s = time.monotonic()
+            self._histories.check(self.state)
             for line in self._followed.news():
                 self._report.note(line)
 
@@ -595,6 +595,6 @@ class TrainingRun:
                 self._report,
                 self._begun.replay,
                 self.config.publish.snapshot_after,
-                self._wait,
+                self._outages.wait,
             )
         return self._lineage

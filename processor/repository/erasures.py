@@ -27,8 +27,8 @@ class Erasures:
     """The requests of one model's trainer."""
 
     NOT_REACHED = (
-        "the log or stream itself, rows of embedding tables, checkpoints kept for rollbacks until newer ones replace"
-        " them, and recordings"
+        "the log or stream itself, histories in an online store, rows of embedding tables, checkpoints kept for"
+        " rollbacks until newer ones replace them, and recordings"
     )
 
     def __init__(self, checkpoints: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +52,14 @@ def train(
     processes: Annotated[
         int, typer.Option(min=1, help="Training processes on this machine (docs/how-to/distributed-training.md).")
     ] = 1,
+    online_store: Annotated[
+        str,
+        typer.Option(
+            envvar="FRESHET_ONLINE_STORE",
+            metavar="NAME=URL",
+            help="Stores that histories are written to, separated by commas; [online_stores.NAME] has more options.",
+        ),
+    ] = "",
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,10 +70,13 @@ def train(
     """Trains a model on your own table, publishes a version, then deltas. Run it again after a crash to continue."""
     from freshet_serving.models.config.train_config import StartOptions
     from freshet_serving.models.parallel.mpi_run import refuse_processes, started_by_mpi, take_part
+    from freshet_serving.processor.features.input_lookup import named_addresses
 
     refuse_processes(processes)
     start_options = StartOptions(replay, new_version, from_scratch)
     changes = [*(overrides or ()), *(["data.follow=true"] if follow else ())]
+    stores = named_addresses(online_store.split(","), "--online-store") if online_store else {}
+    changes += [f"online_stores.{name}={json.dumps(address)}" for name, address in stores.items()]
     # With "package.module:function" in model.arch, the package may be beside the configuration.
     sys.path.insert(0, str(config.resolve().parent))
 

@@ -55,9 +55,13 @@ class FolderEvents:
 
         path = self.folder / f"{self.count:09}.parquet"
         hidden = path.with_name(f".{path.name}.tmp")
-        pq.write_table(pa.table(events(self.count, rows)), hidden)
+        pq.write_table(pa.table(self.made(self.count, rows)), hidden)
         hidden.rename(path)
         self.count += rows
+
+    def made(self, first, rows):
+        """The columns of some events."""
+        return events(first, rows)
 
     def kill(self): ...
     def close(self): ...
@@ -99,7 +103,9 @@ class RedisEvents:
 class FollowingTrainer:
     """`freshet train --follow` in a process of its own."""
 
-    def __init__(self, folder, path, **publish):
+    def __init__(self, folder, path, more="", options=(), **publish):
+        """A trainer of events at a path; `more`: lines of its file, `options`: of its command."""
+        self.options = options
         self.repository, self.log = folder / "repository", folder / "train.log"
         self.config, self.metrics_port = folder / "train.toml", free_port()
         publish = {"repository": str(self.repository)} | publish
@@ -108,7 +114,7 @@ class FollowingTrainer:
         lines += ["[features.user]", 'kind = "id"', "dim = 4", "[features.item]", 'kind = "id"', "dim = 4"]
         lines += ["[train]", "batch_rows = 64"]
         lines += ["[publish]", *(f"{key} = {json.dumps(value)}" for key, value in publish.items())]
-        self.config.write_text("\n".join(lines))
+        self.config.write_text("\n".join([*lines, more]))
         self.process = None
 
     @property
@@ -119,7 +125,7 @@ class FollowingTrainer:
         command = [sys.executable, "-m", "freshet_serving", "train", "--config", str(self.config), "--follow"]
         with open(self.log, "a") as out:
             self.process = subprocess.Popen(
-                [*command, "--metrics-port", str(self.metrics_port)], cwd=ROOT, stdout=out, stderr=out
+                [*command, *self.options, "--metrics-port", str(self.metrics_port)], cwd=ROOT, stdout=out, stderr=out
             )
 
     def alive(self):

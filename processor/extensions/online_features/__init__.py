@@ -11,9 +11,13 @@ opening          opens the stores that a server is configured with
 online_store     the interface of a store: fields of hashes by key, within a deadline
 damaged_values   says in the log which values cannot be read
 redis_store      a store in Redis: a server, a cluster, a master named by sentinels
+redis_connector  connections to it: TLS, login, sentinels, nodes
+redis_writer     pipelined writes to it, by one thread
+list_writer      writes lists of entities as lookups read them
+entity_keys      keys of entities, for who reads and who writes
 entity_cache     cache of what was read, and one read for all that ask at the same time
 feast_keys       keys and fields under which Feast stores features
-feast_values     decodes Feast's serialized values
+feast_values     Feast's serialized values
 feast_registry   feature views and services of Feast's registry.db
 plain_values     values of plain hashes
 protobuf_fields  the fields of a protobuf message, without its definition

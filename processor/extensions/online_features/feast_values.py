@@ -1,4 +1,4 @@
-"""Decode Feast's serialized values and timestamps, field by field.
+"""Decode Feast's serialized values and timestamps, field by field, and encode lists as Feast does.
 
 Invariants
 - A value decodes to what Feast's own message would hold, to the bit, or to None where Feast has null (no field of the
@@ -17,8 +17,11 @@ import struct
 
 import numpy as np
 
+from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.extensions.online_features.protobuf_fields import (
     MalformedMessage,
+    encode_varint,
+    pack_varints,
     read_fields,
     read_varint,
     unpack_varints,
@@ -111,6 +114,42 @@ def decode_timestamp(data: bytes) -> float:
             signed = value - (1 << 64) if value >> 63 else value
             seconds, nanos = (signed, nanos) if number == 1 else (seconds, signed)
     return seconds + nanos / 1e9
+
+
+def encode_lists(kind: ValueType, lists: Ragged) -> list[bytes]:
+    """Encode lists as serialized Values.
+
+    Args:
+        kind: A type of lists: of strings, or of numbers of 64 bits or floats.
+        lists: The lists, whose values have the type already or become it.
+    """
+    ends = lists.row_splits.tolist()
+    if isinstance(lists.values, Strings):
+        texts = [_field(1, text) for text in lists.values.tolist()]
+        contents = [b"".join(texts[a:b]) for a, b in zip(ends, ends[1:])]
+    else:
+        assert kind.dtype is not None
+        numbers = lists.values.astype(kind.dtype)
+        if kind.wire == VARINT:
+            packed, starts = pack_varints(numbers.view(np.uint64))
+            ends = starts[lists.row_splits].tolist()
+        else:
+            packed, ends = numbers.tobytes(), (lists.row_splits * kind.dtype.itemsize).tolist()
+        contents = [_field(1, packed[a:b]) if b > a else b"" for a, b in zip(ends, ends[1:])]
+    return [_field(kind.number, content) for content in contents]
+
+
+def encode_timestamp(seconds: int) -> bytes:
+    """Encode a google.protobuf.Timestamp.
+
+    Args:
+        seconds: Whole seconds since 1970.
+    """
+    return b"\x08" + encode_varint(seconds & (1 << 64) - 1) if seconds else b""
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return encode_varint(number << 3 | LENGTH) + encode_varint(len(content)) + content
 
 
 def _scalar(field: int | bytes, kind: ValueType) -> bytes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput
@@ -15,6 +15,9 @@ from freshet_serving.processor.extras import needed
 from freshet_serving.processor.features.input_lookup import InputLookup
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import InputStores
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.extensions.online_features.list_writer import ListWriter
 
 
 def open_stores(settings: Iterable[OnlineStoreSettings], clock: Clock) -> dict[str, OpenStore]:
@@ -71,4 +74,11 @@ class OnlineLookups:
             opened.store.close()
 
 
-STORES = InputStores(parse_store, OnlineLookups)
+def _list_writer(settings: OnlineStoreSettings, manifest: Manifest, inputs: Collection[str]) -> ListWriter:
+    with needed("an online store"):
+        from freshet_serving.processor.extensions.online_features.list_writer import ListWriter
+        from freshet_serving.processor.extensions.online_features.redis_writer import RedisWriter
+    return ListWriter(settings.name, RedisWriter(settings), manifest, inputs)
+
+
+STORES = InputStores(parse_store, OnlineLookups, _list_writer)

@@ -1,4 +1,4 @@
-"""Decode the values of plain Redis hashes: text, as redis-cli and every client write it.
+"""Decode and encode the values of plain Redis hashes: text, as redis-cli and every client write it.
 
 Numbers in decimal, a whole one perhaps as 2.0; booleans as 0, 1, true or false; strings as they are; lists and sets as
 a JSON array, whose numbers are written as a single one may be.
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.online_features.feast_values import MAX_VALUES
 from freshet_serving.processor.extensions.online_features.protobuf_fields import MalformedMessage
@@ -51,6 +52,29 @@ def decode_text(data: bytes, kind: ValueType, unsigned: bool = False) -> Decoded
         return _numbers(data, dtype) if kind.is_list else _number(data, dtype)
     except (BadInput, OverflowError, ValueError, struct.error):
         raise MalformedMessage(f"expected {kind.name}") from None
+
+
+def encode_lists(kind: ValueType, lists: Ragged, unsigned: bool = False) -> list[bytes]:
+    """Encode lists as JSON arrays, a missing number as nan.
+
+    Args:
+        kind: A type of lists: of strings, or of numbers of 64 bits or floats.
+        lists: The lists, whose values have the type already or become it.
+        unsigned: The input that they fill declares uint64: an int64 carries the bits.
+    """
+    ends = lists.row_splits.tolist()
+    if isinstance(lists.values, Strings):
+        texts = [text.decode(errors="replace") for text in lists.values.tolist()]
+        return [orjson.dumps(texts[a:b]) for a, b in zip(ends, ends[1:])]
+    assert kind.dtype is not None
+    numbers = lists.values.astype(kind.dtype)
+    if unsigned and kind.dtype == np.int64:
+        numbers = numbers.view(UNSIGNED)
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        # JSON has no word for them, but these lists have.
+        words = [b"%a" % number for number in numbers.tolist()]
+        return [b"[" + b",".join(words[a:b]) + b"]" for a, b in zip(ends, ends[1:])]
+    return [orjson.dumps(numbers[a:b], option=orjson.OPT_SERIALIZE_NUMPY) for a, b in zip(ends, ends[1:])]
 
 
 def _strings(data: bytes, kind: ValueType) -> Any:

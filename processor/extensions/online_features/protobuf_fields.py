@@ -1,4 +1,4 @@
-"""Read the fields of a serialized protobuf message without its definition.
+"""Read the fields of a serialized protobuf message without its definition, and write varints.
 
 Invariants
 - Whatever the bytes are, reading them takes time and memory in proportion to their number, and no recursion.
@@ -107,3 +107,38 @@ def unpack_varints(data: bytes) -> NDArray[np.uint64]:
     parts = (octets & np.uint8(0x7F)).astype(np.uint64) << shifts
     unpacked: NDArray[np.uint64] = np.bitwise_or.reduceat(parts, starts)
     return unpacked
+
+
+def encode_varint(value: int) -> bytes:
+    """Encode a varint.
+
+    Args:
+        value: The value, of 64 bits without sign.
+    """
+    octets = bytearray()
+    while value > 0x7F:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)
+
+
+def pack_varints(values: NDArray[np.uint64]) -> tuple[bytes, NDArray[np.int64]]:
+    """Encode packed varints.
+
+    Args:
+        values: uint64 [n].
+
+    Returns:
+        The varints end to end, and int64 [n + 1] where each begins.
+    """
+    shifts = np.arange(MAX_VARINT_NBYTES, dtype=np.uint64) * np.uint64(7)
+    parts = values[:, None] >> shifts
+    there = parts != 0
+    there[:, 0] = True
+    # Of all but a value's last byte the highest bit is set.
+    octets = (parts & np.uint64(0x7F)).astype(np.uint8)
+    octets[:, :-1] |= there[:, 1:].astype(np.uint8) << 7
+    starts = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(there.sum(1), out=starts[1:])
+    return octets[there].tobytes(), starts

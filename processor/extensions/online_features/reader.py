@@ -25,7 +25,7 @@ A cache belongs to the groups that it was made for, so a version with other view
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,16 +33,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.columns import Column, Strings
+from freshet_serving.processor.columns import Column
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput, TooLarge, nearest
 from freshet_serving.processor.extensions.online_features.damaged_values import DamagedValues
 from freshet_serving.processor.extensions.online_features.entity_cache import EntityCache, Flight
-from freshet_serving.processor.extensions.online_features.feast_keys import (
-    feature_field,
-    key_serializer,
-    timestamp_field,
-)
+from freshet_serving.processor.extensions.online_features.entity_keys import EntityKeys
+from freshet_serving.processor.extensions.online_features.feast_keys import feature_field, timestamp_field
 from freshet_serving.processor.extensions.online_features.feast_values import decode_timestamp, decode_value
 from freshet_serving.processor.extensions.online_features.feature_counters import FeatureCounters
 from freshet_serving.processor.extensions.online_features.online_columns import (
@@ -59,7 +56,7 @@ from freshet_serving.processor.extensions.online_features.online_store import (
     OnlineStore,
     OpenStore,
 )
-from freshet_serving.processor.extensions.online_features.plain_values import decode_text, key_formatter
+from freshet_serving.processor.extensions.online_features.plain_values import decode_text
 from freshet_serving.processor.extensions.online_features.protobuf_fields import MalformedMessage
 from freshet_serving.processor.extensions.online_features.section import FEAST, FeatureGroup, KeyColumn, OnlineFeature
 from freshet_serving.processor.extensions.online_features.value_types import (
@@ -92,15 +89,12 @@ class _Lookup:
         self.kinds = [VALUE_TYPES[feature.type] for feature in features]
         self._is_feast = group.format == FEAST
         self._prefix = number.to_bytes(4, "little")
-        types = [key.type for key in keys]
-        self._format: Callable[[Sequence[bytes]], bytes]
+        self._entity_keys = EntityKeys(group, keys, unsigned)
         views = list(dict.fromkeys(feature.view for feature in features))
         if self._is_feast:
-            self._format = key_serializer(group.project, [key.name for key in keys], types)
             fields = [feature_field(feature.view, feature.feature) for feature in features]
             fields += [timestamp_field(view) for view in views]
         else:
-            self._format = key_formatter(group.key_template, [key.input for key in keys], types, unsigned)
             fields = [feature.feature.encode() for feature in features]
         self.fields = tuple(fields)
         self._views = [len(features) + views.index(feature.view) for feature in features]
@@ -113,9 +107,7 @@ class _Lookup:
 
     def cache_keys(self, entities: Mapping[str, Column]) -> list[bytes | None]:
         """Return a key for each row; None where a value has no place in the key's type."""
-        parts = [_key_values(entities[key.input], key) for key in self.keys]
-        prefix, form = self._prefix, self._format
-        return [None if None in row else prefix + form(row) for row in zip(*parts)]
+        return [None if key is None else self._prefix + key for key in self._entity_keys.of(entities)]
 
     def read(self, cache_key: bytes) -> HashRead:
         return HashRead(cache_key[len(self._prefix) :], self.fields)
@@ -471,21 +463,3 @@ def _keyed(lookups: Sequence[_Lookup], entities: Mapping[str, Column]) -> _Keyed
 
 def _distinct(keyed: _Keyed) -> list[bytes]:
     return list(dict.fromkeys(key for _, row_keys in keyed for key in row_keys if key is not None))
-
-
-def _key_values(column: Column, key: KeyColumn) -> list[bytes | None]:
-    """Return the values of one part of a key in the bytes of its type; None for those beyond its range."""
-    kind = VALUE_TYPES[key.type]
-    if kind.dtype is None:
-        if not isinstance(column, Strings):
-            raise BadInput(f"{key.input}: expected strings, which are the key of online features, got numbers")
-        values: list[bytes | None] = list(column.tolist())
-        return values
-    if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu" or column.size != len(column):
-        raise BadInput(f"{key.input}: expected one integer in each row, which are the key of online features")
-    flat = column.reshape(-1)
-    limits = np.iinfo(kind.dtype)
-    return [
-        int(value).to_bytes(kind.dtype.itemsize, "little", signed=True) if limits.min <= value <= limits.max else None
-        for value in flat.tolist()
-    ]

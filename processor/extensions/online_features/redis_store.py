@@ -22,16 +22,13 @@ one connection for all requests (a reply that is late would be late for all that
 from __future__ import annotations
 
 import logging
-import select
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from ssl import SSLWantReadError
 from typing import Any
 
 from redis import exceptions
-from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.crc import key_slot
 
 from freshet_serving.processor.clock import Clock
@@ -42,14 +39,16 @@ from freshet_serving.processor.extensions.online_features.online_store import (
     HashReply,
     Loss,
 )
-from freshet_serving.processor.extensions.online_features.store_settings import (
-    CLUSTER,
-    SENTINEL,
-    SOCKET,
-    OnlineStoreSettings,
+from freshet_serving.processor.extensions.online_features.redis_connector import (
+    Address,
+    AnyConnection,
+    RedisConnector,
+    ask_slots,
+    is_usable,
 )
+from freshet_serving.processor.extensions.online_features.store_settings import CLUSTER, OnlineStoreSettings
 from freshet_serving.processor.extensions.redis.circuit_breaker import CircuitBreaker
-from freshet_serving.processor.extensions.redis.connections import connection_options, describe
+from freshet_serving.processor.extensions.redis.connections import describe
 from freshet_serving.processor.extensions.redis.replies import (
     MalformedReply,
     MovedRedirect,
@@ -57,22 +56,15 @@ from freshet_serving.processor.extensions.redis.replies import (
     encode_command,
     reader_of,
 )
-from freshet_serving.processor.extensions.redis.slots import SLOTS, SLOTS_NBYTES, nodes_by_slot, parse_slots
+from freshet_serving.processor.extensions.redis.slots import SLOTS, nodes_by_slot
 
 log = logging.getLogger("freshet.online")
 
-CONNECT_S = 2.0
-"""Time limit of a connect, and of a login, on the opener's thread."""
 OPEN_AFTER, PAUSE_S = 5, 0.02
 RETRY_S = 0.1
 """Pause of the opener after a connect that failed."""
 REFRESH_S = 1.0
 LOG_EVERY_S = 10.0
-ANSWER_NBYTES = 1 << 12
-
-Address = tuple[str, int]
-# redis-py's classes of connections have no common type that says what is used of them here.
-AnyConnection = Any
 
 
 class NodeConnections:
@@ -172,7 +164,7 @@ class RedisOnlineStore:
             clock: The clock of the circuit breakers.
         """
         self._settings, self._clock = settings, clock
-        self._where = settings.address()
+        self._connector, self._where = RedisConnector(settings), settings.address()
         self._ask_opener = threading.Event()
         self._lock = threading.Lock()
         self._nodes: dict[Address, NodeConnections] = {}
@@ -322,83 +314,13 @@ class RedisOnlineStore:
         for node in list(self._nodes.values()):
             while not self._closed and node.lacks_one():
                 try:
-                    node.add(self._connect(node.address))
+                    node.add(self._connector.connect(node.address))
                 except Exception as error:
                     self._log(error)
                     node.could_not_open()
                     again = True
                     break
         return again
-
-    def _connect(self, address: Address) -> AnyConnection:
-        """Return a new connection that has answered a PING; raises whatever redis-py does."""
-        where = self._where
-        if where.mode == SENTINEL:
-            address = self._find_master()
-        settings = self._settings
-        login = {"username": settings.username or None, "password": settings.password() or None, "db": where.database}
-        connection = self._new_connection(address, login)
-        self._ask(connection, b"PING", ANSWER_NBYTES)
-        return connection
-
-    def _new_connection(self, address: Address, login: dict[str, Any]) -> AnyConnection:
-        """Return a connection that has connected and logged in; raises whatever redis-py does."""
-        connection = self._describe_connection(address, login)
-        try:
-            connection.connect()
-        except BaseException:
-            # An error of TLS passes through redis-py, which leaves the socket open.
-            connection.disconnect()
-            raise
-        return connection
-
-    def _describe_connection(self, address: Address, login: dict[str, Any]) -> AnyConnection:
-        options = connection_options(CONNECT_S) | login
-        if self._where.mode == SOCKET:
-            over_socket: Any = UnixDomainSocketConnection
-            return over_socket(path=self._where.master, **options)
-        options |= {"host": address[0], "port": address[1]}
-        if not self._where.tls:
-            return Connection(**options)
-        settings = self._settings
-        return SSLConnection(
-            ssl_ca_certs=settings.ca_file or None,
-            ssl_certfile=settings.cert_file or None,
-            ssl_keyfile=settings.key_file or None,
-            ssl_cert_reqs="required",
-            ssl_check_hostname=True,
-            **options,
-        )
-
-    def _ask(self, connection: AnyConnection, command: bytes, max_nbytes: int) -> Any:
-        """Send a command of words without spaces and return its reply; closes the connection if that fails."""
-        try:
-            reader = reader_of(connection)
-            reader.begin(time.monotonic() + CONNECT_S, max_nbytes)
-            connection._sock.sendall(encode_command(command.split()))
-            reply = reader.read_response()
-            if isinstance(reply, Exception):
-                raise reply
-            return reply
-        except BaseException:
-            connection.disconnect()
-            raise
-
-    def _find_master(self) -> Address:
-        """Ask the sentinels in their order for the master's address."""
-        failure: Exception = exceptions.ConnectionError()
-        for address in self._where.hosts:
-            try:
-                sentinel = self._new_connection(address, {})
-                reply = self._ask(
-                    sentinel, b"SENTINEL GET-MASTER-ADDR-BY-NAME " + self._where.master.encode(), ANSWER_NBYTES
-                )
-                sentinel.disconnect()
-                host, port = reply
-                return host.decode(), int(port)
-            except Exception as error:
-                failure = error
-        raise failure
 
     def _read_slots(self) -> bool:
         """Read the slot map from any node, at most once in REFRESH_S; return True if it is fresh."""
@@ -409,8 +331,8 @@ class RedisOnlineStore:
         known = [node.address for node in dict.fromkeys(self._slots) if node is not None]
         for address in dict.fromkeys([*known, *self._where.hosts]):
             try:
-                connection = self._connect(address)
-                ranges = parse_slots(self._ask(connection, b"CLUSTER SLOTS", SLOTS_NBYTES), address[0])
+                connection = self._connector.connect(address)
+                ranges = ask_slots(connection, address)
                 connection.disconnect()
             except Exception as error:
                 self._log(error)
@@ -440,26 +362,6 @@ class RedisOnlineStore:
             self._logged_at_s = now_s
             reason = str(error) if isinstance(error, FreshetError) else f"it {describe(error)}"
             log.warning("online store %s: cannot connect: %s", self._settings.name, reason)
-
-
-def is_usable(connection: AnyConnection) -> bool:
-    """Return True unless an idle connection was closed by the server, or has something to read."""
-    sock = connection._sock
-    if sock is None:
-        return False
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    if not poll.poll(0):
-        return True
-    try:
-        sock.settimeout(0)
-        sock.recv(1)
-        return False
-    except (BlockingIOError, SSLWantReadError):
-        # There was nothing, or something of TLS itself, such as a session ticket.
-        return True
-    except OSError:
-        return False
 
 
 def encode_read(read: HashRead) -> bytes:

@@ -90,3 +90,98 @@ def test_section_without_the_extension_is_refused_by_name(path, without_extensio
     without_extensions("online_features")
     with pytest.raises(BadInput, match=r"\[online_features\.user\] needs the extension 'online_features'"):
         load_config(path)
+
+
+EVENTS = (
+    FILE.replace("[online_features.user]", "[online_features.other]")
+    + """
+[features.user]
+kind = "id"
+side = "user"
+[features.seen]
+kind = "string"
+[sequences.history]
+columns = { item = "item", word = "seen" }
+floats = { paid = "age" }
+from_events = "user"
+time = "ts"
+store = "main"
+"""
+)
+WRITTEN = {
+    "key": "user",
+    "format": "hash",
+    "features": ["i", "w", "p", "t"],
+    "types": {"i": "int64_list", "w": "string_list", "p": "double_list", "t": "int64_list"},
+    "names": {"i": "history.item", "w": "history.word", "p": "history.paid", "t": "history.time"},
+}
+
+
+def stored(section=None, changes=()):
+    import tomllib
+
+    raw = tomllib.loads(EVENTS)
+    raw["data"] |= {"time": "ts", "format": "csv"}
+    if section is not None:
+        raw["online_features"]["lists"] = section
+    for path, value in changes:
+        *names, key = path.split(".")
+        at = raw
+        for name in names:
+            at = at[name]
+        at[key] = value
+    return parse_config(raw)
+
+
+def test_a_history_that_is_written_is_read_from_hashes_of_its_own():
+    group = stored().online_features["sequences.history"]
+    assert (group.store, group.format, group.key_template) == ("main", "hash", "ctr:history:{user}")
+    assert {f.input: (f.feature, f.type) for f in group.features} == {
+        "history.item": ("item", "int64_list"),
+        "history.word": ("word", "string_list"),
+        "history.paid": ("paid", "float_list"),
+        "history.time": ("time", "int64_list"),
+    }
+    assert {key.type for f in group.features for key in f.keys} == {"int64"}
+    text = stored(changes=[("features.user.kind", "string")]).online_features["sequences.history"]
+    assert {key.type for f in text.features for key in f.keys} == {"string"}
+
+
+def test_a_history_that_is_written_is_read_by_the_group_that_has_it():
+    groups = stored(WRITTEN).online_features
+    assert sorted(groups) == ["lists", "other"]
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "why"),
+    [
+        (WRITTEN | {"store": "other"}, [], r"lists\.store: expected sequences\.history\.store, 'main', got 'other'"),
+        (WRITTEN | {"key": "item"}, [], r"lists\.key: expected 'user', of its type"),
+        (WRITTEN | {"key_types": {"user": "string"}}, [], r"lists\.key: expected 'user', of its type"),
+        (
+            WRITTEN | {"types": WRITTEN["types"] | {"i": "int32_list"}},
+            [],
+            r"lists\.types: 'i': expected int64_list, got 'int32_list'",
+        ),
+        (
+            {
+                "key": "user",
+                "format": "hash",
+                "features": ["i"],
+                "types": {"i": "int64_list"},
+                "names": {"i": "history.item"},
+            },
+            [],
+            "expected all columns of .sequences.history., which are written to one store, in one group, got 'none for",
+        ),
+        (
+            WRITTEN | {"features": [*WRITTEN["features"], "user"], "types": WRITTEN["types"] | {"user": "int64"}},
+            [("sequences.history.ttl_s", 60.0)],
+            "whose ttl_s is the keys' expiry, got 'others beside them'",
+        ),
+        (None, [("sequences.history.from_events", "")], r"sequences\.history\.(store|where): only with from_events"),
+    ],
+)
+def test_a_history_that_is_read_otherwise_than_it_is_written_is_refused(section, changes, why):
+    with pytest.raises(BadInput, match=why):
+        stored(section, changes)

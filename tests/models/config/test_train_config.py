@@ -425,3 +425,16 @@ def test_override_of_a_feature_needs_features_in_the_file(tmp_path):
     (tmp_path / "train.toml").write_text('[model]\nname = "m"\n[data]\npath = "ml-1m"\nformat = "movielens"\n')
     with pytest.raises(BadInput, match=r"expected a feature of the file: none, as the file has no \[features\]"):
         load_config(tmp_path / "train.toml", ["features.user_id.dim=8"])
+
+
+def test_addresses_of_stores_come_from_the_file_or_the_command(tmp_path):
+    addresses = {"main": "redis://a", "other": "redis+cluster://b:1,c"}
+    stores = overridden(tmp_path, *(f'online_stores.{name}="{url}"' for name, url in addresses.items())).online_stores
+    assert {name: one.url for name, one in stores.items()} == addresses
+    section = '[online_stores.main]\nurl = "redis://file"\nusername = "freshet"\n'
+    (tmp_path / "train.toml").write_text(COMPLETE + section)
+    assert load_config(tmp_path / "train.toml").online_stores["main"].url == "redis://file"
+    main = load_config(tmp_path / "train.toml", ['online_stores.main="redis://here"']).online_stores["main"]
+    assert (main.url, main.username) == ("redis://here", "freshet")
+    with pytest.raises(BadInput, match=r"online_stores\.main\.url: expected no user or password in the address"):
+        overridden(tmp_path, 'online_stores.main="redis://:secret@a"')

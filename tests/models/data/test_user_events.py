@@ -95,6 +95,68 @@ def test_rows_see_what_a_plain_loop_finds(log, rules, kept_rows, ttl_s, data):
                 assert lists(other, rows, since, stop) == lists(events, rows, since, stop)
 
 
+@settings(deadline=None, max_examples=100)
+@given(logs(), RULES, st.sampled_from([0, 4, 1000]), st.sampled_from([0.0, 4.0]), st.data())
+def test_histories_are_what_a_later_row_sees(log, rules, kept_rows, ttl_s, data):
+    rows, late = log
+    if rules.newest and not late:
+        rules = EventRules(rules.most, rules.newest, rules.exclude, ttl_s)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(user_events, "KEPT_ROWS", kept_rows)
+        patch.setattr(user_events, "MERGED_USERS", 3)
+        events, first, settled = UserEvents(rules, KINDS, budget_nbytes=0, stored="ids"), 0, 0
+        while first < len(rows):
+            stop = min(len(rows), first + data.draw(st.integers(1, 9)))
+            add(events, rows, first, stop)
+            row = data.draw(st.integers(max(events.floor, settled), stop))
+            now_s = max((time for _, time, _ in rows[:row]), default=0.0)
+            users, splits, _, (ids, *_) = events.histories(events.users(), row, now_s)
+            forever = EventRules(rules.most, rules.newest, rules.exclude)
+            for user, a, b in zip(users.tolist(), splits, splits[1:]):
+                seen = seen_by([*rows[:row], (user, np.inf, False)], row, forever)
+                seen = [n for n in seen if not rules.ttl_s or rows[n][1] > now_s - rules.ttl_s]
+                assert (ids[a:b] // 3).tolist() == seen
+            known = {user for user, _, enters in rows[:row] if enters}
+            assert known <= set(users.tolist())
+            # Perhaps more: parts of rows are kept until all of them are settled.
+            changed = {user for user, _, enters in rows[settled:row] if enters}
+            assert changed <= set(events.changed(row).tolist()) <= {user for user, _, enters in rows[:stop] if enters}
+            if data.draw(st.booleans()):
+                events.settle(row)
+                settled = row
+                assert not len(events.changed(settled)) or settled < stop
+            first = stop
+
+
+def test_a_store_has_the_keys_of_users_of_strings():
+    events = UserEvents(EventRules(5), ["ids"], stored="strings")
+    names = ["ann", "bob", "ann", "ünal"]
+    events.add(0, Strings.of(names[:3]), np.arange(3.0), np.ones(3, bool), [np.arange(3)])
+    parts = [events.full(3)]
+    events.add(3, Strings.of(names[3:]), np.array([3.0]), np.ones(1, bool), [np.array([3])])
+    parts.append(events.increment(4))
+    again = UserEvents(EventRules(5), ["ids"], stored="strings")
+    again.restore(parts)
+    for one in (events, again):
+        keys, splits, seconds, (ids,) = one.histories(one.users(), 4, 9.0)
+        lists = {key: ids[a:b].tolist() for key, a, b in zip(keys.tolist(), splits, splits[1:])}
+        assert lists == {b"ann": [0, 2], b"bob": [1], "ünal".encode(): [3]}
+        assert sorted(seconds.tolist()) == [0, 1, 2, 3]
+    assert again.newest_time(again.users()) == 3.0
+    assert again.newest_time(np.array([77])) == -np.inf
+    assert (len(again.changed(4)), len(events.changed(4))) == (0, 3)
+
+
+def test_the_key_of_an_erased_user_is_gone():
+    events = UserEvents(EventRules(5), ["ids"], stored="strings")
+    events.add(0, Strings.of(["ann", "bob"]), np.arange(2.0), np.ones(2, bool), [np.arange(2)])
+    events.erase(user_events._hashed(Strings.of(["ann"])))
+    assert b"ann" not in events._names._data.tobytes()
+    keys, *_ = events.histories(events.users(), 2, 9.0)
+    assert keys.tolist() == [b"bob"]
+    assert events.full(2)["names"].tobytes() == b"bob"
+
+
 def test_events_beyond_the_budget_are_in_a_file():
     events = UserEvents(EventRules(50), ["ids"], budget_nbytes=1 << 20)
     users = np.arange(200_000) % 50_000

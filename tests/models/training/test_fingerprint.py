@@ -103,6 +103,17 @@ def test_floats_of_a_history_change_the_fingerprint_and_older_files_keep_theirs(
     assert "features.h.paid was added" in changed(settings(before), settings(now))
 
 
+def test_where_events_are_kept_and_written_keeps_the_fingerprint():
+    def history(**section):
+        raw = {"columns": {"item": "item"}, "tables": {"item": "item"}, "from_events": "user"} | section
+        features = {"user": {"kind": "id"}, "item": {"kind": "id", "side": "item", "dim": 4}}
+        data = {"path": "x", "format": "csv", "label": "y", "time": "ts"}
+        made = {"model": {"name": "shop", "arch": "din"}, "data": data, "features": features}
+        return fingerprint(parse_config(made | {"sequences": {"h": raw}}))
+
+    assert history() == history(memory_mb=1, store="main") != history(ttl_s=60.0)
+
+
 def test_several_labels_change_the_fingerprint_and_older_files_keep_theirs():
     one = {"data": {"path": "x", "format": "csv", "label": "y"}, "features": {"user": {"kind": "id"}}}
     two = one | {"data": one["data"] | {"label": ["y", "z"]}}

@@ -13,7 +13,11 @@ from freshet_serving.processor.ports import ENGINE, Extension, InputStores
 @pytest.fixture
 def sand(monkeypatch):
     """Offers stores whose settings are pairs, and which keep what they were opened with."""
-    stores = InputStores(parse=lambda name, section: (name, section), open=lambda *opened: SimpleNamespace(by=opened))
+    stores = InputStores(
+        parse=lambda name, section: (name, section),
+        open=lambda *opened: SimpleNamespace(by=opened),
+        list_writer=lambda *made: SimpleNamespace(by=made),
+    )
     monkeypatch.setattr(ENGINE, "_known", {"sand": Extension(input_stores={"online_stores": lambda: stores})})
 
 

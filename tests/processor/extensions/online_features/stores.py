@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extensions.online_features.group_sections import parse_group
 from freshet_serving.processor.extensions.online_features.online_store import Loss, OpenStore
 from freshet_serving.processor.extensions.online_features.reader import OnlineFeatures
@@ -29,6 +30,49 @@ class MemoryStore:
 
     def close(self):
         self.closed = True
+
+
+class MemoryWriter:
+    """A RedisWriter to a MemoryStore: what it is sent, until it is `down` or `fails` so many times."""
+
+    def __init__(self, store):
+        self.store, self.run_id, self.down, self.fails = store, "1", False, 0
+        self.commands, self.left_ms = [], {}
+
+    def begin(self):
+        if self.down or self.fails:
+            self.fails = max(0, self.fails - 1)
+            raise NotReady("online store main cannot be reached")
+        return self.run_id
+
+    def send(self, commands):
+        self.begin()
+        self.commands += commands
+        return [self._do(*command) for command in commands]
+
+    def _do(self, name, key, *words):
+        if name == b"PEXPIRE":
+            self.left_ms[key] = int(words[0])
+        elif name == b"PERSIST":
+            self.left_ms.pop(key, None)
+        elif name == b"HSET":
+            self.store.hashes.setdefault(key, {}).update(zip(words[::2], words[1::2]))
+            return len(words) // 2
+        else:
+            fields = self.store.hashes.get(key, {})
+            removed = sum(fields.pop(word, None) is not None for word in words)
+            if not fields:
+                self.store.hashes.pop(key, None)
+            return removed
+        return 1
+
+    def restart(self):
+        """Come up again, empty."""
+        self.store.hashes.clear()
+        self.run_id = str(int(self.run_id) + 1)
+
+    def close(self):
+        pass
 
 
 HASHES = {
@@ -69,4 +113,4 @@ def plain(column):
     return values.tolist()
 
 
-__all__ = ["HASHES", "Loss", "MemoryStore", "Strings", "features_of", "opened", "plain", "users"]
+__all__ = ["HASHES", "Loss", "MemoryStore", "MemoryWriter", "Strings", "features_of", "opened", "plain", "users"]

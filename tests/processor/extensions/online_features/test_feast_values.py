@@ -7,7 +7,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.extensions.online_features.feast_values import MAX_VALUES, decode_timestamp, decode_value
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.extensions.online_features.feast_values import (
+    MAX_VALUES,
+    decode_timestamp,
+    decode_value,
+    encode_lists,
+    encode_timestamp,
+)
 from freshet_serving.processor.extensions.online_features.protobuf_fields import MalformedMessage
 from freshet_serving.processor.extensions.online_features.value_types import VALUE_TYPES
 from tests.processor.extensions.online_features.value_messages import SCALARS, VECTORS, Value, value_of
@@ -136,3 +143,19 @@ def test_a_timestamp_is_seconds_since_1970(seconds, nanos):
     assert decode_timestamp(data) == seconds + nanos / 1e9
     with pytest.raises(MalformedMessage):
         decode_timestamp(b"\x0a\x00")
+
+
+@pytest.mark.parametrize("name", ["int64_list", "unix_timestamp_list", "double_list", "float_list", "string_list"])
+@given(data=st.data())
+def test_lists_are_encoded_as_protobuf_does(name, data):
+    content = data.draw(st.lists(st.lists(CONTENT[name.removesuffix("_list")], max_size=9), max_size=5))
+    kind = VALUE_TYPES[name]
+    flat = [value for row in content for value in row]
+    values = Strings.of(flat) if kind.dtype is None else np.array(flat, kind.dtype)
+    lists = Ragged(values, np.concatenate([[0], np.cumsum([len(row) for row in content])]).astype(np.int64))
+    assert encode_lists(kind, lists) == [value_of(name, row).SerializeToString() for row in content]
+
+
+@given(st.integers(-(10**10), 10**10))
+def test_whole_seconds_are_encoded_as_protobuf_does(seconds):
+    assert encode_timestamp(seconds) == Timestamp(seconds=seconds).SerializeToString()

@@ -1,11 +1,13 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.extensions.online_features.plain_values import decode_text, key_formatter
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.extensions.online_features.plain_values import decode_text, encode_lists, key_formatter
 from freshet_serving.processor.extensions.online_features.protobuf_fields import MalformedMessage
 from freshet_serving.processor.extensions.online_features.value_types import VALUE_TYPES
 
@@ -124,3 +126,34 @@ def test_whole_numbers_written_as_floats_are_integers():
     mixed = decode_text(b"[9007199254740993, 1.0]", VALUE_TYPES["int64_list"])
     assert mixed == np.array([9007199254740993, 1], "<i8").tobytes()
     assert decode_text(b"[NaN, 1]", VALUE_TYPES["float_list"]) == np.array([np.nan, 1], "<f4").tobytes()
+
+
+@pytest.mark.parametrize("unsigned", [False, True])
+@given(content=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9), max_size=5))
+def test_lists_of_ids_are_read_as_they_were_written(content, unsigned):
+    kind = VALUE_TYPES["int64_list"]
+    lists = Ragged.of(content)
+    texts = encode_lists(kind, replace(lists, values=lists.values.astype(np.int64)), unsigned)
+    assert [decode_text(text, kind, unsigned) for text in texts] == [np.array(row, "<i8").tobytes() for row in content]
+    if unsigned:
+        assert not any(b"-" in text for text in texts)
+
+
+@pytest.mark.parametrize("name", ["float_list", "double_list"])
+@given(content=st.lists(st.lists(st.floats(width=32, allow_infinity=False), max_size=9), max_size=5))
+def test_lists_of_floats_are_read_as_they_were_written(content, name):
+    kind = VALUE_TYPES[name]
+    flat = np.array([number for row in content for number in row], np.float32)
+    texts = encode_lists(kind, replace(Ragged.of(content), values=flat))
+    for row, text in zip(content, texts):
+        read = np.frombuffer(decode_text(text, kind), kind.dtype).astype(np.float32)
+        np.testing.assert_array_equal(read, np.array(row, np.float32))
+
+
+@given(st.lists(st.lists(st.text(), max_size=9), max_size=5))
+def test_lists_of_texts_are_read_as_they_were_written(content):
+    kind = VALUE_TYPES["string_list"]
+    lists = Ragged.of(content)
+    lists = lists if lists.row_splits[-1] else replace(lists, values=Strings.of([]))
+    texts = [decode_text(text, kind) for text in encode_lists(kind, lists)]
+    assert texts == [tuple(text.encode() for text in row) for row in content]

@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.extensions.online_features.protobuf_fields import (
     MalformedMessage,
+    encode_varint,
+    pack_varints,
     read_fields,
     read_varint,
     unpack_varints,
@@ -84,3 +86,11 @@ def test_packed_bytes_equal_varints_read_one_by_one(data):
             unpack_varints(data)
     else:
         assert unpack_varints(data).tolist() == found
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 300), max_size=20))
+def test_packed_varints_are_those_of_protobuf(values):
+    packed, starts = pack_varints(np.array(values, np.uint64))
+    assert packed == b"".join(map(varint, values)) == b"".join(map(encode_varint, values))
+    assert [packed[a:b] for a, b in zip(starts, starts[1:])] == list(map(varint, values))
+    assert unpack_varints(packed).tolist() == values

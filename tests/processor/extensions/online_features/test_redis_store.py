@@ -10,12 +10,8 @@ from redis.crc import key_slot
 
 from freshet_serving.processor.clock import FakeClock, SystemClock
 from freshet_serving.processor.extensions.online_features.online_store import MAX_REPLY_NBYTES, HashRead, Loss
-from freshet_serving.processor.extensions.online_features.redis_store import (
-    OPEN_AFTER,
-    PAUSE_S,
-    RedisOnlineStore,
-    is_usable,
-)
+from freshet_serving.processor.extensions.online_features.redis_connector import is_usable
+from freshet_serving.processor.extensions.online_features.redis_store import OPEN_AFTER, PAUSE_S, RedisOnlineStore
 from freshet_serving.processor.extensions.online_features.store_settings import parse_store
 from tests.processor.extensions.online_features.proxies import HeldProxy
 from tests.processor.extensions.remote_rows.fakes import Impostor, RedisServer, cluster_nodes, free_ports, needs_redis

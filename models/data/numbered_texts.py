@@ -1,0 +1,85 @@
+"""Texts by number, as they come: users' keys, and the distinct values of columns of strings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.columns import Strings, take_rows
+
+Int64s = NDArray[np.int64]
+
+FIRST_NBYTES = 1024
+
+
+class NumberedTexts:
+    """Texts end to end, numbered as they come; number 0 is the empty text."""
+
+    def __init__(self) -> None:
+        self._data: NDArray[np.uint8] = np.zeros(FIRST_NBYTES, np.uint8)
+        self._offsets: Int64s = np.zeros(FIRST_NBYTES, np.int64)
+        self._count = 1
+
+    def __len__(self) -> int:
+        """Return how many texts there are, the empty one not among them."""
+        return self._count - 1
+
+    def append(self, texts: Strings) -> Int64s:
+        """Add texts; return their numbers.
+
+        Args:
+            texts: The texts; each gets a number of its own.
+        """
+        first, count = self._count, len(texts)
+        lengths = np.diff(texts.offsets)
+        start, nbytes = int(self._offsets[first]), int(lengths.sum())
+        self._offsets = _longer(self._offsets, first + count + 1)
+        self._data = _longer(self._data, start + nbytes)
+        self._data[start : start + nbytes] = texts.data[texts.offsets[0] : texts.offsets[-1]]
+        self._offsets[first + 1 : first + count + 1] = start + np.cumsum(lengths)
+        self._count += count
+        return np.arange(first, first + count)
+
+    def take(self, numbers: Int64s) -> Strings:
+        """Return the texts of numbers."""
+        taken: Strings = take_rows(Strings(self._data, self._offsets[: self._count + 1]), numbers)
+        return taken
+
+    def since(self, first: int) -> Strings:
+        """Return the texts after the first so many."""
+        offsets = self._offsets[first + 1 : self._count + 1]
+        return Strings(self._data[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
+
+
+class DistinctTexts(NumberedTexts):
+    """Texts of which each has one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers: dict[bytes, int] = {}
+
+    def numbers(self, column: Strings, rows: Int64s) -> Int64s:
+        """Return the numbers of rows of a column, new ones for new texts."""
+        return np.array([self._number(text) for text in take_rows(column, rows).tolist()], np.int64)
+
+    def extend(self, texts: Strings) -> None:
+        """Add texts that have the next numbers."""
+        for text in texts.tolist():
+            self._number(text)
+
+    def _number(self, text: bytes) -> int:
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = int(self.append(Strings.of([text]))[0])
+        return number
+
+
+def _longer(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return an array of at least a size, by doubling."""
+    if size <= len(array):
+        return array
+    longer = np.zeros(max(size, 2 * len(array)), array.dtype)
+    longer[: len(array)] = array
+    return longer

@@ -1,0 +1,207 @@
+"""Write the histories that a run learns to online stores, so that requests read what training read.
+
+Invariants
+- A history is written whole, under its user's key: the user's events of rows before the run's position, as a row sees
+  them that is later than all of these (models.data.user_events), in the layout in which the version reads it.
+- Before a delta, and before the increment of its checkpoint, the histories of all users are written who have events of
+  its rows. So a kill in between leaves the store ahead of what is served, never behind: a run that resumes learns these
+  rows again and writes the same histories.
+- The run's state says which processes of the store have all histories, and in which layout. Another one (the first, a
+  store that was restarted and may have lost what it acknowledged, a new master, other fields) gets all of them first,
+  before the next version or delta.
+- While a store does not take them, nothing is published and no row is learned: whoever waits decides for how long.
+- Memory: the users of one delta, 8 bytes each, and CHUNK_EVENTS events.
+
+Users who are away longer than the time limit (`ttl_s`) lose their histories by the keys' expiry, not by a write. The
+newest time that counts is that of the events, not of a clock: a log of last year is written as it was then.
+
+Rejected: writing as rows are learned (a history would run ahead of the delta by minutes, and each event would be a
+write); a queue behind an unreachable store (it has no bound, and its deltas would have to wait all the same).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.sequence_columns import SequenceConfig, SequenceSource
+from freshet_serving.models.data.source import Source
+from freshet_serving.models.data.user_events import UserEvents
+from freshet_serving.models.runs.outages import Outages
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.features.input_lookup import ListWriter, list_writer
+from freshet_serving.processor.package import Manifest
+
+CHUNK_USERS, CHUNK_EVENTS = 4096, 1 << 16
+"""Users of one write: at most so many, and one or so many that all of them have at most so many events."""
+
+MOST_S = 8.0
+"""Longest wait before a store is asked again."""
+
+T = TypeVar("T")
+Int64s = NDArray[np.int64]
+
+
+class Written(Protocol):
+    """What a run's state says of its histories.
+
+    Attributes:
+        position: Number of the next row to learn.
+        histories: For each sequence, what its writer's begin() returned when all its histories were written; changed.
+    """
+
+    position: int
+    histories: dict[str, str]
+
+
+class HistoryWriter:
+    """The histories that one run writes. Of one thread."""
+
+    def __init__(
+        self,
+        sequences: Mapping[str, SequenceConfig],
+        writers: Mapping[str, ListWriter],
+        source: SequenceSource | None,
+        report: Reporter,
+        wait: Callable[[NotReady], None],
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            sequences: The sequences by name.
+            writers: For some of them, what writes to their stores.
+            source: The run's rows, if there are writers.
+            report: Receives progress.
+            wait: Waits before a store is asked again, or raises to give up.
+        """
+        self._sequences, self._writers, self._source = sequences, writers, source
+        self._report, self._wait = report, wait
+        self.trouble = ""
+
+    @classmethod
+    def of(
+        cls, config: TrainConfig, manifest: Manifest, source: Source, report: Reporter, stopped: threading.Event
+    ) -> HistoryWriter:
+        """Return the writer of a run: of the sequences with `store`, as far as the run knows where the stores are.
+
+        Args:
+            config: The run's configuration.
+            manifest: The manifest of its versions.
+            source: Its rows.
+            report: Receives progress.
+            stopped: Set when the run is to end; a followed run waits for a store until then.
+
+        Raises:
+            BadInput: A followed run does not know where a store is.
+        """
+        writers: dict[str, ListWriter] = {}
+        for name, sequence in config.sequences.items():
+            if sequence.store in config.online_stores:
+                inputs = [f.name for f in config.features if f.sequence is not None and f.sequence.name == name]
+                writers[name] = list_writer(config.online_stores[sequence.store], manifest, inputs)
+            elif sequence.store and config.data.follow:
+                raise BadInput(
+                    f"sequences.{name}.store: expected the address of {sequence.store!r}, got none; say it with "
+                    f"freshet train --online-store {sequence.store}=redis://HOST:PORT, or in [online_stores]"
+                )
+        assert not writers or isinstance(source, SequenceSource)
+        wait = Outages(config.data.follow, stopped, report.note, MOST_S).wait
+        return cls(config.sequences, writers, source if isinstance(source, SequenceSource) else None, report, wait)
+
+    def write(self, state: Written) -> None:
+        """Write what the stores do not have yet of the rows before the run's position.
+
+        Args:
+            state: The run's state.
+
+        Raises:
+            NotReady: A store cannot be reached, and the run gives up.
+            BadInput: A store has something else under the keys.
+        """
+        for name, writer in self._writers.items():
+            assert self._source is not None
+            events = self._source.events_before(state.position)[name]
+            while True:
+                store = self._try(writer.begin)
+                if store is not None and self._wrote(name, writer, events, state, store):
+                    break
+            events.settle(state.position)
+
+    def check(self, state: Written) -> None:
+        """Write all histories to a store that may have lost some since the last write; skip one that is away.
+
+        Args:
+            state: The run's state.
+        """
+        for name, writer in self._writers.items():
+            try:
+                store = writer.begin()
+            except NotReady as error:
+                self.trouble = str(error)
+                continue
+            self.trouble = ""
+            if store != state.histories.get(name):
+                self.write(state)
+
+    def erase(self, keys: Column) -> int:
+        """Remove the histories of users from the stores; return how many there were.
+
+        Args:
+            keys: The users.
+
+        Raises:
+            NotReady: A store cannot be reached; erasing may be repeated.
+        """
+        return sum(writer.erase(keys) for writer in self._writers.values())
+
+    def close(self) -> None:
+        """Close the connections to the stores."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def _wrote(self, name: str, writer: ListWriter, events: UserEvents, state: Written, store: str) -> bool:
+        """Write to a store that begin() has described; return False if it has to be described anew."""
+        row, whole = state.position, state.histories.get(name) != store
+        users = events.users() if whole else events.changed(row)
+        now_s = events.newest_time(users)
+        step = max(1, min(CHUNK_USERS, CHUNK_EVENTS // self._sequences[name].max_length))
+        if whole:
+            self._report.begin(f"writing histories to {self._sequences[name].store}", len(users))
+        for first in range(0, len(users), step):
+            some = users[first : first + step]
+            if self._try(lambda some=some: self._write(name, writer, events, some, row, now_s)) is None:  # type: ignore[misc]
+                return False
+            if whole:
+                self._report.advance(len(some))
+        # Not in place: earlier states share the mapping.
+        state.histories = {**state.histories, name: store}
+        return True
+
+    def _write(self, name: str, writer: ListWriter, events: UserEvents, users: Int64s, row: int, now_s: float) -> bool:
+        assert self._source is not None
+        keys, splits, times, values = events.histories(users, row, now_s)
+        newest = np.zeros(len(splits) - 1, np.int64)
+        some = splits[1:] > splits[:-1]
+        newest[some] = times[splits[1:][some] - 1]
+        ttl_s = self._sequences[name].ttl_s
+        left_s = newest.astype(np.float64) + (ttl_s - now_s) if ttl_s else None
+        writer.write(keys, self._source.lists(name, splits, times, values), newest, left_s)
+        return True
+
+    def _try(self, act: Callable[[], T]) -> T | None:
+        """Return act(); None, after a wait, if a store could not be reached."""
+        try:
+            result = act()
+        except NotReady as error:
+            self.trouble = str(error)
+            self._wait(error)
+            return None
+        self.trouble = ""
+        return result

@@ -1,0 +1,165 @@
+"""Runs that write the histories they learn to a redis-server: before each delta, and again to one that lost them."""
+
+import json
+import threading
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from freshet_serving.models.runs import outages
+from freshet_serving.models.streams import history_writer
+from freshet_serving.models.training import loop
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.features.input_lookup import parse_stores
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from tests.models.training.test_loop_follow import Notes
+from tests.models.training.test_loop_follow_histories import Events, config_of, stream_to
+from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick"), needs_redis]
+
+
+@pytest.fixture
+def events(tmp_path):
+    return Events(tmp_path / "events")
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(outages, "FIRST_S", 0.02)
+    monkeypatch.setattr(history_writer, "MOST_S", 0.02)
+    server = RedisServer(options=["--appendonly", "no"]).start()
+    yield server
+    server.close()
+
+
+def begin(tmp_path, server, follow=True):
+    config = config_of(tmp_path, follow, sequence={"store": "main"})
+    stores = {one.name: one for one in parse_stores({"main": f"redis://127.0.0.1:{server.port}"})}
+    return TrainingRun(replace(config, online_stores=stores), reporter=Notes())
+
+
+def learned(events, rows):
+    """The newest six events of each user in the first rows of the files."""
+    found = {}
+    tables = [pq.read_table(path).to_pylist() for path in sorted(events.folder.glob("*.parquet"))]
+    for row in [row for table in tables for row in table][:rows]:
+        items, kinds = found.setdefault(f"followed:h:{row['user']}".encode(), ([], []))
+        items.append(row["item"])
+        kinds.append(row["kind"])
+    return {key: {"item": items[-6:], "kind": kinds[-6:]} for key, (items, kinds) in found.items()}
+
+
+def served(server):
+    with server.client() as client:
+        return {
+            key: {field.decode(): json.loads(text) for field, text in client.hgetall(key).items()}
+            for key in client.scan_iter()
+        }
+
+
+def test_histories_are_in_the_store_before_the_delta_that_learned_them(tmp_path, events, server, monkeypatch):
+    events.send(400)
+    run = begin(tmp_path, server)
+    assert run.full() == Generation(1, 0)
+    assert served(server) == learned(events, 400)
+    published, publish = [], ChangeLog.publish
+
+    def checked(log, delta):
+        assert served(server) == learned(events, run.state.position)
+        published.append(run.state.position)
+        return publish(log, delta)
+
+    monkeypatch.setattr(ChangeLog, "publish", checked)
+    events.send(500)
+    assert stream_to(run, 900) == ["1.1", "1.2", "1.3"]
+    assert published == [600, 800, 900]
+    # Nobody but the command, the environment and the file says where the store is.
+    kept = [path.read_bytes() for path in (tmp_path / "repository").rglob("*") if path.is_file()]
+    assert not any(str(server.port).encode() in content for content in kept)
+
+
+def test_a_store_that_is_away_holds_the_delta_back_and_then_gets_all(tmp_path, events, server, monkeypatch):
+    events.send(600)
+    run = begin(tmp_path, server)
+    run.full()
+    server.kill()
+    steps = iter(run.stream())
+    wait = run._histories._wait
+
+    def waited(error):
+        assert run.status().store_trouble == "online store main cannot be reached"
+        assert run.state.step == 0
+        wait(error)
+        server.start()
+
+    monkeypatch.setattr(run._histories, "_wait", waited)
+    assert next(steps) == Generation(1, 1)
+    assert served(server) == learned(events, 600)
+    assert run.status().store_trouble == ""
+    assert any("online store main cannot be reached; waiting for it" in line for line in run._report.lines)
+    run.stop()
+    assert list(steps) == []
+
+
+def test_a_store_that_lost_all_between_deltas_gets_all_while_nothing_arrives(tmp_path, events, server, monkeypatch):
+    monkeypatch.setattr(loop, "NEWS_S", 0.0)
+    events.send(600)
+    run = begin(tmp_path, server)
+    run.full()
+    steps = iter(run.stream())
+    assert next(steps) == Generation(1, 1)
+    server.kill()
+    server.start()
+    assert served(server) == {}
+
+    threading.Thread(target=lambda: (until(lambda: served(server)), run.stop()), daemon=True).start()
+    assert list(steps) == []
+    assert served(server) == learned(events, 600)
+
+
+@pytest.mark.long
+def test_a_run_that_resumes_with_another_store_fills_it_first(tmp_path, events, server, monkeypatch):
+    events.send(600)
+    run = begin(tmp_path, server)
+    run.full()
+    stream_to(run, 600)
+    first = served(server)
+    with server.client() as client:
+        client.hset("followed:h:0", "item", "[1]")
+    again = begin(tmp_path, server)
+    # The same store is believed to have them.
+    assert served(server)[b"followed:h:0"]["item"] == [1]
+    again.stop()
+    server.kill()
+    server.start()
+    begin(tmp_path, server)
+    assert served(server) == first
+    server.kill()
+    monkeypatch.setattr(history_writer.Outages, "wait", lambda self, error: (_ for _ in ()).throw(error))
+    with pytest.raises(NotReady, match="online store main cannot be reached"):
+        begin(tmp_path, server)
+
+
+def test_a_followed_run_needs_to_know_where_the_store_is(tmp_path, events):
+    events.send(400)
+    with pytest.raises(BadInput, match=r"sequences\.h\.store: expected the address of 'main'"):
+        TrainingRun(config_of(tmp_path, sequence={"store": "main"}), reporter=Notes())
+
+
+@pytest.mark.long
+def test_a_run_with_an_end_writes_where_it_knows_the_store(tmp_path, events, server):
+    events.send(600)
+    without = TrainingRun(config_of(tmp_path, False, "quiet", {"store": "main"}), reporter=Notes())
+    without.full()
+    assert served(server) == {}
+    run = begin(tmp_path, server, follow=False)
+    run.full()
+    assert [str(generation) for generation in run.stream()] == ["1.1"]
+    assert served(server) == learned(events, 600)
