@@ -27,6 +27,7 @@ class RunStatus:
         rejected_rows: Of the stream.
         files_aside: Of the stream.
         trouble: Of the stream.
+        stale_tables: Joined tables whose newest content cannot be read.
         event_time: Newest learned event, Unix seconds; 0 for none.
         published_at: Newest publication, Unix seconds; 0 for none.
         window_auc: AUC of the newest window before it was learned; NaN for none.
@@ -44,6 +45,7 @@ class RunStatus:
     rejected_rows: int = 0
     files_aside: int = 0
     trouble: str = ""
+    stale_tables: int = 0
     event_time: float = 0.0
     published_at: float = 0.0
     version: int = 0
@@ -77,6 +79,11 @@ GAUGES: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
     ("freshet_train_position", "Position of the next row to train on.", lambda s: s.position),
     ("freshet_train_waiting_rows", "Rows that have arrived and are not trained on yet.", lambda s: s.waiting_rows),
     ("freshet_train_stream_up", "1 while the stream can be read.", lambda s: float(not s.trouble)),
+    (
+        "freshet_train_stale_tables",
+        "Entities and user tables whose newest content cannot be read.",
+        lambda s: s.stale_tables,
+    ),
     ("freshet_train_held", "1 while the guard holds deltas back.", lambda s: float(bool(s.held))),
     ("freshet_train_version", "Version that deltas are published to.", lambda s: s.version),
     ("freshet_train_step", "Step of the newest delta.", lambda s: s.step),

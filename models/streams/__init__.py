@@ -1,6 +1,9 @@
 """Streams that grow while they are read, and the join of two of them into labelled training rows (`freshet join`).
 
 followed_source  a stream as a source of rows with permanent positions
+followed_tables  tables that are joined to a stream and followed as it is
+table_state      content of such a table at a moment, and what has changed since
+table_copy       copy of such a table, from which a run starts
 stream_journal   durable numbering of a stream's segments and rows
 stream           interface of every stream: new segments, and their rows on demand
 feature_feed     publication of an entity's features as their rows arrive
@@ -23,4 +26,14 @@ join_windows     report of each window
 join_metrics     metrics of a join for Prometheus
 """
 
-__all__ = ["feature_feed", "followed_source", "join_metrics", "join_run", "join_settings", "join_windows", "open_rows"]
+__all__ = [
+    "feature_feed",
+    "followed_source",
+    "followed_tables",
+    "join_metrics",
+    "join_run",
+    "join_settings",
+    "join_windows",
+    "open_rows",
+    "table_state",
+]
