@@ -232,6 +232,7 @@ class EntitySource:
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
         """Yield batches as Source.batches does."""
         for batch in self._source.batches(rows, start):
+            self._refresh(None)
             yield self._joined(batch)
 
     def arriving(self, rows: int, start: int) -> Iterator[Batch | None]:
@@ -241,9 +242,12 @@ class EntitySource:
         for batch in source.arriving(rows, start):
             if batch is not None and batch.time is not None:
                 newest = max(float(batch.time.max()), -np.inf if newest is None else newest)
-            for table in self.tables:
-                table.refresh(newest)
+            self._refresh(newest)
             yield None if batch is None else self._joined(batch)
+
+    def _refresh(self, event_time: float | None) -> None:
+        for table in self.tables:
+            table.refresh(event_time)
 
     def _joined(self, batch: Batch) -> Batch:
         columns = dict(batch.columns)

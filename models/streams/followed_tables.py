@@ -12,9 +12,9 @@ Invariants
 - What cannot be read leaves the table as it was, is reported once and counted, and is tried again: a file when it has
   changed, a stream at the next look.
 
-Costs: a look at a file is one stat each LOOK_S; it is read once it has not changed between two looks. A look at a
-stream is one poll each POLL_S. Memory is the whole table, and of a stream with times also what KEPT_S of events can
-see of the past.
+Costs: a look at a file is one stat each LOOK_S; it is read once it has not changed between two looks, or has changed at
+MOST_WAITS of them. A look at a stream is one poll each POLL_S, and takes over LOOK_ROWS of it, or a quarter of the
+table. Memory is the whole table, and of a stream with times also what KEPT_S of events can see of the past.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ from freshet_serving.processor.errors import BadInput
 
 LOOK_S, POLL_S, RETRY_S = 1.0, 0.2, 30.0
 KEPT_S = 7 * 86_400.0
-READ_ROWS = 1 << 14
+MOST_WAITS = 5
+READ_ROWS, LOOK_ROWS = 1 << 14, 1 << 17
 COPY, JOURNAL, FOLDER = "table.safetensors", "stream.journal", "tables"
 
 
 class FollowedTable:
-    """One table that changes. Looked at by one thread at a time; any thread may read it.
+    """One table that changes. Thread-safe: one thread at a time looks at it, and nobody waits for that.
 
     Attributes:
         name: Name of the entity or of the user table.
@@ -109,29 +110,38 @@ class FollowedTable:
 
     def forget(self, mark: int) -> None:
         """Drop keys that were gone by a mark: no run asks for changes since an earlier one."""
-        with self._lock:
+        if self._lock.acquire(blocking=False):
+            # Else the next time will do: whoever publishes does not wait for a file that is read.
             self._state = self._state.without_gone(mark)
+            self._lock.release()
 
     def refresh(self, event_time: float | None = None) -> None:
-        """Look whether the table has changed, if it is time to, and take over what has.
+        """Look whether the table has changed, if it is time to and no other thread does, and take over what has.
 
         Args:
             event_time: Time of the newest event that has been read; None if events have none.
         """
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             if event_time is not None:
                 self._horizon_s = event_time - KEPT_S
-            if self._now_s() < self._next_s:
-                return
-            wait_s = self.look_s
-            try:
-                self.trouble = self._look()
-            except BadInput as error:
-                self.trouble = self._named(error)
-            except OSError as error:
-                self.trouble = f"{self.section}: the trainer's copy cannot be written: {error.strerror}"
-                wait_s = RETRY_S
-            self._next_s = self._now_s() + wait_s
+            if self._now_s() >= self._next_s:
+                self._next_s = self._now_s() + self._looked()
+        finally:
+            self._lock.release()
+
+    def _looked(self) -> float:
+        """Look, and return how many seconds to wait before the next look."""
+        wait_s = self.look_s
+        try:
+            self.trouble = self._look()
+        except BadInput as error:
+            self.trouble = self._named(error)
+        except OSError as error:
+            self.trouble = f"{self.section}: the trainer's copy cannot be written: {error.strerror}"
+            wait_s = RETRY_S
+        return wait_s
 
     def news(self) -> list[str]:
         """Return lines about changes since the last call."""
@@ -139,8 +149,6 @@ class FollowedTable:
         if self._told == was:
             return []
         return [f"{self._told}; the last good content counts" if self._told else f"{self.section}: can be read again"]
-
-    def close(self) -> None: ...
 
     def _look(self) -> str:
         """Take over what has changed; return why that is not possible."""
@@ -173,7 +181,7 @@ class ReplacedFile(FollowedTable):
         self._path = Path(self._data.path)
         # States of the file: of the content, at the last look, and of one that could not be read.
         self._read = list(self._known.read) if self._known is not None else []
-        self._seen, self._bad = list[int](), list[int]()
+        self._seen, self._bad, self._waits = list[int](), list[int](), 0
         try:
             self._take(self._status())
         except BadInput as error:
@@ -185,10 +193,11 @@ class ReplacedFile(FollowedTable):
         status = self._status()
         if status in (self._read, self._bad):
             return self.trouble if status == self._bad else ""
-        if status != self._seen:
-            # It may be half written: read once it stays as it is.
-            self._seen = status
+        if status != self._seen and self._waits < MOST_WAITS:
+            # It may be half written: read once it stays as it is, or keeps changing.
+            self._seen, self._waits = status, self._waits + 1
             return self.trouble
+        self._waits = 0
         self._take(status)
         return ""
 
@@ -248,9 +257,11 @@ class RecordStream(FollowedTable):
         if self._journal.rows < self.mark:
             raise BadInput(f"{self.section}: the trainer's journal of it is incomplete; {context.anew} anew")
         self._source = FollowedSource(self._stream, self._journal, schema, endless=False, now_s=now_s, linger_s=0.0)
-        self._row = self.mark
+        self._row, self._behind = self.mark, False
         try:
             self._look()
+            while self._behind:
+                self._look()
         except BadInput as error:
             raise BadInput(self._named(error)) from None
         if self._state.nothing:
@@ -264,28 +275,25 @@ class RecordStream(FollowedTable):
         self._lost = False
         return [*again, *super().news(), *(f"{self.section}: {line}" for line in self._source.news())]
 
-    def close(self) -> None:
-        self._source.close()
-
     def _look(self) -> str:
-        state, held = self._state, list[KeyedRows]()
-        for batch in self._source.batches(READ_ROWS, self._row):
+        held, row = list[KeyedRows](), self._row
+        self._behind = True
+        for batch in self._source.batches(READ_ROWS, row):
             held.append(self._rows_of(batch))
-            if sum(map(len, held)) > len(state.base) // 4:
-                state, held = self._with(state, held), []
-        self._take(self._with(state, held))
-        self._row = self._journal.rows
+            row = batch.end
+            if row - self._row >= max(LOOK_ROWS, len(self._state.base) // 4):
+                break
+        else:
+            row, self._behind = self._journal.rows, False
+        if held:
+            rows = join_rows(held)
+            self._take(self._state.added(rows, int(rows.marks[-1]), self._horizon_s))
+        self._row = row
         return self._source.ingest_status().trouble
 
     def _rows_of(self, batch: Batch) -> KeyedRows:
         marks = np.arange(batch.start + 1, batch.end + 1)
         return KeyedRows(self.fields, batch.columns[self.key.name], batch.columns, batch.time, marks)
-
-    def _with(self, state: TableState, rows: list[KeyedRows]) -> TableState:
-        if not rows:
-            return state
-        joined = join_rows(rows)
-        return state.added(joined, int(joined.marks[-1]), self._horizon_s)
 
     def _take(self, state: TableState) -> None:
         """Take over a state; where its older part is new, keep it, so that its records need not be read again."""

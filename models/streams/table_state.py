@@ -24,7 +24,7 @@ from freshet_serving.models.data.value_hashes import Hashes, mixed, value_hashes
 from freshet_serving.processor.columns import Column, join_columns, take_rows
 
 RECENT_ROWS, RECENT_SHARE = 1024, 8
-NEVER = -np.inf
+NEVER, NO_IDS = -np.inf, np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,9 @@ class TableState:
 
     def changed(self, since: int) -> ChangedRows:
         """Return the keys that have changed since the state of a mark."""
-        ids = [part.ids[part.marks[part.order] > since] for part in (self.base, self.recent)]
-        return self._newest(np.unique(np.concatenate(ids)), since)
+        parts = (self.base, self.recent) if since < self.mark else ()
+        ids = [part.ids[part.marks[part.order] > since] for part in parts]
+        return self._newest(np.unique(np.concatenate([NO_IDS, *ids])), since)
 
     def added(self, rows: KeyedRows, mark: int, horizon_s: float = NEVER) -> TableState:
         """Return the state with further rows.
@@ -101,7 +102,7 @@ class TableState:
         recent = _needed(join_rows([self.recent, rows]), horizon_s)
         if len(recent) <= max(RECENT_ROWS, len(self.base) // RECENT_SHARE):
             return TableState(self.base, recent, mark)
-        return TableState(_needed(join_rows([self.base, recent]), horizon_s), recent.some(np.empty(0, np.int64)), mark)
+        return TableState(_needed(join_rows([self.base, recent]), horizon_s), recent.some(NO_IDS), mark)
 
     def replaced(self, rows: KeyedRows) -> TableState:
         """Return the state with other rows in the place of all; its mark is higher if a key has changed."""
@@ -122,7 +123,7 @@ class TableState:
         by_row = np.empty(len(now), np.int64)
         by_row[now.order] = marks[np.searchsorted(ids, now.ids)]
         left = was.some(absent).as_gone(np.where(newly, mark, was.marks[absent]))
-        return TableState(join_rows([now.with_marks(by_row), left]), left.some(np.empty(0, np.int64)), mark)
+        return TableState(join_rows([now.with_marks(by_row), left]), left.some(NO_IDS), mark)
 
     def without_gone(self, until: int) -> TableState:
         """Return the state without the keys that were gone by a mark."""

@@ -68,9 +68,16 @@ class EntityDeltas:
             tables: The tables that the run follows.
             manifest: The version's manifest.
             served: Returns the newest generation.
-            note: Receives a line about each row that does not fit.
+            note: Receives lines about what is not published.
         """
-        self._tables, self._manifest, self._served, self._note = entities_of(tables), manifest, served, note
+        self._manifest, self._served, self._note = manifest, served, note
+        self._tables, self._told = list[FollowedTable](), dict[str, int]()
+        columns = {entity.name: (entity.key, frozenset(entity.inputs)) for entity in manifest.entities}
+        for table in entities_of(tables):
+            if columns.get(table.name) == (table.key.name, frozenset(f.name for f in table.fields)):
+                self._tables.append(table)
+            else:
+                note(f"{table.section}: changes are published from the next full version on, which has its columns")
 
     def since(self, marks: Marks) -> tuple[dict[str, TableDelta], Marks]:
         """Return the changes by table since marks, without those that have none, and the marks with them.
@@ -91,9 +98,12 @@ class EntityDeltas:
         return changes, now
 
     def _change(self, name: str, rows: ChangedRows, whole: bool) -> TableDelta:
-        entity = self._entity(name)
+        entity, refused = self._entity(name), list[str]()
         ids = self._ids(entity, rows.keys)
-        kept, records = self._fitting(entity, rows.columns, np.arange(len(ids)))
+        kept, records = self._fitting(entity, rows.columns, np.arange(len(ids)), refused)
+        if refused and self._told.get(name) != rows.mark:
+            self._told[name] = rows.mark
+            self._note(f"entities.{name}: {len(refused):,} rows were skipped; the last: {refused[-1]}")
         if whole:
             return table_difference(self._served(), entity.table, ids[kept], records.__getitem__)
         order = np.argsort(ids[kept])
@@ -103,16 +113,18 @@ class EntityDeltas:
     def _entity(self, name: str) -> EntityEntry:
         return first_of(entity for entity in self._manifest.entities if entity.name == name)
 
-    def _fitting(self, entity: EntityEntry, columns: Mapping[str, Column], rows: Int64s) -> tuple[Int64s, Records]:
-        """Return the rows that fit the version, found by halves, and their records."""
+    def _fitting(
+        self, entity: EntityEntry, columns: Mapping[str, Column], rows: Int64s, refused: list[str]
+    ) -> tuple[Int64s, Records]:
+        """Return the rows that fit the version, found by halves, and their records; add why others do not."""
         try:
             taken = {name: take_rows(column, rows) for name, column in columns.items()}
             return rows, make_records(self._manifest, entity, taken, len(rows))
         except BadInput as error:
             if len(rows) == 1:
-                self._note(f"a row was skipped: {error}")
+                refused.append(str(error))
                 return rows[:0], np.empty((0, self._manifest.table(entity.table).dim), np.int32)
-            halves = [self._fitting(entity, columns, half) for half in np.array_split(rows, 2)]
+            halves = [self._fitting(entity, columns, half, refused) for half in np.array_split(rows, 2)]
             return np.concatenate([kept for kept, _ in halves]), np.concatenate([made for _, made in halves])
 
     def _ids(self, entity: EntityEntry, keys: Column) -> Int64s:

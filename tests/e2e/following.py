@@ -99,7 +99,7 @@ class RedisEvents:
 class FollowingTrainer:
     """`freshet train --follow` in a process of its own."""
 
-    def __init__(self, folder, path, **publish):
+    def __init__(self, folder, path, sections=(), **publish):
         self.repository, self.log = folder / "repository", folder / "train.log"
         self.config, self.metrics_port = folder / "train.toml", free_port()
         publish = {"repository": str(self.repository)} | publish
@@ -107,7 +107,7 @@ class FollowingTrainer:
         lines += ["[data]", f"path = {json.dumps(path)}", 'label = "clicked"', 'time = "ts"']
         lines += ["[features.user]", 'kind = "id"', "dim = 4", "[features.item]", 'kind = "id"', "dim = 4"]
         lines += ["[train]", "batch_rows = 64"]
-        lines += ["[publish]", *(f"{key} = {json.dumps(value)}" for key, value in publish.items())]
+        lines += ["[publish]", *(f"{key} = {json.dumps(value)}" for key, value in publish.items()), *sections]
         self.config.write_text("\n".join(lines))
         self.process = None
 

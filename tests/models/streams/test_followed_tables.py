@@ -119,6 +119,16 @@ def test_file_is_read_only_when_it_has_changed(tmp_path, clock, file, monkeypatc
     assert len(read) == 1
 
 
+def test_file_that_changes_all_the_time_is_read_all_the_same(tmp_path, clock, file):
+    table = opened(file, tmp_path / "run")
+    seen = set()
+    for price in range(3, 20):
+        write(file, {"a": price})
+        clock.look(table, 1)
+        seen |= set(prices_of(table.newest()).values())
+    assert seen == {1, 2, 8, 14}
+
+
 @pytest.mark.parametrize("damage", ["half", "gone", "empty", "other"])
 def test_damaged_file_keeps_the_last_good_content(tmp_path, clock, file, damage):
     table = opened(file, tmp_path / "run")
@@ -267,6 +277,19 @@ def test_records_before_the_copy_are_never_read_again(tmp_path, clock, monkeypat
     clock.look(table)
     again = opened(stream.url, tmp_path / "run")
     assert (again.trouble, prices_of(again.changed(2))) == ("", {"b": 3, "c": 4})
+
+
+def test_long_stream_is_taken_over_by_parts(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(module, "READ_ROWS", 2)
+    monkeypatch.setattr(module, "LOOK_ROWS", 4)
+    stream = FolderRecords(tmp_path)
+    stream.send({"abcdefghi"[n]: n for n in range(9)})
+    table = opened(stream.url, tmp_path / "run")
+    assert table.mark == 9
+    stream.send({"abcdefghi"[n]: n + 1 for n in range(9)})
+    marks = [clock.look(table, 1).mark for _ in range(4)]
+    assert marks == [13, 17, 18, 18]
+    assert prices_of(table.changed(9)) == {"abcdefghi"[n]: n + 1 for n in range(9)}
 
 
 def test_run_from_scratch_reads_the_stream_from_its_beginning(tmp_path, clock):

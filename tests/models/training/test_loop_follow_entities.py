@@ -277,7 +277,22 @@ def test_row_that_does_not_fit_is_skipped_alone(tmp_path, clicks):
         write_items(tmp_path / "items.parquet", prices | {5: 7})
         stream_until(run, lambda: run.status().deltas == 1)
     assert served(tmp_path) == prices | {5: 1}
-    assert "a row was skipped: entity 'item': 'price': expected another number" in notes.lines
+    line = "entities.item: 1 rows were skipped; the last: entity 'item': 'price': expected another number"
+    assert notes.lines.count(line) == 1
+
+
+def test_entity_of_other_columns_than_the_version_waits_for_the_next_one(tmp_path, clicks):
+    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
+    clicks.send(300)
+    run = begin(config_of(tmp_path))
+    run.full()
+    (table,) = run._tables
+    table.fields = table.fields[:1]
+    lineage = run._open_chain()
+    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 2))
+    until(lambda: table.refresh() or table.trouble or table.mark == 2)
+    assert not lineage.entities_changed()
+    assert any("are published from the next full version on" in line for line in run._report.lines)
 
 
 def test_user_table_is_read_again_when_it_changes(tmp_path, clicks):
