@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.compiler.backends.executable_store import stored_or_compiled
 from freshet_serving.compiler.backends.xla import portable
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.backends import Matrix, aligned
@@ -70,8 +71,8 @@ class DeviceArray:
 
 @lru_cache(maxsize=32)
 def _compiled(stablehlo: bytes, threads: int) -> Any:
-    """Compile once a process: that takes a second or two, and the result serves all weights, rates and seeds."""
-    return device("cpu", threads).compile(stablehlo)
+    """Compile once: that takes a second or two, and the result serves all weights, rates and seeds."""
+    return stored_or_compiled(stablehlo, device("cpu", threads), threads)
 
 
 def device_put(array: NDArray[Any], threads: int) -> DeviceArray:

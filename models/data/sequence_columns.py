@@ -209,9 +209,10 @@ class SequenceSource:
             arrays |= {f"{name}/{key}": array for key, array in part.items()}
         return arrays
 
-    def erase(self, keys: Column) -> int:
-        """Remove all events of users; return how many histories had any."""
-        return sum(events.erase(keys) for events in self._furthest.values())
+    def erase(self, users: NDArray[np.int64]) -> None:
+        """Remove all events of users, given by ids or hashes of their keys."""
+        for events in self._furthest.values():
+            events.erase(users)
 
     def _rules(self, name: str) -> str:
         """Return what the events of a sequence depend on, as text."""

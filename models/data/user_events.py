@@ -23,7 +23,7 @@ Invariants
   then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists.
 - The heap's first words, `budget_nbytes` of them, are in memory, the others in a file without a name, of which hardly
   any page stays mapped; the system's page cache keeps what is hot and gives it back under pressure. The books take
-  48 bytes a user.
+  80 bytes a user.
 - Guests have no events. The users themselves are not kept, only the hash of their key.
 
 Calls are atomic: a lock guards each.
@@ -118,7 +118,7 @@ class UserEvents:
         self._base = max(FIRST_WORDS, budget_nbytes // 8)
         self._memory = np.zeros(min(FIRST_WORDS, self._base), np.int64)
         self._file: ScratchFile | None = None
-        self._end, self._mapped_words = len(self._memory), 0
+        self._end, self._touched_nbytes = len(self._memory), 0
         self._used, self._free = np.zeros(1, np.int64), np.full(64, event_kernels.NOWHERE, np.int64)
         self._users = IdRows({"book": ((3,), np.int64)})
         self._texts = _Texts()
@@ -192,18 +192,18 @@ class UserEvents:
             events = np.empty((int(splits[-1]), self._width), np.int64)
             if len(events):
                 event_kernels.select(*rows, *heap, splits, events)
-            self._release_pages(len(events) + len(times))
+            self._release_pages(len(times))
             return splits, np.floor(_seconds(events[:, TIME])).astype(np.int64), self._columns(events)
 
-    def erase(self, keys: Column) -> int:
-        """Remove all events of users; return how many of them had any. The next checkpoint has to be a full one.
+    def erase(self, users: Int64s) -> int:
+        """Remove all events of users; return how many had any. The next part that is saved has to be a full one.
 
         Args:
-            keys: The users.
+            users: Their ids, or hashes of their keys.
         """
         with self._lock:
             self._saves = False
-            return self._remove(np.unique(_hashed(keys)))
+            return self._remove(np.unique(users))
 
     def full(self, stop: int) -> Arrays:
         """Return all events of rows before `stop`, to be restored; later increments begin there.
@@ -337,14 +337,18 @@ class UserEvents:
             raise BadInput(f"histories: no room on disk for more events: {error.strerror}") from None
         self._end += nbytes // 8
 
-    def _release_pages(self, events: int) -> None:
-        """Unmap pages of the file now and then, so that memory stays within the budget."""
+    def _release_pages(self, blocks: int) -> None:
+        """Unmap pages of the file now and then, so that memory stays within the budget and a quarter.
+
+        Args:
+            blocks: Blocks that were read or written since the last call; each has a page of its own, or more.
+        """
         if self._file is None:
             return
-        self._mapped_words += events * self._width
-        if self._mapped_words * 8 > self._base * 8 // 4:
+        self._touched_nbytes += blocks * max(mmap.PAGESIZE, 8 * self._width * self._rules.most)
+        if self._touched_nbytes > 2 * self._base:
             advise(self._file.array, mmap.MADV_DONTNEED)
-            self._mapped_words = 0
+            self._touched_nbytes = 0
 
     def _copied(self, refs: Int64s, stop: int) -> tuple[Int64s, Int64s]:
         """Return how many events of rows before `stop` users have, and the events."""

@@ -40,7 +40,7 @@ from freshet_serving.processor.package import (
     parse_tensors,
     write_tensors,
 )
-from freshet_serving.processor.repository import NO_SCALES
+from freshet_serving.processor.repository import NO_SCALES, Erasures
 
 if TYPE_CHECKING:
     # Code that only reads tables needs no TensorFlow.
@@ -158,7 +158,7 @@ class Checkpoints:
             source: The run's rows: checkpoints have what their histories know, if there are any, and tell them.
         """
         self.folder = folder
-        self._histories = source if isinstance(source, SequenceSource) else None
+        self._histories, self._erasures = (source if isinstance(source, SequenceSource) else None), Erasures(folder)
         if self._histories is not None:
             self._histories.saved = self.saved_histories
         folder.mkdir(parents=True, exist_ok=True)
@@ -234,6 +234,17 @@ class Checkpoints:
             if number < first:
                 path.unlink()
                 self._states.pop(number, None)
+
+    def erase_asked(self, trainer: Trainer, state: RunState, wanted: Callable[[], Collection[int]] = tuple) -> None:
+        """Forget the users that a trainer is asked to forget; as for compact(), nothing may have changed.
+
+        Args:
+            trainer: The trainer.
+            state: The run's state.
+            wanted: Returns the numbers of checkpoints to keep, as for save_full().
+        """
+        if self._histories is not None and self._erasures.asked():
+            self.save_full(trainer, state, wanted())
 
     def states(self) -> list[tuple[int, RunState]]:
         """Return every restorable checkpoint, by ascending number, with its state. Raises Corrupt."""
@@ -315,7 +326,11 @@ class Checkpoints:
             arrays |= {f"admission/{name}/{part}": array for part, array in filtered.items()}
         arrays |= {f"dense/{name}": array for name, array in trainer.dense.weights().items()}
         arrays |= {f"optimizer/{name}": array for name, array in trainer.dense.state.optimizer().items()}
+        asked = self._erasures.asked() if self._histories is not None else {}
+        seen: dict[str, NDArray[Any]] | None = None
         if self._histories is not None:
+            if asked:
+                self._histories.erase(np.array(sorted(asked), np.int64))
             seen = None if kind == "full" else self._histories.saved_part(state.position, whole=False)
             seen = seen if seen is not None else self._histories.saved_part(state.position, whole=True)
             arrays |= {f"{HISTORIES}/{name}": array for name, array in (seen or {}).items()}
@@ -329,6 +344,8 @@ class Checkpoints:
         path = self.folder / f"{self._number + 1:08d}.{kind}.safetensors"
         with atomic_file(path) as file:
             write_tensors(file, arrays, metadata)
+        if seen:
+            self._erasures.answered(asked.values())
         self._number += 1
         self._states[self._number] = dataclasses.replace(state)
         return path.stat().st_size

@@ -150,7 +150,7 @@ class Lineage:
         state.event_time, state.events = None, 0
 
     def follow(self) -> bool:
-        """Read the records and sync the weights with them.
+        """Read the records and sync the weights with them; forget the users that were asked for.
 
         Returns:
             True if the weights went back, so that reading has to restart at the state's position.
@@ -159,6 +159,7 @@ class Lineage:
         if not self._on_line(self._at):
             self._go_back()
             return True
+        self._checkpoints.erase_asked(self._trainer, self._state, self.wanted)
         if self._at.digest != self.history.head.digest:
             self._take_in()
         return False

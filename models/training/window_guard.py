@@ -15,6 +15,9 @@ begin_with() counts their figures as one window. Their sampling error is part of
 further window. So labels that are inverted from the first row on are held, and a window slightly worse than 100
 held-out rows is not.
 
+A window in which one label is all but missing, though the scores expect many of it, is held whatever its spread: such
+rows come from a broken join or a lost stream of clicks, and have no AUC to judge by.
+
 A window with too few rows is extended to the next delta and does not update the usual figures; it is held only if it is
 abnormal beyond its own sampling error.
 
@@ -38,6 +41,9 @@ from freshet_serving.models.evaluation.quality import ScoredRows
 MOST_AUC_ERROR = 0.02
 """Largest sampling error of the AUC of uninformative scores; a window with fewer rows is extended."""
 MEMORY_WINDOWS = 50
+MISSING_SHARE, LEAST_EXPECTED = 0.05, 36.0
+"""A label is missing if there is at most this share of what is expected, and at least so many were: six times the
+sampling error of a count."""
 FIRST_SPREAD = {"auc": 0.02, "calibration": 0.2, "loss": 0.1}
 """Initial spread of each figure, with the weight of one window."""
 
@@ -129,6 +135,9 @@ class WindowFigures:
         rise_error: Sampling error of the rise.
         lost: Number of scores that are not finite.
         shortness: Sampling error of its AUC relative to that of a window with enough rows; at least 1.
+        label: Sum of the labels.
+        score: Sum of the scores.
+        weight: Sum of the weights.
     """
 
     rows: int
@@ -140,6 +149,9 @@ class WindowFigures:
     rise_error: float
     lost: int = 0
     shortness: float = 1.0
+    label: float = 0.0
+    score: float = 0.0
+    weight: float = 0.0
 
     @property
     def enough(self) -> bool:
@@ -219,6 +231,8 @@ class WindowGuard:
                     f"AUC {figures.auc:.4f} over {figures.rows:,} rows scored before training on them,"
                     f" usually {auc.mean:.4f}: expected a drop of at most {most:.4f}"
                 )
+            if reason := _missing_label(figures, calibration.mean):
+                return reason
             off = abs(figures.calibration - calibration.mean)
             most = calibration.bound(config, figures.calibration_error, math.log1p(config.calibration), short)
             if off > most:
@@ -238,13 +252,30 @@ class WindowGuard:
         return ""
 
 
+def _missing_label(figures: WindowFigures, usual: float) -> str:
+    """Return what is wrong if one label is all but missing; "" if it is not.
+
+    Args:
+        figures: The window's.
+        usual: Logarithm of the usual mean score over the mean label.
+    """
+    ones = min(figures.score * math.exp(-usual), figures.weight)
+    for name, seen, expected in (
+        ("above 0", figures.label, ones),
+        ("below 1", figures.weight - figures.label, figures.weight - ones),
+    ):
+        if expected >= LEAST_EXPECTED and seen <= MISSING_SHARE * expected:
+            return f"{seen:,.0f} of {figures.rows:,} labels are {name}: expected about {expected:,.0f}"
+    return ""
+
+
 class WindowScores:
     """Scores of the rows since the last window that was judged."""
 
     def __init__(self) -> None:
         self._scored = ScoredRows()
         self._rows = self._lost = 0
-        self._positive = self._negative = self._score = self._label = self._chance = 0.0
+        self._positive = self._negative = self._score = self._label = self._weight = self._chance = 0.0
         self._rise: tuple[float, float] | None = None
 
     def add(self, labels: Floats, scores: Floats, weights: Floats | None) -> None:
@@ -266,6 +297,7 @@ class WindowScores:
         self._negative += float(np.minimum(weight, 1) @ (1 - label))
         self._score += float(weight @ score)
         self._label += float(weight @ label)
+        self._weight += float(weight.sum())
         self._chance += float(weight**2 @ (score * (1 - score)))
 
     def again(self, labels: Floats, before: Floats, now: Floats) -> None:
@@ -303,6 +335,9 @@ class WindowScores:
             rise_error,
             self._lost,
             shortness,
+            self._label,
+            self._score,
+            self._weight,
         )
 
 

@@ -29,9 +29,11 @@ pointers         raw addresses inside kernels, and stores that are ordered befor
 
 __all__ = [
     "bucket_plans",
+    "code_store",
     "conversion",
     "counting",
     "crosses",
+    "file_trust",
     "hashing",
     "index",
     "json_text",

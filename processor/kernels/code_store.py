@@ -122,7 +122,7 @@ class CodeStore:
         return next((folder for folder in self._folders if _can_write(folder)), None)
 
     def _file(self, name: str) -> str:
-        digest = hashlib.sha256(f"{name} {sys.implementation.cache_tag} {COMPILERS} {_processor()}".encode())
+        digest = hashlib.sha256(f"{name} {sys.implementation.cache_tag} {COMPILERS} {processor_name()}".encode())
         return f"{name.partition('(')[0].rpartition('.')[2]}-{digest.hexdigest()[:24]}{SUFFIX}"
 
 
@@ -297,7 +297,7 @@ def _features() -> dict[str, bool]:
         return {}
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """Return a text that tells processors apart for which Numba would compile differently."""
     name, features = (getattr(numba.config, option) for option in ("CPU_NAME", "CPU_FEATURES"))
     if features is None:

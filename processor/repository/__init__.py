@@ -13,6 +13,7 @@ version_folders   the version folders of a repository's models, by number
 folder_watch      detection of changes to a folder
 mapped_file       a file that is served by memory mapping, and detection of its damage
 trainer_report    progress of a model's trainer, in a file that it replaces every few seconds
+erasures          requests to a trainer to forget a user
 warmup            recorded requests that a version is warmed up with
 envelope          signed envelope of files that are replaced when they change
 keyring           signing key and trusted keys
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 from freshet_serving.processor.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.repository.erasures import Erasures
     from freshet_serving.processor.repository.folder_watch import FolderWatch
     from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring, check_downgrade
     from freshet_serving.processor.repository.log.chain_record import (
@@ -135,6 +137,7 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
+            "erasures": "Erasures",
             "folder_watch": "FolderWatch",
             "keyring": "NO_KEYS Keyring check_downgrade",
             "log.chain_record": (
@@ -176,7 +179,7 @@ __all__ = [
     "HOLD", "INPUT", "MANIFEST", "MAX_REASON", "MAX_REQUESTS", "MAX_TRAINER_NBYTES", "METADATA", "NO_KEYS",
     "NO_SCALES", "OUTPUT", "RELEASE", "REPAIR", "REQUEST", "ROLLBACK", "ROW", "SAVED_MODEL", "SCHEMES", "SIZES",
     "SNAPSHOTS", "TIME", "TRAINER", "WARMUP", "WITHDRAW", "WITHDRAWN", "ChainLink", "ChainRecord", "ChangeLog",
-    "DeltaFolderScanner", "Difference", "DurableDelta", "Float32s", "FolderWatch", "History", "Identity",
+    "DeltaFolderScanner", "Difference", "DurableDelta", "Erasures", "Float32s", "FolderWatch", "History", "Identity",
     "Int64s", "Keyring", "Repository", "SnapshotManifest", "TableChanges", "TrainerReport", "TrainerState",
     "TrustMemory", "UnrecordedDelta", "VersionContents", "VersionReader", "VersionRecord", "VersionStorage",
     "VersionWriter", "add_file", "address_parts", "bits", "carry_warmup", "check_downgrade", "check_name",

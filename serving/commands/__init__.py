@@ -5,6 +5,7 @@ folded_help         --help of a command with many options, and --help-all
 completion          shell completion of models and generations
 delta_commands      delta
 version_commands    rollback and version
+erase_command       erase
 serve_command       serve
 train_command       train and bench
 evaluate_command    evaluate

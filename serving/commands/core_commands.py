@@ -10,7 +10,7 @@ import typer.main
 
 NAMES = (
     "serve", "inspect", "train", "join", "evaluate", "convert", "rollback", "vectors", "demo", "import", "compile",
-    "version", "delta", "bench", "repository", "keys", "key",
+    "version", "delta", "erase", "bench", "repository", "keys", "key",
 )  # fmt: skip
 """In the order of --help."""
 
@@ -112,6 +112,10 @@ def load(name: str) -> Any:
             from freshet_serving.serving.commands.delta_commands import delta_app
 
             return delta_app
+        case "erase":
+            from freshet_serving.serving.commands.erase_command import erase
+
+            return erase
         case "bench":
             from freshet_serving.serving.commands.train_command import bench_app
 

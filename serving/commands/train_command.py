@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from freshet_serving.compiler.progress import output, progress_bars
+from freshet_serving.processor.errors import Refused
 from freshet_serving.serving.commands.shutdown_signals import exit_on_sigterm, stop_on_signal
 
 if TYPE_CHECKING:
@@ -137,6 +138,12 @@ def _train(
         highlight=False,
         soft_wrap=True,
     )
+    if not settings.data.follow and (reason := run.status().held):
+        name = settings.model.name
+        raise Refused(
+            f"the guard holds deltas of {name!r}, which are not served: {reason}; `freshet delta release {name}` serves"
+            f" them, `freshet delta reject {name}` drops them"
+        )
 
 
 def _profile(stage_times: Mapping[str, StageTime]) -> Group:

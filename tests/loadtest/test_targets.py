@@ -48,6 +48,7 @@ SMALLEST = {
     "loadtest.bench.training.quality_race": "--only dcn --rows 1000 --data OUT --fuxictr= --out OUT",
     "loadtest.bench.training.race": "--rounds 1 --seconds 0.1 --table-rows 1000 --batches 64 --torch= --out OUT",
     "loadtest.bench.training.sequence_quality": "--only din --rows 1000 --data OUT --alone --out OUT",
+    "loadtest.bench.training.small_runs": "--rows 2000 --new-rows 100 --rounds 1 --models flat --out OUT",
     "loadtest.bench.training.tier_race": "--table-rows 1000 --batch-rows 64 --rounds 1 --steps 2 --out OUT",
     "loadtest.bench.verdict.loadgen_judge": "--seconds 1 --search-seconds 1 --most-rows 100 --out OUT",
     "loadtest.bench.verdict.lookup_race": "--rounds 1 --seconds 0.01 --fbgemm= --out OUT",

@@ -37,6 +37,7 @@ event_din_side  DIN in PyTorch in it
 history_race  steps of DIN beside FuxiCTR's and PyTorch's; loadtest/results/train-histories.md
 history_side  Freshet in it
 torch_din_side  DIN as a plain PyTorch loop
+small_runs    runs over few new rows; loadtest/results/small-runs.md
 loops         loops that publish, and what is served after each delta; loadtest/results/training-loops.md
 """
 

@@ -153,3 +153,25 @@ def test_a_history_of_other_rules_does_not_use_a_checkpoint(tmp_path, events):
         read[ttl_s] = batch.columns["h.item"].row_splits[-1]
         assert source._restored("h", {"h": source._no_events("h")}, saved(600)) == (not ttl_s)
     assert 0 < read[50.0] < read[0.0]
+
+
+@pytest.mark.parametrize("rows_after", [0, 200])
+def test_an_erased_user_is_in_no_newer_checkpoint(tmp_path, events, rows_after):
+    from freshet_serving.processor.repository import Erasures
+
+    events.send(600)
+    run = begin(config_of(tmp_path))
+    run.full()
+    erasures = Erasures.of_model(tmp_path / "repository", "followed")
+    erasures.ask("7")
+    events.send(rows_after) if rows_after else None
+    stop_when(run, lambda: run.state.position >= 600 + rows_after and not erasures.asked())
+    for _ in run.stream():
+        pass
+    assert erasures.asked() == {}
+    whole = run._checkpoints.saved_histories(600 + rows_after)["h"][0]
+    rows = dict.fromkeys(range(25), np.empty(0, int))
+    rows |= zip(whole["keys"].tolist(), np.split(whole["events"][:, 1], np.cumsum(whole["counts"])))
+    # What the user has done since is known again.
+    assert (rows[7] >= 600).all()
+    assert rows[8].min() < 600

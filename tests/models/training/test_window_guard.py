@@ -270,3 +270,26 @@ def test_auc_error_equals_the_scatter_of_random_draws(auc, positive, negative):
         ones, zeros = random.normal(shift, 1, positive), random.normal(0, 1, negative)
         draws.append(float((ones[:, None] > zeros[None, :]).mean()))
     assert auc_error(auc, positive, negative) == pytest.approx(float(np.std(draws)), rel=0.5)
+
+
+@pytest.mark.parametrize(("label", "told"), [(0.0, "labels are above 0"), (1.0, "labels are below 1")])
+def test_window_without_one_label_is_held(label, told):
+    random = np.random.default_rng(4)
+    guard = WindowGuard(CONFIG)
+    assert judged(guard, [figures_of(random) for _ in range(8)]) == []
+    window = WindowScores()
+    scores = 1 / (1 + np.exp(-(random.normal(0, 1, 2000) - 1.4)))
+    window.add(np.full(2000, label, np.float32), scores.astype(np.float32), None)
+    (reason,) = judged(guard, [window.figures()])
+    assert told in reason
+    assert "expected about" in reason
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.03])
+def test_rare_labels_that_a_window_happens_to_lack_are_not_missing(rate):
+    random = np.random.default_rng(5)
+    guard = WindowGuard(CONFIG)
+    assert judged(guard, [figures_of(random, rate=rate) for _ in range(8)]) == []
+    window = WindowScores()
+    window.add(np.zeros(300, np.float32), np.full(300, rate, np.float32), None)
+    assert judged(guard, [window.figures()]) == []

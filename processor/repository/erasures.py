@@ -1,0 +1,87 @@
+"""Ask a trainer to forget a user: a file a request, beside its checkpoints, answered by its next checkpoint.
+
+Invariants
+- A request is durable: its file stays until a checkpoint without the user's events is on disk. So a trainer that is
+  killed, or does not run now, answers it later.
+- The key is not stored. A file's name is the number by which histories know the user: an id itself, or the hash of a
+  text. A key that reads as an integer may be either, so both are asked for.
+- Asking again changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.repository.model_repository import check_name
+
+FOLDER, NAME = "erase", re.compile(r"([0-9a-f]{16})\.user")
+MOST_BYTES = 1024
+
+
+class Erasures:
+    """The requests of one model's trainer."""
+
+    NOT_REACHED = (
+        "the log or stream itself, rows of embedding tables, checkpoints kept for rollbacks until newer ones replace"
+        " them, and recordings"
+    )
+
+    def __init__(self, checkpoints: Path) -> None:
+        """Name the folder, which need not exist.
+
+        Args:
+            checkpoints: Folder of the trainer's checkpoints.
+        """
+        self._folder = checkpoints / FOLDER
+
+    @classmethod
+    def of_model(cls, trainer: Path, model: str) -> Erasures:
+        """Return the requests of a model.
+
+        Args:
+            trainer: The trainer's folder: the repository, or `publish.trainer_folder`.
+            model: Name of the model.
+
+        Raises:
+            BadInput: No trainer of the model keeps anything there.
+        """
+        checkpoints = trainer / ".checkpoints" / check_name(model, "model")
+        if not checkpoints.is_dir():
+            raise BadInput(
+                f"repository: expected the folder of the trainer of {model[:64]!r}, which has its checkpoints, got one"
+                " without; name the repository, or publish.trainer_folder, on the trainer's machine"
+            )
+        return cls(checkpoints)
+
+    def ask(self, key: str) -> None:
+        """Ask the trainer to forget a user.
+
+        Args:
+            key: The user's id, or text, in decimal digits or as it is.
+        """
+        if not 0 < len(key.encode()) <= MOST_BYTES:
+            raise BadInput(f"key: expected a user's key of 1 to {MOST_BYTES} bytes, got {len(key.encode()):,}")
+        numbers = {int(hash_strings(Strings.of([key]), 0)[0])}
+        if re.fullmatch(r"-?[0-9]{1,20}", key) and -(2**63) <= int(key) < 2**64:
+            numbers.add(int(key))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for number in numbers:
+            (self._folder / f"{number % 2**64:016x}.user").touch()
+
+    def asked(self) -> dict[int, Path]:
+        """Return the users to forget: the number of each, signed, and its request."""
+        if not self._folder.is_dir():
+            return {}
+        named = [(NAME.fullmatch(path.name), path) for path in self._folder.iterdir()]
+        numbers = {int(match[1], 16): path for match, path in named if match}
+        return {number - (number >> 63 << 64): path for number, path in numbers.items()}
+
+    def answered(self, requests: Iterable[Path]) -> None:
+        """Remove requests, once no checkpoint to continue from has the users' events."""
+        for path in requests:
+            path.unlink(missing_ok=True)
