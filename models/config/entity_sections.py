@@ -8,7 +8,7 @@ from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of
-from freshet_serving.models.data.formats import TABLES, DataConfig, format_of
+from freshet_serving.models.data.formats import STREAMS, TABLES, DataConfig, format_of
 from freshet_serving.models.data.source import Field, wanted_fields
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option, type_name
@@ -29,7 +29,13 @@ class EntityConfig:
 
     name: str
     key: str = field(metadata=option("feature with the key, of kind id or string; also the key's column in `path`"))
-    path: str = field(metadata=option("file, folder or glob of the table, relative to the working folder"))
+    path: str = field(
+        repr=False,
+        metadata=option(
+            "file, folder or glob of the table, relative to the working folder; beside followed data a file, a folder"
+            " of Parquet files, `redis://...` or `kafka://...`"
+        ),
+    )
     columns: tuple[str, ...] = field(
         metadata=option("features that come from the table where a request leaves them out, and in training always")
     )
@@ -39,7 +45,10 @@ class EntityConfig:
             "column of the table that its rows are sorted by: training reads a key's last row at or before the event"
         ),
     )
-    format: str = field(default="", metadata=option("`parquet`, `csv`, `tfrecord`", empty="determined by the suffix"))
+    format: str = field(
+        default="",
+        metadata=option("`parquet`, `csv`, `tfrecord`, `redis`, `kafka`", empty="determined by the suffix or the URL"),
+    )
     unknown: str = field(
         default=DEFAULT,
         metadata=option(
@@ -96,7 +105,8 @@ def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: 
             require(key not in other.fields, f"{where}.key", "a column that no entity has", entity.key)
         require(entity.unknown in UNKNOWN, f"{where}.unknown", f"one of {', '.join(UNKNOWN)}", entity.unknown)
         entity = replace(entity, fields=fields, key_field=key)
-        require(entity.data.format in TABLES, f"{where}.path", f"a table ({', '.join(TABLES)})", entity.data.format)
+        form, forms = entity.data.format, (*TABLES, *STREAMS)
+        require(form in forms, f"{where}.path", f"a table ({', '.join(TABLES)}) or a stream", form)
         require(not entity.time or bool(data.time), f"{where}.time", "data.time as well, the events' time", entity.time)
         found.append(entity)
     return found

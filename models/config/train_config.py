@@ -167,6 +167,13 @@ class TrainConfig:
     )
 
     @property
+    def shown(self) -> TrainConfig:
+        """The configuration without the passwords of URLs, for journals."""
+        entities = [dataclasses.replace(entity, path=entity.data.shown) for entity in self.entities]
+        data = dataclasses.replace(self.data, path=self.data.shown)
+        return dataclasses.replace(self, data=data, entities=entities, online_stores={})
+
+    @property
     def joined(self) -> list[EntityConfig | UserTableConfig]:
         """The sections whose tables are joined to the rows of the data."""
         return [*self.entities, *self.user_table]

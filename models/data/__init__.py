@@ -2,6 +2,7 @@
 
 source     interface of every reader: a schema, and batches in stream order
 entity_table  tables of entities, joined to a stream by key and time
+keyed_rows    rows in memory, found by key and time
 joined_rows  rows with the columns of entities and the histories of sequences
 open_data  opening of the configured data
 dataset    public reader for other programs: numpy arrays, or tf.data
@@ -45,6 +46,7 @@ __all__ = [
     "files",
     "formats",
     "joined_rows",
+    "keyed_rows",
     "next_item_rows",
     "open_data",
     "parquet_copy",

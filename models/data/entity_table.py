@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.data.formats import DataConfig, format_of
+from freshet_serving.models.data.formats import STREAMS, DataConfig, format_of
+from freshet_serving.models.data.keyed_rows import KeyedRows, ids_of
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.source import Batch, Field, Schema, Source
 from freshet_serving.models.data.tabular import TableSource
-from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns, take_rows
+from freshet_serving.processor.columns import Column, join_columns, take_rows
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Manifest
 
 READ_ROWS = 1 << 16
@@ -38,11 +38,87 @@ KINDS = {
     ("string", False): "string",
     ("string", True): "strings",
 }
-Int64s = NDArray[np.int64]
+
+
+class JoinedTable(Protocol):
+    """A table whose columns are joined to rows by key."""
+
+    @property
+    def section(self) -> str:
+        """The section that describes it."""
+        ...
+
+    @property
+    def key(self) -> Field:
+        """The column with its keys."""
+        ...
+
+    def has(self, keys: Column) -> NDArray[np.bool_]:
+        """Return which keys have a row, whatever its time."""
+        ...
+
+    def columns(self, keys: Column, times: NDArray[np.float64] | None) -> dict[str, Column]:
+        """Return the columns of keys.
+
+        Args:
+            keys: The keys, as in the key's column.
+            times: Time of each, for tables with a time column.
+        """
+        ...
+
+    def refresh(self, event_time: float | None) -> None:
+        """Take over what has changed of the table.
+
+        Args:
+            event_time: Time of the newest event that has been read; None if events have none.
+        """
+        ...
+
+
+def read_rows(
+    data: DataConfig, key: Field, fields: Sequence[Field], section: str, asked: str = "", once: bool = False
+) -> KeyedRows:
+    """Read the rows of a stored table.
+
+    Args:
+        data: Where it is; with a time column its rows are sorted by it.
+        key: The column with its keys.
+        fields: Its other columns.
+        section: The section that describes it.
+        asked: The place that asks for it, as messages begin; "" for the section.
+        once: The table must have each key once.
+
+    Raises:
+        BadInput: The table cannot be read, lacks a column, is empty, or has a key twice that it must have once.
+    """
+    if data.format in STREAMS:
+        raise BadInput(
+            f"{section}.path: expected a file, folder or glob, got a stream, which only freshet train --follow reads"
+        )
+    try:
+        source = open_source(data, [key, *fields])
+        batches = list(source.bounded() if isinstance(source, TableSource) else source.batches(READ_ROWS))
+    except BadInput as error:
+        place, colon, rest = str(error).partition(": ")
+        if not place.startswith("data."):
+            raise BadInput(f"{asked or section}: {error}") from None
+        # The keys of [data] that an entity has too.
+        raise BadInput(f"{asked or section + place.removeprefix('data')}{colon}{rest}") from None
+    if not batches:
+        raise BadInput(f"{asked or f'{section}.path'}: expected rows, got an empty table")
+    columns = {f.name: join_columns([b.columns[f.name] for b in batches]) for f in (key, *fields)}
+    times = [b.time for b in batches if b.time is not None]
+    rows = KeyedRows(fields, columns[key.name], columns, np.concatenate(times) if times else None)
+    if once and (repeated := rows.repeated()):
+        raise BadInput(
+            f"{section}.path: expected each {key.name} once, got {repeated} more rows of the same; name the column"
+            f" with the rows' times in {section}.time, or keep one row of each"
+        )
+    return rows
 
 
 class EntityTable:
-    """The rows of one entity's table, in memory.
+    """The rows of one entity's table, in memory, as they were when it was read.
 
     Attributes:
         name: Name of the entity.
@@ -61,82 +137,36 @@ class EntityTable:
         section: str = "",
         once: bool = False,
     ) -> None:
-        """Read the table.
+        """Read the table; arguments and errors as those of read_rows.
 
         Args:
             name: Name of the entity.
-            data: Where it is; with a time column its rows are sorted by it.
-            key: The column with its keys.
-            fields: Its other columns.
-            asked: The place that asks for it, as messages begin; "" for the section.
-            section: The section that describes it; "" for entities.<name>.
-            once: The table must have each key once.
-
-        Raises:
-            BadInput: The table cannot be read, lacks a column, is empty, or has a key twice that it must have once.
+            data: See read_rows.
+            key: See read_rows.
+            fields: See read_rows.
+            asked: See read_rows.
+            section: "" for entities.<name>.
+            once: See read_rows.
         """
         self.name, self.key, self.fields = name, key, tuple(fields)
-        self.section = section = section or f"entities.{name}"
-        try:
-            source = open_source(data, [key, *fields])
-            batches = list(source.bounded() if isinstance(source, TableSource) else source.batches(READ_ROWS))
-        except BadInput as error:
-            place, colon, rest = str(error).partition(": ")
-            if not place.startswith("data."):
-                raise BadInput(f"{asked or section}: {error}") from None
-            # The keys of [data] that an entity has too.
-            raise BadInput(f"{asked or section + place.removeprefix('data')}{colon}{rest}") from None
-        if not batches:
-            raise BadInput(f"{asked or f'{section}.path'}: expected rows, got an empty table")
-        columns = {f.name: join_columns([b.columns[f.name] for b in batches]) for f in (key, *fields)}
-        self._key_values = columns.pop(key.name)
-        ids = ids_of(self._key_values)
-        order = np.argsort(ids, kind="stable")
-        self._ids, self._order = ids[order], order
-        repeated = int((self._ids[1:] == self._ids[:-1]).sum())
-        if once and repeated:
-            raise BadInput(
-                f"{section}.path: expected each {key.name} once, got {repeated} more rows of the same; name the column"
-                f" with the rows' times in {section}.time, or keep one row of each"
-            )
-        times = [b.time for b in batches if b.time is not None]
-        self._times = np.concatenate(times)[order] if times else None
-        # One more row, of missing values.
-        self._missing = len(ids)
-        self._columns = {f.name: join_columns([columns[f.name], missing_values(f)]) for f in fields}
+        self.section = section or f"entities.{name}"
+        self._rows = read_rows(data, key, fields, self.section, asked, once)
 
     def newest(self) -> tuple[Column, dict[str, Column]]:
         """Return all keys, each once, and the columns of their last rows."""
-        last = np.flatnonzero(np.append(self._ids[1:] != self._ids[:-1], True))
-        rows = self._order[last]
-        return take_rows(self._key_values, rows), {name: take_rows(c, rows) for name, c in self._columns.items()}
+        rows = self._rows.newest
+        return take_rows(self._rows.keys, rows), self._rows.take(rows)
 
     def has(self, keys: Column) -> NDArray[np.bool_]:
         """Return which keys have a row, whatever its time."""
-        ids = ids_of(keys)
-        return np.searchsorted(self._ids, ids, "left") < np.searchsorted(self._ids, ids, "right")
+        return np.isin(ids_of(keys), self._rows.ids)
 
     def columns(self, keys: Column, times: NDArray[np.float64] | None) -> dict[str, Column]:
-        """Return the columns of keys.
+        """Return the columns of keys as JoinedTable.columns does."""
+        return self._rows.take(self._rows.rows(ids_of(keys), times))
 
-        Args:
-            keys: The keys, as in the key's column.
-            times: Time of each, for tables with a time column.
-        """
-        ids = ids_of(keys)
-        low = np.searchsorted(self._ids, ids, "left")
-        high = np.searchsorted(self._ids, ids, "right")
-        first = low.copy()
-        if self._times is not None:
-            assert times is not None
-            # The number of a key's rows at or before the time, by bisection of its part of the table.
-            while (open_ := low < high).any():
-                middle = np.where(open_, (low + high) // 2, 0)
-                before = open_ & (self._times[middle] <= times)
-                low = np.where(before, middle + 1, low)
-                high = np.where(open_ & ~before, middle, high)
-        rows = np.where(high > first, self._order[np.maximum(high, 1) - 1], self._missing)
-        return {name: take_rows(column, rows) for name, column in self._columns.items()}
+    def refresh(self, event_time: float | None) -> None:
+        """Do nothing: the table is read once."""
 
 
 def entity_fields(manifest: Manifest, name: str) -> tuple[Field, list[Field]]:
@@ -176,9 +206,13 @@ def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
 
 
 class EntitySource:
-    """A stream of rows with the columns of entities joined to it."""
+    """A stream of rows with the columns of entities joined to it.
 
-    def __init__(self, source: Source, tables: Sequence[EntityTable], fields: Sequence[Field]) -> None:
+    Attributes:
+        tables: The tables.
+    """
+
+    def __init__(self, source: Source, tables: Sequence[JoinedTable], fields: Sequence[Field]) -> None:
         """Join tables to a source.
 
         Args:
@@ -186,7 +220,7 @@ class EntitySource:
             tables: The tables.
             fields: All columns of the batches, in order.
         """
-        self._source, self._tables = source, tables
+        self._source, self.tables = source, tables
         inner = source.schema
         self.schema = Schema(tuple(fields), inner.label, inner.time, inner.weight)
 
@@ -198,17 +232,26 @@ class EntitySource:
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
         """Yield batches as Source.batches does."""
         for batch in self._source.batches(rows, start):
+            self._refresh(None)
             yield self._joined(batch)
 
     def arriving(self, rows: int, start: int) -> Iterator[Batch | None]:
-        """Yield batches as FollowedSource.arriving does."""
+        """Yield batches as FollowedSource.arriving does, with the columns as of the moment that a batch has arrived."""
         source: Any = self._source
+        newest: float | None = None
         for batch in source.arriving(rows, start):
+            if batch is not None and batch.time is not None:
+                newest = max(float(batch.time.max()), -np.inf if newest is None else newest)
+            self._refresh(newest)
             yield None if batch is None else self._joined(batch)
+
+    def _refresh(self, event_time: float | None) -> None:
+        for table in self.tables:
+            table.refresh(event_time)
 
     def _joined(self, batch: Batch) -> Batch:
         columns = dict(batch.columns)
-        for table in self._tables:
+        for table in self.tables:
             columns |= table.columns(columns[table.key.name], batch.time)
         return replace(batch, columns={name: columns[name] for name in self.schema.names})
 
@@ -221,7 +264,7 @@ class EntitySource:
         batch = next(iter(self._source.batches(LOOKED_AT_ROWS)), None)
         if batch is None:
             return lines
-        for table in self._tables:
+        for table in self.tables:
             unknown = 1.0 - float(table.has(batch.columns[table.key.name]).mean())
             if unknown > MOST_UNKNOWN:
                 lines.append(
@@ -229,23 +272,3 @@ class EntitySource:
                     " the table lacks, so its columns are missing there: check that both have the same keys"
                 )
         return lines
-
-
-def ids_of(keys: Column) -> Int64s:
-    """Return keys as int64; strings by their hash without a seed."""
-    if isinstance(keys, Strings):
-        hashed: Int64s = hash_strings(keys, 0)
-        return hashed
-    assert isinstance(keys, np.ndarray)
-    return np.ascontiguousarray(keys, np.int64)
-
-
-def missing_values(field: Field) -> Column:
-    """Return one row of a column that has no value, as processor.features.entity_records has it."""
-    if field.kind == "ids":
-        return Ragged(np.empty(0, np.int64), np.zeros(2, np.int64))
-    if field.kind == "strings":
-        return Ragged(Strings.of([]), np.zeros(2, np.int64))
-    if field.kind == "string":
-        return Strings.of([""])
-    return np.full(1, np.nan, np.float32) if field.kind == "float" else np.zeros(1, np.int64)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from freshet_serving.models.data.entity_table import EntitySource, EntityTable
+from freshet_serving.models.data.entity_table import EntitySource, EntityTable, JoinedTable
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.sequence_columns import SequenceFeature, with_sequences
 from freshet_serving.models.data.source import Field, Source, wanted_fields
 
 
-class JoinedTable(Protocol):
+class JoinedSection(Protocol):
     """A section whose table is joined (models.config.entity_sections, user_table_sections)."""
 
     @property
@@ -39,9 +39,10 @@ class JoinedTable(Protocol):
 def joined_rows(
     open_fields: Callable[[tuple[Field, ...]], Source],
     features: Sequence[SequenceFeature],
-    entities: Sequence[JoinedTable],
+    entities: Sequence[JoinedSection],
     more: Sequence[Field] = (),
     folder: Path | None = None,
+    open_table: Callable[[JoinedSection], JoinedTable] | None = None,
 ) -> Source:
     """Return rows with all columns that features read.
 
@@ -51,6 +52,7 @@ def joined_rows(
         entities: The entities and users whose tables are joined. A key need not be among the features.
         more: Columns besides.
         folder: Folder for what histories cannot keep in memory; by default that of temporary files.
+        open_table: Opens a table; by default it is read once.
 
     Raises:
         BadInput: A table cannot be read, or lacks a column.
@@ -62,12 +64,15 @@ def joined_rows(
         entities = [entity for entity in entities if not {field.name for field in entity.fields} <= recorded]
         source = open_fields(_own(fields, entities))
     if entities:
-        tables = [EntityTable(e.name, e.data, e.key_field, e.fields, section=e.section, once=e.once) for e in entities]
-        source = EntitySource(source, tables, fields)
+        source = EntitySource(source, [(open_table or _read_once)(entity) for entity in entities], fields)
     return with_sequences(source, features, more, folder)
 
 
-def _own(fields: Sequence[Field], entities: Sequence[JoinedTable]) -> tuple[Field, ...]:
+def _read_once(e: JoinedSection) -> JoinedTable:
+    return EntityTable(e.name, e.data, e.key_field, e.fields, section=e.section, once=e.once)
+
+
+def _own(fields: Sequence[Field], entities: Sequence[JoinedSection]) -> tuple[Field, ...]:
     """Return the columns that the rows themselves have: those of no entity, and the keys."""
     joined = {field for entity in entities for field in entity.fields}
     own = [field for field in fields if field not in joined]

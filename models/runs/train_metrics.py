@@ -28,6 +28,7 @@ class RunStatus:
         files_aside: Of the stream.
         trouble: Of the stream.
         store_trouble: Why histories cannot be written to an online store; "" if they can.
+        stale_tables: Joined tables whose newest content cannot be read.
         event_time: Newest learned event, Unix seconds; 0 for none.
         published_at: Newest publication, Unix seconds; 0 for none.
         window_auc: AUC of the newest window before it was learned; NaN for none.
@@ -46,6 +47,7 @@ class RunStatus:
     files_aside: int = 0
     trouble: str = ""
     store_trouble: str = ""
+    stale_tables: int = 0
     event_time: float = 0.0
     published_at: float = 0.0
     version: int = 0
@@ -83,6 +85,11 @@ GAUGES: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
         "freshet_train_store_up",
         "1 unless an online store does not take the histories that are written.",
         lambda s: float(not s.store_trouble),
+    ),
+    (
+        "freshet_train_stale_tables",
+        "Entities and user tables whose newest content cannot be read.",
+        lambda s: s.stale_tables,
     ),
     ("freshet_train_held", "1 while the guard holds deltas back.", lambda s: float(bool(s.held))),
     ("freshet_train_version", "Version that deltas are published to.", lambda s: s.version),

@@ -1,6 +1,9 @@
 """Streams that grow while they are read, and the join of two of them into labelled training rows (`freshet join`).
 
 followed_source  a stream as a source of rows with permanent positions
+followed_tables  tables that are joined to a stream and followed as it is
+table_state      content of such a table at a moment, and what has changed since
+table_copy       copy of such a table, from which a run starts
 stream_journal   durable numbering of a stream's segments and rows
 stream           interface of every stream: new segments, and their rows on demand
 history_writer   histories in online stores, before the deltas that learned them
@@ -27,10 +30,12 @@ join_metrics     metrics of a join for Prometheus
 __all__ = [
     "feature_feed",
     "followed_source",
+    "followed_tables",
     "history_writer",
     "join_metrics",
     "join_run",
     "join_settings",
     "join_windows",
     "open_rows",
+    "table_state",
 ]

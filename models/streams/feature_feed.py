@@ -24,8 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from freshet_serving.models.data.entity_table import entity_fields, ids_of
+from freshet_serving.models.data.entity_table import entity_fields
 from freshet_serving.models.data.formats import SCHEMES
+from freshet_serving.models.data.keyed_rows import ids_of
 from freshet_serving.models.data.source import Batch, Schema
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.models.streams.followed_source import FollowedSource

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from freshet_serving.models.config.train_config import TrainConfig
@@ -10,6 +11,7 @@ from freshet_serving.models.data.joined_rows import joined_rows
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.source import Field, Schema, Source
 from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.followed_tables import open_table
 from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
@@ -52,8 +54,9 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     columns = [f.reads for f in config.features if f.sequence] if config.model.arch in NEXT_ITEM else []
     more = [field for field in columns if field is not None]
     folder.mkdir(parents=True, exist_ok=True)
+    table = partial(open_table, folder=folder, open_stream=open_stream, anew=anew) if config.data.follow else None
     return joined_rows(
-        lambda fields: _open_rows(config, fields, folder, anew), config.features, config.joined, more, folder
+        lambda fields: _open_rows(config, fields, folder, anew), config.features, config.joined, more, folder, table
     )
 
 

@@ -35,6 +35,7 @@ resolved_config  a configuration with all defaults filled in
 fingerprint      settings that decide which checkpoints a configuration can continue
 table_export     export of a trainer's tables as Parquet at the end of a run
 entities         entities of a version: their entries in the manifest, their records
+entity_deltas    what deltas have of entities that a run follows
 publication      publication of a trainer's state as a full version
 full_versions    the full versions of a run
 version_gate     verdict about a full version before it is served

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,8 @@ class RunState:
         refused: True if the gate has refused the version: no run continues from it unless it was released.
         data: Which rows were learned (models.training.learned_rows).
         histories: By sequence, which store has all histories (models.streams.history_writer).
+        entities: Marks of the entities that the newest step's generation has (models.training.entity_deltas).
+        parent_entities: Marks of those that the generation has which it is based on.
     """
 
     fingerprint: str
@@ -101,6 +103,8 @@ class RunState:
     refused: bool = False
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
     histories: dict[str, str] = dataclasses.field(default_factory=dict)
+    entities: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    parent_entities: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
 
     def begin_version(self, number: int, finished_at: float) -> None:
         """Make this the state of a new version.
@@ -116,6 +120,7 @@ class RunState:
         """Take over the version and step of an earlier state, and go on from this position."""
         self.version, self.step, self.refused = before.version, before.step, False
         self.digest, self.parent, self.finished_at = before.digest, before.parent, before.finished_at
+        self.entities, self.parent_entities = before.entities, before.parent_entities
 
     def resumed(self, rows: int | None) -> str:
         """Return one line about a run that continues from this state.
@@ -474,4 +479,6 @@ def _state(tensors: Tensors) -> RunState:
     raw = json.loads(tensors.metadata["state"])
     raw["scaling"] = {name: (pair[0], pair[1]) for name, pair in raw["scaling"].items()}
     raw["event_time"] = tuple(raw["event_time"]) if raw["event_time"] else None
+    for marks in ("entities", "parent_entities"):
+        raw[marks] = {name: (pair[0], pair[1]) for name, pair in raw.get(marks, {}).items()}
     return RunState(**raw)

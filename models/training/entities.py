@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.config.entity_sections import EntityConfig
 from freshet_serving.models.data.entity_table import EntityTable
+from freshet_serving.models.streams.followed_tables import FollowedTable
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.features.entity_records import make_records
 from freshet_serving.processor.features.evaluation import Transforms
@@ -41,12 +42,15 @@ MAX_WORDS = 4096
 """Most words of a record, as of any table's row."""
 
 
-def with_entities(draft: Manifest, configs: Sequence[EntityConfig]) -> tuple[Manifest, dict[str, Records]]:
+def with_entities(
+    draft: Manifest, configs: Sequence[EntityConfig], followed: Sequence[FollowedTable] = ()
+) -> tuple[Manifest, dict[str, Records]]:
     """Return a version's manifest with its entities, and their keys and records by table.
 
     Args:
         draft: The version's manifest.
         configs: The entities of the training file.
+        followed: The tables that the run follows: entities among them are as they are now, others are read.
 
     Raises:
         BadInput: A table cannot be read, or its columns cannot be records.
@@ -55,7 +59,7 @@ def with_entities(draft: Manifest, configs: Sequence[EntityConfig]) -> tuple[Man
     read = {i.name for i in draft.inputs}
     # What only events of histories have, requests send with the histories.
     for config in [c for c in configs if any(f.name in read for f in c.fields)]:
-        keys, columns = EntityTable(config.name, config.data, config.key_field, config.fields).newest()
+        keys, columns = _newest(config, followed)
         inputs = [f.name for f in config.fields]
         entity = EntityEntry(config.name, config.key_field.name, inputs, unknown=config.unknown)
         made = columns | Transforms(replace(draft, transforms=derived(draft, entity))).run(columns)
@@ -77,6 +81,15 @@ def with_entities(draft: Manifest, configs: Sequence[EntityConfig]) -> tuple[Man
         ids = hash_strings(keys, seed) if isinstance(keys, Strings) else np.asarray(keys)
         found[table.name] = ids, make_records(draft, entity, columns, len(ids))
     return draft, found
+
+
+def _newest(config: EntityConfig, followed: Sequence[FollowedTable]) -> tuple[Column, dict[str, Column]]:
+    """Return the keys of an entity and their newest columns."""
+    for table in followed:
+        if table.section == config.section:
+            rows = table.newest()
+            return rows.keys, rows.columns
+    return EntityTable(config.name, config.data, config.key_field, config.fields).newest()
 
 
 def _with_texts(draft: Manifest, entity: EntityEntry, columns: Mapping[str, Column], rows: int) -> EntityEntry:

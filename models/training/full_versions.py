@@ -18,6 +18,7 @@ from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.data.source import Batch, Source
+from freshet_serving.models.streams.followed_tables import followed_tables
 from freshet_serving.models.training.checkpoint import RunState
 from freshet_serving.models.training.entities import with_entities
 from freshet_serving.models.training.lineage import Wait, no_retry, retry_until_ready
@@ -142,7 +143,7 @@ class FullVersions:
             event_time=list(state.event_time or ()),
             notes={**trainer.manifest.notes, **NOTE},
         )
-        draft, records = with_entities(draft, self._config.entities)
+        draft, records = with_entities(draft, self._config.entities, followed_tables(self._source))
         self._report.begin("compiling", 5)
         made = publish_version(
             self._repository,

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, TypeVar, cast
@@ -30,6 +30,7 @@ import numpy as np
 
 from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.embedding.variable import Changes
+from freshet_serving.models.streams.followed_tables import FollowedTable
 from freshet_serving.models.training.checkpoint import (
     Checkpoints,
     RestoredCheckpoint,
@@ -38,6 +39,7 @@ from freshet_serving.models.training.checkpoint import (
     clear_changed,
 )
 from freshet_serving.models.training.divergence import check_weights
+from freshet_serving.models.training.entity_deltas import EntityDeltas, Marks
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
 from freshet_serving.processor.generation import UNDO_DEPTH, Generation
@@ -94,6 +96,7 @@ class Lineage:
         replay: bool = False,
         snapshot_after: int = 0,
         wait: Wait = no_retry,
+        tables: Sequence[FollowedTable] = (),
     ) -> None:
         """Read the change log.
 
@@ -106,6 +109,7 @@ class Lineage:
             replay: Train on undone rows again, instead of skipping them.
             snapshot_after: Number of deltas after which the change log is folded into a snapshot; 0 for never.
             wait: Waits for an unreachable repository, or raises.
+            tables: The tables that the run follows: deltas have what has changed of those that are entities.
 
         Raises:
             Diverged: The records do not form a change log.
@@ -117,6 +121,9 @@ class Lineage:
         self._change_log = retry_until_ready(lambda: ChangeLog.of(version, whole=True), wait)
         self._at = self.history.on_line(0) or self.history.head
         self._dense = trainer.dense.weights()
+        self._entities = EntityDeltas(tables, version.root_manifest, self._served, report.note)
+        # Of the generation of the weights.
+        self._marks: Marks = state.entities
         self._unfolded = self._count_unfolded()
 
     @property
@@ -127,6 +134,7 @@ class Lineage:
         """Continue from a restored checkpoint: publish its unpublished changes, or go back if it was undone."""
         state = self._state
         link = self._link_of(state)
+        self._marks = state.entities if link is not None else state.parent_entities
         if link is not None:
             self._at = link
             self.follow()
@@ -183,6 +191,10 @@ class Lineage:
             self._fold()
             return Generation(self._state.version, self._state.step)
 
+    def entities_changed(self) -> bool:
+        """Return True if an entity has changed since the generation of the weights."""
+        return bool(self._entities.since(self._marks)[0])
+
     @property
     def made_at(self) -> float:
         """Unix time at which the version was made."""
@@ -221,14 +233,17 @@ class Lineage:
         state, head = self._state, self.history.head
         changes = changes_of(self._trainer)
         check_weights(changes, self._trainer, self._checkpoints.newest)
-        delta = self._delta(changes, head, self.history.top + 1)
+        records, marks = self._entities.since(self._marks)
+        delta = self._delta(changes, records, head, self.history.top + 1)
         delta.check_fits(self._version.root_manifest)
         digest = delta_digest(head.digest, _file_sha256(delta))
         if digest != state.digest:
             state.step, state.digest, state.parent = delta.step, digest, head.digest
+            state.entities, state.parent_entities = marks, self._marks
             self._checkpoints.save_changes(self._trainer, state, changes)
         self._at = retry_until_ready(lambda: self._published(delta, digest), self._wait)
         clear_changed(self._trainer)
+        self._marks = marks
         self._dense |= delta.dense
 
     def _published(self, delta: Delta, digest: str) -> ChainLink:
@@ -240,7 +255,10 @@ class Lineage:
                 raise
             return link
 
-    def _delta(self, changes: dict[str, Changes], head: ChainLink, step: int) -> Delta:
+    def _served(self) -> VersionContents:
+        return VersionContents(self._version, self._change_log, self.history.head)
+
+    def _delta(self, changes: dict[str, Changes], records: dict[str, TableDelta], head: ChainLink, step: int) -> Delta:
         state, dense = self._state, self._trainer.dense.weights()
         return Delta(
             model=self._version.manifest.model,
@@ -251,7 +269,8 @@ class Lineage:
                 name: TableDelta(c.keys, c.rows, c.removed)
                 for name, c in changes.items()
                 if len(c.keys) or len(c.removed)
-            },
+            }
+            | records,
             dense={n: a for n, a in dense.items() if not np.array_equal(a, self._dense[n])},
             published_at=state.finished_at,
             event_time=state.event_time,
@@ -276,7 +295,9 @@ class Lineage:
             self._rebuild(head)
             back = until
         position = back if self._replay else until
-        self._become(dataclasses.replace(state, position=position, step=self._at.step, digest=self._at.digest))
+        self._marks = state.entities if self._replay and number else self._marks
+        here = dataclasses.replace(state, position=position, step=self._at.step, digest=self._at.digest)
+        self._become(dataclasses.replace(here, entities=self._marks))
         # No increment contains changes loaded from other writers.
         clear_changed(self._trainer)
         self._checkpoints.save_full(self._trainer, self._state, self.wanted())

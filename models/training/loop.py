@@ -41,6 +41,7 @@ from freshet_serving.models.runs.stage_bars import stage_lines
 from freshet_serving.models.runs.step_profile import overlap
 from freshet_serving.models.runs.train_metrics import RunStatus
 from freshet_serving.models.streams.followed_source import followed_source
+from freshet_serving.models.streams.followed_tables import followed_tables
 from freshet_serving.models.streams.history_writer import HistoryWriter
 from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows
 from freshet_serving.models.training.checkpoint import Checkpoints, clear_changed
@@ -48,6 +49,7 @@ from freshet_serving.models.training.defaults import CHOSEN
 from freshet_serving.models.training.delta_rules import DeltaRules
 from freshet_serving.models.training.divergence import check_loss
 from freshet_serving.models.training.early_stopping import EarlyStopping
+from freshet_serving.models.training.entity_deltas import forget_gone, marks_of
 from freshet_serving.models.training.full_versions import PRACTICE_ROWS, FullVersions
 from freshet_serving.models.training.learned_rows import LearnedRows
 from freshet_serving.models.training.lineage import Lineage, rebuild, retry_until_ready
@@ -110,7 +112,7 @@ class TrainingRun:
         own, folder = make_folders(config), checkpoints or checkpoint_folder(config)
         self.config = config = with_unsigned_ids(config)
         self.source = source or open_rows(config, folder, self._begun.from_scratch)
-        self._followed = followed_source(self.source)
+        self._followed, self._tables = followed_source(self.source), followed_tables(self.source)
         self._endless = self._followed is not None and self._followed.endless
         self._report = reporter = reporter or SilentReporter()
         self._unix_s, self._stopped, self._told_s, self._in_order = unix_s, threading.Event(), 0.0, True
@@ -138,13 +140,8 @@ class TrainingRun:
         self._histories = HistoryWriter.of(config, self.trainer.manifest, self.source, reporter, self._stopped)
         self._stopping = EarlyStopping(config.train, self.trainer, self._checkpoints)
         self._counted = RunStatus()
-        self.journal = RunJournal(
-            own / ".runs" / config.model.name,
-            config.model.name,
-            asdict(replace(config, data=replace(config.data, path=config.data.shown), online_stores={})),
-            self._progress_line,
-            self._report.note,
-        )
+        runs, name = own / ".runs", config.model.name
+        self.journal = RunJournal(runs / name, name, asdict(config.shown), self._progress_line, reporter.note)
         self._lineage: Lineage | None = None
         self.quality = StreamQuality(self._versions, self.trainer)
         self.guard = StreamGuard(config.guard, self.trainer)
@@ -152,9 +149,8 @@ class TrainingRun:
 
     def status(self) -> RunStatus:
         """Return the run's status. Thread-safe."""
-        state, guard, lineage = self.state, self.guard, self._lineage
+        state, guard, lineage, window = self.state, self.guard, self._lineage, self.guard.newest
         stream = self._followed.ingest_status() if self._followed is not None else None
-        window = guard.newest
         return replace(
             self._counted,
             position=state.position,
@@ -164,6 +160,7 @@ class TrainingRun:
             rejected_rows=stream.rejected if stream else 0,
             trouble=stream.trouble if stream else "",
             store_trouble=self._histories.trouble,
+            stale_tables=sum(bool(table.trouble) for table in self._tables),
             version=state.version,
             step=state.step,
             held_windows=guard.held_windows,
@@ -293,6 +290,7 @@ class TrainingRun:
         """Save the weights as those of version state.version, and publish it."""
         self.state.version_row, self.state.refused = self.state.position, False
         self._histories.write(self.state)
+        self.state.entities = marks_of(self._tables)
         self._checkpoints.save_full(self.trainer, self.state)
         clear_changed(self.trainer)
         self._publish_version()
@@ -328,7 +326,7 @@ class TrainingRun:
     ) -> Generator[Generation, None, bool]:
         """Train and publish from the state's position on; return False if reading has to restart."""
         lineage, self._in_order = self._open_chain(), True
-        rules = DeltaRules(self.config.publish, self.trainer.dense.weights, time.monotonic)
+        rules = DeltaRules(self.config.publish, self.trainer.dense.weights, time.monotonic, lineage.entities_changed)
         left = None if self._endless else self.source.count_rows()
         left = None if left is None else left - self.state.position
         self._report.begin("streaming", left)
@@ -359,7 +357,7 @@ class TrainingRun:
                         return False
                 if self._stopped.is_set():
                     break
-        if rules.rows:
+        if rules.left():
             generation = self._publish_delta(lineage)
             if generation is None:
                 return False
@@ -557,7 +555,7 @@ class TrainingRun:
         self._versions.check_chosen(self.state.version)
         self.state.finished_at = self._unix_s()
         self.trainer.evict()
-        if verdict := self.guard.judge(lineage):
+        if self.state.events and (verdict := self.guard.judge(lineage)):
             self._report.note(verdict)
         self.state.guard = self.guard.windows.saved()
         self._histories.write(self.state)
@@ -570,6 +568,7 @@ class TrainingRun:
             self.journal.published(str(generation))
             if self._followed is not None:
                 self._followed.forget(self._oldest_row)
+                forget_gone(self._tables, self._checkpoints.states())
         self.state.event_time, self.state.events = None, 0
         return generation
 
@@ -578,7 +577,7 @@ class TrainingRun:
         if self._followed is not None and time.monotonic() - self._told_s >= NEWS_S:
             self._told_s = time.monotonic()
             self._histories.check(self.state)
-            for line in self._followed.news():
+            for line in [*self._followed.news(), *(line for table in self._tables for line in table.news())]:
                 self._report.note(line)
 
     def _oldest_row(self) -> int:
@@ -596,5 +595,6 @@ class TrainingRun:
                 self._begun.replay,
                 self.config.publish.snapshot_after,
                 self._outages.wait,
+                self._tables,
             )
         return self._lineage

@@ -103,8 +103,8 @@ class RedisEvents:
 class FollowingTrainer:
     """`freshet train --follow` in a process of its own."""
 
-    def __init__(self, folder, path, more="", options=(), **publish):
-        """A trainer of events at a path; `more`: lines of its file, `options`: of its command."""
+    def __init__(self, folder, path, sections=(), options=(), **publish):
+        """A trainer of events at a path; `sections`: lines of its file, `options`: of its command."""
         self.options = options
         self.repository, self.log = folder / "repository", folder / "train.log"
         self.config, self.metrics_port = folder / "train.toml", free_port()
@@ -113,8 +113,8 @@ class FollowingTrainer:
         lines += ["[data]", f"path = {json.dumps(path)}", 'label = "clicked"', 'time = "ts"']
         lines += ["[features.user]", 'kind = "id"', "dim = 4", "[features.item]", 'kind = "id"', "dim = 4"]
         lines += ["[train]", "batch_rows = 64"]
-        lines += ["[publish]", *(f"{key} = {json.dumps(value)}" for key, value in publish.items())]
-        self.config.write_text("\n".join([*lines, more]))
+        lines += ["[publish]", *(f"{key} = {json.dumps(value)}" for key, value in publish.items()), *sections]
+        self.config.write_text("\n".join(lines))
         self.process = None
 
     @property

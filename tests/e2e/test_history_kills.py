@@ -94,7 +94,7 @@ def test_served_histories_are_the_learned_ones_whatever_is_killed(store, tmp_pat
     source = NumberedEvents(tmp_path / "clicks")
     source.send(600)
     where = f"main=redis://127.0.0.1:{store.port}"
-    trainer = FollowingTrainer(tmp_path, source.path, HISTORY, ("--online-store", where), delta_seconds=0.2)
+    trainer = FollowingTrainer(tmp_path, source.path, [HISTORY], ("--online-store", where), delta_seconds=0.2)
     trainer.start()
     feeder = Feeder(source, draw)
     server = None

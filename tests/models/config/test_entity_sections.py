@@ -58,3 +58,11 @@ def test_followed_data_may_have_entities():
     data = FILE["data"] | {"path": "folder", "follow": True}
     config = parse_config(FILE | {"data": data, "entities": {"item": ITEM}, "publish": {"delta_seconds": 5}})
     assert [entity.name for entity in config.entities] == ["item"]
+
+
+def test_table_may_be_a_stream_whose_password_is_in_no_journal():
+    (entity,) = entities({"path": "redis://me:secret@host/items"})
+    assert entity.data.format == "redis"
+    config = parse_config(FILE | {"entities": {"item": ITEM | {"path": "redis://me:secret@host/items"}}})
+    assert "secret" not in repr(config)
+    assert [entity.path for entity in config.shown.entities] == ["redis://host/items"]

@@ -88,6 +88,12 @@ def test_refusal_of_a_table_names_the_entitys_own_key(tmp_path):
         EntityTable("item", missing, KEY, [PRICE], "entity 'item'")
 
 
+def test_stream_is_refused_where_it_is_not_followed():
+    stream = DataConfig("redis://host/items", "redis", ())
+    with pytest.raises(BadInput, match=r"^entities\.item\.path: .* a stream, which only freshet train --follow reads"):
+        EntityTable("item", stream, KEY, [PRICE])
+
+
 def test_small_file_that_becomes_a_large_table_is_refused(tmp_path, monkeypatch):
     rows = 100_000
     tags = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), ["x" * 100])

@@ -36,6 +36,7 @@ def test_scrape_reports_the_run_status():
         held_windows=1,
         held="AUC",
         window_auc=0.75,
+        stale_tables=2,
         table_rows={"user": 9},
     )
     found = families(TrainMetrics("ctr", lambda: status))
@@ -46,7 +47,7 @@ def test_scrape_reports_the_run_status():
     assert found["freshet_train_rejected_rows_total"] == 1
     assert (found["freshet_train_stream_up"], found["freshet_train_held"]) == (0, 1)
     assert (found["freshet_train_version"], found["freshet_train_step"]) == (3, 7)
-    assert found["freshet_train_window_auc"] == 0.75
+    assert (found["freshet_train_window_auc"], found["freshet_train_stale_tables"]) == (0.75, 2)
     assert found["freshet_train_table_rows user"] == 9
 
 

@@ -37,6 +37,35 @@ def test_time_makes_a_nonempty_delta_due():
     assert [run.learn(1, 9.0), run.learn(0, 0.9), run.learn(0, 0.1)] == [False, False, True]
 
 
+def test_change_without_rows_is_due_after_a_while_alone():
+    clock, changed, asked = FakeClock(), [False], []
+    rules = DeltaRules(
+        PublishConfig(delta_seconds=10.0), dict, clock.now_s, lambda: asked.append(clock.now_s()) or changed[0]
+    )
+    for _ in range(25):
+        clock.advance(1.0)
+        assert not rules.due()
+    # Asked as often as deltas are due, not all the time.
+    assert len(asked) == 2
+    changed[0] = True
+    assert rules.left()
+    clock.advance(4.0)
+    assert not rules.due()
+    clock.advance(1.0)
+    assert rules.due()
+    rules.published()
+    assert not rules.due()
+
+
+def test_change_without_rows_waits_for_the_next_rows_where_no_time_is_set():
+    clock = FakeClock()
+    rules = DeltaRules(PublishConfig(delta_rows=10), dict, clock.now_s, lambda: True)
+    clock.advance(1e6)
+    assert not rules.due()
+    rules.learned(10)
+    assert rules.due()
+
+
 def test_weight_movement_makes_a_delta_due_and_is_checked_periodically():
     run = Run(delta_movement=0.1)
     assert not run.learn(1, LOOK_S, moved=0.05)

@@ -1,0 +1,344 @@
+"""Follow the tables that are joined to a followed stream: files that are replaced, and streams of records.
+
+A file is the whole truth: a key that it no longer has is gone. Of a stream, or of a folder that receives Parquet files,
+each row is a record: the newest one of a key counts, and none removes a key.
+
+Invariants
+- What is read of a table at one time is one whole content of the file, or all records of the stream up to one.
+- A mark is durable before a row with it is joined or published: the file's content is in the copy, the record's segment
+  in the journal. So after any crash a mark says the same, or it is of another identity, drawn anew.
+- Where there are no times, a key's row is the one known when the event arrived. An event that is read again, after a
+  crash or a rollback, meets the rows that are known by then.
+- What cannot be read leaves the table as it was, is reported once and counted, and is tried again: a file when it has
+  changed, a stream at the next look.
+
+Costs: a look at a file is one stat each LOOK_S; it is read once it has not changed between two looks, or has changed at
+MOST_WAITS of them. A look at a stream is one poll each POLL_S, and takes over LOOK_ROWS of it, or a quarter of the
+table. Memory is the whole table, and of a stream with times also what KEPT_S of events can see of the past.
+"""
+
+from __future__ import annotations
+
+import glob
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.data.entity_table import EntitySource, read_rows
+from freshet_serving.models.data.formats import STREAMS
+from freshet_serving.models.data.joined_rows import JoinedSection
+from freshet_serving.models.data.keyed_rows import Float64s, KeyedRows, join_rows
+from freshet_serving.models.data.source import Batch, Schema, Source
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.stream import ErrorContext, Stream
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.models.streams.table_copy import TableCopy, read_copy, write_copy
+from freshet_serving.models.streams.table_state import NEVER, ChangedRows, TableState
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput
+
+LOOK_S, POLL_S, RETRY_S = 1.0, 0.2, 30.0
+KEPT_S = 7 * 86_400.0
+MOST_WAITS = 5
+READ_ROWS, LOOK_ROWS = 1 << 14, 1 << 17
+COPY, JOURNAL, FOLDER = "table.safetensors", "stream.journal", "tables"
+
+
+class FollowedTable:
+    """One table that changes. Thread-safe: one thread at a time looks at it, and nobody waits for that.
+
+    Attributes:
+        name: Name of the entity or of the user table.
+        section: The section that describes it.
+        key: The column with its keys.
+        fields: Its other columns.
+        identity: What its marks belong to.
+        trouble: Why its newest content cannot be read; "" if it can.
+    """
+
+    look_s, of_file = LOOK_S, True
+
+    def __init__(self, section: JoinedSection, folder: Path, now_s: Callable[[], float]) -> None:
+        """Take over what the folder has of it.
+
+        Args:
+            section: The section.
+            folder: The table's own folder, which is made.
+            now_s: Clock.
+        """
+        self.name, self.section, self.key = section.name, section.section, section.key_field
+        self.fields, self._data, self._once = section.fields, section.data, section.once
+        folder.mkdir(parents=True, exist_ok=True)
+        self._copy, self._now_s, self._lock = folder / COPY, now_s, threading.Lock()
+        self._timed, self._next_s, self._horizon_s = bool(self._data.time), now_s() + self.look_s, NEVER
+        self.trouble, self._told = "", ""
+        known = read_copy(self._copy, self.key, self.fields, self._timed)
+        self._known = known if known is not None and bool(known.read) == self.of_file else None
+        nothing = KeyedRows.none(self.key, self.fields, self._timed)
+        self.identity, self._state = secrets.token_hex(8), TableState(nothing, nothing)
+        if self._known is not None:
+            self.identity = self._known.identity
+            self._state = TableState(self._known.rows, nothing, self._known.mark)
+
+    @property
+    def mark(self) -> int:
+        """The highest mark."""
+        return self._state.mark
+
+    def has(self, keys: Column) -> NDArray[np.bool_]:
+        """Return which keys have a row, whatever its time."""
+        return self._state.has(keys)
+
+    def columns(self, keys: Column, times: Float64s | None) -> dict[str, Column]:
+        """Return the columns of keys as JoinedTable.columns does."""
+        return self._state.columns(keys, times)
+
+    def newest(self) -> ChangedRows:
+        """Return all keys with their newest columns."""
+        return self._state.all()
+
+    def changed(self, since: int) -> ChangedRows:
+        """Return the keys that have changed since a mark of this identity."""
+        return self._state.changed(since)
+
+    def forget(self, mark: int) -> None:
+        """Drop keys that were gone by a mark: no run asks for changes since an earlier one."""
+        if self._lock.acquire(blocking=False):
+            # Else the next time will do: whoever publishes does not wait for a file that is read.
+            self._state = self._state.without_gone(mark)
+            self._lock.release()
+
+    def refresh(self, event_time: float | None = None) -> None:
+        """Look whether the table has changed, if it is time to and no other thread does, and take over what has.
+
+        Args:
+            event_time: Time of the newest event that has been read; None if events have none.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if event_time is not None:
+                self._horizon_s = event_time - KEPT_S
+            if self._now_s() >= self._next_s:
+                self._next_s = self._now_s() + self._looked()
+        finally:
+            self._lock.release()
+
+    def _looked(self) -> float:
+        """Look, and return how many seconds to wait before the next look."""
+        wait_s = self.look_s
+        try:
+            self.trouble = self._look()
+        except BadInput as error:
+            self.trouble = self._named(error)
+        except OSError as error:
+            self.trouble = f"{self.section}: the trainer's copy cannot be written: {error.strerror}"
+            wait_s = RETRY_S
+        return wait_s
+
+    def news(self) -> list[str]:
+        """Return lines about changes since the last call."""
+        was, self._told = self._told, self.trouble
+        if self._told == was:
+            return []
+        return [f"{self._told}; the last good content counts" if self._told else f"{self.section}: can be read again"]
+
+    def _look(self) -> str:
+        """Take over what has changed; return why that is not possible."""
+        raise NotImplementedError
+
+    def _named(self, error: BadInput) -> str:
+        """Return an error's message, which names the section."""
+        message = str(error).removeprefix("data: ")
+        return message if message.startswith(self.section) else f"{self.section}: {message}"
+
+    def _keep(self, rows: KeyedRows, mark: int, read: Sequence[int] = ()) -> None:
+        write_copy(self._copy, self.key, TableCopy(self.identity, rows, mark, list(read)))
+
+
+class ReplacedFile(FollowedTable):
+    """A table in one file, which is replaced as a whole."""
+
+    def __init__(self, section: JoinedSection, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
+        """Read the file; if that is not possible, go on with the content that is known.
+
+        Args:
+            section: The section.
+            folder: The table's own folder.
+            now_s: Clock.
+
+        Raises:
+            BadInput: The file cannot be read, and no content is known.
+        """
+        super().__init__(section, folder, now_s)
+        self._path = Path(self._data.path)
+        # States of the file: of the content, at the last look, and of one that could not be read.
+        self._read = list(self._known.read) if self._known is not None else []
+        self._seen, self._bad, self._waits = list[int](), list[int](), 0
+        try:
+            self._take(self._status())
+        except BadInput as error:
+            if self._known is None:
+                raise
+            self.trouble = self._named(error)
+
+    def _look(self) -> str:
+        status = self._status()
+        if status in (self._read, self._bad):
+            return self.trouble if status == self._bad else ""
+        if status != self._seen and self._waits < MOST_WAITS:
+            # It may be half written: read once it stays as it is, or keeps changing.
+            self._seen, self._waits = status, self._waits + 1
+            return self.trouble
+        self._waits = 0
+        self._take(status)
+        return ""
+
+    def _status(self) -> list[int]:
+        try:
+            status = self._path.stat()
+        except OSError:
+            raise BadInput(f"{self.section}.path: {self._data.path!r} does not exist") from None
+        return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+    def _take(self, status: list[int]) -> None:
+        """Read the file in a state, unless its content is known."""
+        if status == self._read:
+            return
+        try:
+            rows = read_rows(self._data, self.key, self.fields, self.section, once=self._once)
+        except BadInput:
+            self._bad = status
+            raise
+        if self._status() != status:
+            return
+        state = self._state.replaced(rows)
+        self._keep(state.base, state.mark, status)
+        self._state, self._read = state, status
+
+
+class RecordStream(FollowedTable):
+    """A table whose rows arrive in a stream."""
+
+    look_s, of_file = POLL_S, False
+
+    def __init__(
+        self,
+        section: JoinedSection,
+        folder: Path,
+        open_stream: Callable[[Schema, ErrorContext], Stream],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read the records that have arrived.
+
+        Args:
+            section: The section.
+            folder: The table's own folder.
+            open_stream: Opens the stream.
+            now_s: Clock.
+
+        Raises:
+            BadInput: The stream cannot be read, or has no record yet.
+        """
+        super().__init__(section, folder, now_s)
+        context = ErrorContext(f"{self.section}.path", "--new-version --from-scratch starts")
+        schema = Schema((self.key, *self.fields), (), self._data.time)
+        self._stream = open_stream(schema, context)
+        journal, self._kept = folder / JOURNAL, self._known is not None
+        self._lost = journal.exists() and not self._kept
+        self._journal = StreamJournal(journal, self._stream.identity, not self._kept, context)
+        if self._journal.rows < self.mark:
+            raise BadInput(f"{self.section}: the trainer's journal of it is incomplete; {context.anew} anew")
+        self._source = FollowedSource(self._stream, self._journal, schema, endless=False, now_s=now_s, linger_s=0.0)
+        self._row, self._behind = self.mark, False
+        try:
+            self._look()
+            while self._behind:
+                self._look()
+        except BadInput as error:
+            raise BadInput(self._named(error)) from None
+        if self._state.nothing:
+            raise BadInput(f"{self.section}.path: expected records, got a stream without one: send some first")
+        if not self._kept:
+            self._keep(join_rows([self._state.base, self._state.recent]), self.mark)
+            self._kept = True
+
+    def news(self) -> list[str]:
+        again = [f"{self.section}: read again from the first record that the stream still has"] * self._lost
+        self._lost = False
+        return [*again, *super().news(), *(f"{self.section}: {line}" for line in self._source.news())]
+
+    def _look(self) -> str:
+        held, row = list[KeyedRows](), self._row
+        self._behind = True
+        for batch in self._source.batches(READ_ROWS, row):
+            held.append(self._rows_of(batch))
+            row = batch.end
+            if row - self._row >= max(LOOK_ROWS, len(self._state.base) // 4):
+                break
+        else:
+            row, self._behind = self._journal.rows, False
+        if held:
+            rows = join_rows(held)
+            self._take(self._state.added(rows, int(rows.marks[-1]), self._horizon_s))
+        self._row = row
+        return self._source.ingest_status().trouble
+
+    def _rows_of(self, batch: Batch) -> KeyedRows:
+        marks = np.arange(batch.start + 1, batch.end + 1)
+        return KeyedRows(self.fields, batch.columns[self.key.name], batch.columns, batch.time, marks)
+
+    def _take(self, state: TableState) -> None:
+        """Take over a state; where its older part is new, keep it, so that its records need not be read again."""
+        known, self._state = self._state, state
+        if self._kept and state.base is not known.base and not len(state.recent):
+            self._keep(state.base, state.mark)
+            self._source.forget(lambda: state.mark)
+
+
+def open_table(
+    section: JoinedSection,
+    folder: Path,
+    open_stream: Callable[[str, str, Schema, ErrorContext], Stream],
+    anew: bool = False,
+) -> FollowedTable:
+    """Open a table that is joined to a followed stream.
+
+    Args:
+        section: The section.
+        folder: Folder of the run's checkpoints.
+        open_stream: Opens a stream of a format, at a path.
+        anew: Forget what earlier runs have read of it.
+
+    Raises:
+        BadInput: The table cannot be read, or cannot be followed.
+    """
+    data, place = section.data, folder / FOLDER / section.section
+    if anew:
+        shutil.rmtree(place, ignore_errors=True)
+    in_folder = data.format == "parquet" and Path(data.path).is_dir()
+    if data.format in STREAMS or in_folder:
+        return RecordStream(
+            section, place, lambda schema, context: open_stream(data.format, data.path, schema, context)
+        )
+    if "://" in data.path or glob.has_magic(data.path) or Path(data.path).is_dir():
+        raise BadInput(
+            f"{section.section}.path: expected, beside a followed stream, a file, a folder of Parquet files, Redis or"
+            f" Kafka, got {data.shown[:120]!r}"
+        )
+    return ReplacedFile(section, place)
+
+
+def followed_tables(source: Source) -> list[FollowedTable]:
+    """Return the tables that are followed and joined to the rows of a source."""
+    below: Any = source
+    while below is not None and not isinstance(below, EntitySource):
+        below = getattr(below, "events", None)
+    return [table for table in below.tables if isinstance(table, FollowedTable)] if below is not None else []
