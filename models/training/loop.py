@@ -292,7 +292,7 @@ class TrainingRun:
     def _save_version(self) -> None:
         """Save the weights as those of version state.version, and publish it."""
         self.state.version_row, self.state.refused = self.state.position, False
-        self._histories.write(self.state)
+        self._histories.write(self.state, bar=True)
         self._checkpoints.save_full(self.trainer, self.state)
         clear_changed(self.trainer)
         self._publish_version()
@@ -348,6 +348,7 @@ class TrainingRun:
                     rules.learned(work.batch.stream_rows)
                     batches += 1
                 self._tell_news()
+                self._histories.check(self.state)
                 if rules.due():
                     generation = self._publish_delta(lineage)
                     if generation is None:
@@ -577,7 +578,6 @@ class TrainingRun:
         """Note changes of a followed stream's status at intervals."""
         if self._followed is not None and time.monotonic() - self._told_s >= NEWS_S:
             self._told_s = time.monotonic()
-            self._histories.check(self.state)
             for line in self._followed.news():
                 self._report.note(line)
 
