@@ -22,7 +22,9 @@ write); a queue behind an unreachable store (it has no bound, and its deltas wou
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -42,8 +44,8 @@ from freshet_serving.processor.package import Manifest
 CHUNK_USERS, CHUNK_EVENTS = 4096, 1 << 16
 """Users of one write: at most so many, and one or so many that all of them have at most so many events."""
 
-MOST_S = 8.0
-"""Longest wait before a store is asked again."""
+MOST_S, CHECK_S = 8.0, 10.0
+"""Longest wait before a store is asked again, and how often it is asked while there is nothing to write."""
 
 T = TypeVar("T")
 Int64s = NDArray[np.int64]
@@ -83,7 +85,7 @@ class HistoryWriter:
         """
         self._sequences, self._writers, self._source = sequences, writers, source
         self._report, self._wait = report, wait
-        self.trouble = ""
+        self.trouble, self._checked_s = "", -CHECK_S
 
     @classmethod
     def of(
@@ -115,11 +117,12 @@ class HistoryWriter:
         wait = Outages(config.data.follow, stopped, report.note, MOST_S).wait
         return cls(config.sequences, writers, source if isinstance(source, SequenceSource) else None, report, wait)
 
-    def write(self, state: Written) -> None:
+    def write(self, state: Written, bar: bool = False) -> None:
         """Write what the stores do not have yet of the rows before the run's position.
 
         Args:
             state: The run's state.
+            bar: Whether writing all histories is a part of the run whose progress is reported.
 
         Raises:
             NotReady: A store cannot be reached, and the run gives up.
@@ -128,18 +131,19 @@ class HistoryWriter:
         for name, writer in self._writers.items():
             assert self._source is not None
             events = self._source.events_before(state.position)[name]
-            while True:
-                store = self._try(writer.begin)
-                if store is not None and self._wrote(name, writer, events, state, store):
-                    break
+            while not self._wrote(name, writer, events, state, bar):
+                pass
             events.settle(state.position)
 
     def check(self, state: Written) -> None:
-        """Write all histories to a store that may have lost some since the last write; skip one that is away.
+        """Every CHECK_S, write all histories to a store that may have lost some since; skip one that is away.
 
         Args:
             state: The run's state.
         """
+        if time.monotonic() - self._checked_s < CHECK_S:
+            return
+        self._checked_s = time.monotonic()
         for name, writer in self._writers.items():
             try:
                 store = writer.begin()
@@ -161,28 +165,34 @@ class HistoryWriter:
         """
         return sum(writer.erase(keys) for writer in self._writers.values())
 
-    def close(self) -> None:
-        """Close the connections to the stores."""
-        for writer in self._writers.values():
-            writer.close()
-
-    def _wrote(self, name: str, writer: ListWriter, events: UserEvents, state: Written, store: str) -> bool:
-        """Write to a store that begin() has described; return False if it has to be described anew."""
-        row, whole = state.position, state.histories.get(name) != store
+    def _wrote(self, name: str, writer: ListWriter, events: UserEvents, state: Written, bar: bool) -> bool:
+        """Write to one store; return False if another process of it came up meanwhile, and has to get all."""
+        store, row = self._begun(writer), state.position
+        whole = state.histories.get(name) != store
         users = events.users() if whole else events.changed(row)
         now_s = events.newest_time(users)
         step = max(1, min(CHUNK_USERS, CHUNK_EVENTS // self._sequences[name].max_length))
-        if whole:
+        bar = bar and whole
+        if bar:
             self._report.begin(f"writing histories to {self._sequences[name].store}", len(users))
         for first in range(0, len(users), step):
             some = users[first : first + step]
-            if self._try(lambda some=some: self._write(name, writer, events, some, row, now_s)) is None:  # type: ignore[misc]
-                return False
-            if whole:
+            while not self._try(partial(self._write, name, writer, events, some, row, now_s)):
+                if self._begun(writer) != store:
+                    return False
+            if bar:
                 self._report.advance(len(some))
+        if whole and not bar:
+            self._report.note(f"wrote the histories of {len(users):,} users to {self._sequences[name].store}")
         # Not in place: earlier states share the mapping.
         state.histories = {**state.histories, name: store}
         return True
+
+    def _begun(self, writer: ListWriter) -> str:
+        """Return what begin() returns, once the store can be reached."""
+        while (store := self._try(writer.begin)) is None:
+            pass
+        return store
 
     def _write(self, name: str, writer: ListWriter, events: UserEvents, users: Int64s, row: int, now_s: float) -> bool:
         assert self._source is not None

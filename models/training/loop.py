@@ -289,7 +289,7 @@ class TrainingRun:
     def _save_version(self) -> None:
         """Save the weights as those of version state.version, and publish it."""
         self.state.version_row, self.state.refused = self.state.position, False
-        self._histories.write(self.state)
+        self._histories.write(self.state, bar=True)
         self.state.entities = marks_of(self._tables)
         self._checkpoints.save_full(self.trainer, self.state)
         clear_changed(self.trainer)
@@ -346,6 +346,7 @@ class TrainingRun:
                     rules.learned(work.batch.stream_rows)
                     batches += 1
                 self._tell_news()
+                self._histories.check(self.state)
                 if rules.due():
                     generation = self._publish_delta(lineage)
                     if generation is None:
@@ -576,7 +577,6 @@ class TrainingRun:
         """Note changes of a followed stream's status at intervals."""
         if self._followed is not None and time.monotonic() - self._told_s >= NEWS_S:
             self._told_s = time.monotonic()
-            self._histories.check(self.state)
             for line in [*self._followed.news(), *(line for table in self._tables for line in table.news())]:
                 self._report.note(line)
 

@@ -130,9 +130,6 @@ class ListWriter(Protocol):
             keys: The key of each entity.
         """
 
-    def close(self) -> None:
-        """Close the store."""
-
 
 class NoLookups:
     """The lookups of a process without stores."""

@@ -36,7 +36,7 @@ class ListWriter:
 
         Args:
             name: The store's name.
-            store: The store; the writer closes it.
+            store: The store.
             manifest: The version's manifest.
             inputs: The inputs, which are lists; those that no group reads from the store are not written.
 
@@ -114,10 +114,6 @@ class ListWriter:
         self._store.begin()
         removed: Sequence[int] = self._store.send([(b"HDEL", key, *self._removed) for key in found])
         return sum(count > 0 for count in removed)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._store.close()
 
     def _encoded(self, n: int, lists: Ragged) -> list[bytes]:
         kind = VALUE_TYPES[self._features[n].type]

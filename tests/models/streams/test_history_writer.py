@@ -163,9 +163,11 @@ def test_served_histories_are_those_that_the_next_rows_see(rows, text, online, m
             if data.draw(st.integers(0, 4)) == 0:
                 run.target.restart()
             run.target.fails = fails = data.draw(st.integers(0, 3))
+            run.target.dies = data.draw(st.integers(-1, 4))
             waits = len(run.waits)
             run.writer.write(run.state)
-            assert len(run.waits) - waits <= fails
+            assert len(run.waits) - waits <= fails + 1
+            run.target.dies = -1
             assert run.writer.trouble == ""
             assert run.served(range(5)) == run.seen(range(5), 100.0)
 
@@ -184,7 +186,8 @@ def test_only_users_with_new_events_are_written_again():
     assert run.target.commands == []
 
 
-def test_a_store_that_lost_all_gets_all_with_the_next_check():
+def test_a_store_that_lost_all_gets_all_with_the_next_check(monkeypatch):
+    monkeypatch.setattr(history_writer, "CHECK_S", 0.0)
     run = Run([(0, 1.0, 1), (1, 2.0, 1)])
     run.learn(2)
     run.writer.write(run.state)

@@ -11,7 +11,6 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.runs import outages
 from freshet_serving.models.streams import history_writer
-from freshet_serving.models.training import loop
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.features.input_lookup import parse_stores
@@ -109,7 +108,7 @@ def test_a_store_that_is_away_holds_the_delta_back_and_then_gets_all(tmp_path, e
 
 
 def test_a_store_that_lost_all_between_deltas_gets_all_while_nothing_arrives(tmp_path, events, server, monkeypatch):
-    monkeypatch.setattr(loop, "NEWS_S", 0.0)
+    monkeypatch.setattr(history_writer, "CHECK_S", 0.0)
     events.send(600)
     run = begin(tmp_path, server)
     run.full()

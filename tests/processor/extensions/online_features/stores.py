@@ -33,10 +33,10 @@ class MemoryStore:
 
 
 class MemoryWriter:
-    """A RedisWriter to a MemoryStore: what it is sent, until it is `down` or `fails` so many times."""
+    """A RedisWriter to a MemoryStore; `down`, it `fails` so many times, or `dies` and forgets after so many sends."""
 
     def __init__(self, store):
-        self.store, self.run_id, self.down, self.fails = store, "1", False, 0
+        self.store, self.run_id, self.down, self.fails, self.dies = store, "1", False, 0, -1
         self.commands, self.left_ms = [], {}
 
     def begin(self):
@@ -47,6 +47,10 @@ class MemoryWriter:
 
     def send(self, commands):
         self.begin()
+        self.dies -= 1
+        if self.dies == 0:
+            self.restart()
+            raise NotReady("online store main cannot be reached")
         self.commands += commands
         return [self._do(*command) for command in commands]
 
@@ -70,9 +74,6 @@ class MemoryWriter:
         """Come up again, empty."""
         self.store.hashes.clear()
         self.run_id = str(int(self.run_id) + 1)
-
-    def close(self):
-        pass
 
 
 HASHES = {
