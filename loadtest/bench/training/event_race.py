@@ -156,8 +156,8 @@ def measured(name: str, seed: int, events: int, known: Mapping[str, Any], report
 
 def page(results: Results) -> str:
     """Return the report of the kept results."""
-    sides = [side for side in next(iter(next(iter(results.values())).values())) if not side.endswith(".py")]
-    rivals = [side for side in sides if side not in (DEFAULT, FLAT, TRUTH)]
+    sides = dict.fromkeys(side for seeds in results.values() for run in seeds.values() for side in run)
+    rivals = [side for side in sides if side not in (DEFAULT, FLAT, TRUTH) and not side.endswith(".py")]
     lines = [
         "| log | seeds | " + " | ".join((DEFAULT, FLAT, *rivals, TRUTH)) + " | behind the best rival | MB of rows |",
         "|---|--:|" + "--:|" * (len(rivals) + 5),
