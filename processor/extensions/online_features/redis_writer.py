@@ -64,7 +64,9 @@ class RedisWriter:
         self._ids = ""
 
     def begin(self) -> str:
-        """Connect where no connection is left; return the run ids of the server processes, "" for one that hides it.
+        """Connect where no connection is left; return which database of which server processes it is.
+
+        That is their run ids, empty for one that hides it, and the number of the database.
 
         Raises:
             NotReady: The store cannot be reached.
@@ -79,7 +81,7 @@ class RedisWriter:
             found = {address: self._connect(address) for address in dict.fromkeys(addresses[: self._nodes])}
         except Exception as error:
             raise self._lost(error) from None
-        self._ids = ",".join(sorted(found.values()))
+        self._ids = f"{','.join(sorted(found.values()))}/{self._where.database}"
         return self._ids
 
     def send(self, commands: Sequence[Command]) -> list[int]:

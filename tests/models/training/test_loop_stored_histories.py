@@ -4,6 +4,7 @@ import json
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -12,6 +13,8 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from freshet_serving.models.runs import outages
 from freshet_serving.models.streams import history_writer
 from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.generation import Generation
@@ -82,6 +85,27 @@ def test_histories_are_in_the_store_before_the_delta_that_learned_them(tmp_path,
     # Nobody but the command, the environment and the file says where the store is.
     kept = [path.read_bytes() for path in (tmp_path / "repository").rglob("*") if path.is_file()]
     assert not any(str(server.port).encode() in content for content in kept)
+
+
+def test_a_request_of_a_user_id_alone_reads_the_learned_history(tmp_path, events, server):
+    events.send(600)
+    run = begin(tmp_path, server)
+    run.full()
+    stream_to(run, 600)
+    store = {"name": "main", "url": f"redis://127.0.0.1:{server.port}"}
+    with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), online_stores=[store])) as processor:
+
+        def alone(inputs):
+            """The scores, once the store has answered in time: the machine may be busy."""
+            request = PredictRequest("followed", inputs)
+            reply = processor.process(request)
+            return None if request.filled.defaulted else [reply.outputs["score"]]
+
+        for key, lists in learned(events, 600).items():
+            asked = {"user": np.array([int(key.rpartition(b":")[2])]), "item": np.arange(5)}
+            sent = asked | {f"h.{name}": Ragged.of([values]) for name, values in lists.items()}
+            (scores,) = until(lambda asked=asked: alone(dict(asked)))
+            np.testing.assert_array_equal(scores, processor.process(PredictRequest("followed", sent)).outputs["score"])
 
 
 def test_a_store_that_is_away_holds_the_delta_back_and_then_gets_all(tmp_path, events, server, monkeypatch):
