@@ -1,5 +1,6 @@
 """Tables that are followed: files that are replaced, and streams of records, with kills between any two steps."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,8 +18,9 @@ from freshet_serving.models.streams import table_state
 from freshet_serving.models.streams.followed_tables import LOOK_S, POLL_S, RETRY_S, followed_tables, open_table
 from freshet_serving.models.streams.open_rows import open_stream
 from freshet_serving.processor.errors import BadInput
-from tests.models.streams.test_feature_feed_streams import RedisRows
+from tests.models.streams.test_feature_feed_streams import KafkaRows, RedisRows
 from tests.processor.extensions.remote_rows.fakes import needs_redis
+from tests.support.waiting import until
 
 KEY, PRICE, TAGS = Field("item", "string"), Field("price", "float"), Field("tags", "strings")
 
@@ -262,6 +264,23 @@ def test_records_of_a_stream_count_by_key_and_remove_none(tmp_path, clock, strea
     assert (again.identity, again.mark) == (table.identity, 5)
     assert prices_of(again.changed(2)) == {"b": 3, "c": 5}
     assert prices_of(again.newest()) == {"a": 1, "b": 3, "c": 5}
+
+
+def test_records_of_a_topic_are_followed(tmp_path, clock):
+    topic = KafkaRows()
+
+    def send(item, price):
+        topic.send(json.dumps({"item": item, "price": price, "tags": ["a"] * price}))
+
+    send("a", 1)
+    table = opened(topic.url, tmp_path / "run")
+    send("b", 2)
+    send("a", 3)
+    until(lambda: clock.look(table, 1).mark == 3)
+    again = opened(topic.url, tmp_path / "run")
+    for one in (table, again):
+        assert (one.identity, prices_of(one.changed(1))) == (table.identity, {"a": 3, "b": 2})
+    topic.close()
 
 
 def test_records_before_the_copy_are_never_read_again(tmp_path, clock, monkeypatch):
