@@ -14,7 +14,8 @@ Invariants
 
 Costs: a look at a file is one stat each LOOK_S; it is read once it has not changed between two looks, or has changed at
 MOST_WAITS of them. A look at a stream is one poll each POLL_S, and takes over LOOK_ROWS of it, or a quarter of the
-table. Memory is the whole table, and of a stream with times also what KEPT_S of events can see of the past.
+table. Looks take at most a tenth of the time, a server that does not answer included. Memory is the whole table, and of
+a stream with times also what KEPT_S of events can see of the past.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from freshet_serving.processor.errors import BadInput
 LOOK_S, POLL_S, RETRY_S = 1.0, 0.2, 30.0
 KEPT_S = 7 * 86_400.0
 MOST_WAITS = 5
+LOOK_SHARE = 10
 READ_ROWS, LOOK_ROWS = 1 << 14, 1 << 17
 COPY, JOURNAL, FOLDER = "table.safetensors", "stream.journal", "tables"
 
@@ -133,15 +135,15 @@ class FollowedTable:
 
     def _looked(self) -> float:
         """Look, and return how many seconds to wait before the next look."""
-        wait_s = self.look_s
+        began_s, least_s = self._now_s(), self.look_s
         try:
             self.trouble = self._look()
         except BadInput as error:
             self.trouble = self._named(error)
         except OSError as error:
             self.trouble = f"{self.section}: the trainer's copy cannot be written: {error.strerror}"
-            wait_s = RETRY_S
-        return wait_s
+            least_s = RETRY_S
+        return max(least_s, LOOK_SHARE * (self._now_s() - began_s))
 
     def news(self) -> list[str]:
         """Return lines about changes since the last call."""

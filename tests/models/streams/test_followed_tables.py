@@ -131,6 +131,21 @@ def test_file_that_changes_all_the_time_is_read_all_the_same(tmp_path, clock, fi
     assert seen == {1, 2, 8, 14}
 
 
+def test_looks_take_a_small_part_of_the_time(tmp_path, clock, file, monkeypatch):
+    table, looks = opened(file, tmp_path / "run"), []
+
+    def slow():
+        looks.append(clock.now_s)
+        clock.now_s += 5.0
+        raise BadInput("no answer in time")
+
+    monkeypatch.setattr(table, "_look", slow)
+    clock.look(table, 80)
+    assert table.trouble == "entities.item: no answer in time"
+    assert len(looks) == 2
+    assert looks[1] - looks[0] >= 50.0
+
+
 @pytest.mark.parametrize("damage", ["half", "gone", "empty", "other"])
 def test_damaged_file_keeps_the_last_good_content(tmp_path, clock, file, damage):
     table = opened(file, tmp_path / "run")

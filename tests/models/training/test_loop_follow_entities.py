@@ -216,8 +216,8 @@ def test_repository_that_was_away_gets_the_changes(tmp_path, clicks, monkeypatch
     assert stream_until(run, lambda: set(served(tmp_path).values()) == {2}) == []
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_rollback_of_an_entity_is_not_undone(tmp_path, clicks, again):
+@pytest.mark.parametrize(("again", "replay"), [(False, False), (True, False), (True, True)])
+def test_rollback_of_an_entity_is_undone_by_a_replay_alone(tmp_path, clicks, again, replay):
     write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
     clicks.send(300)
     run = begin(config_of(tmp_path))
@@ -225,11 +225,11 @@ def test_rollback_of_an_entity_is_not_undone(tmp_path, clicks, again):
     write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 2))
     stream_until(run, lambda: run.status().deltas == 1)
     ledger_of(tmp_path).rollback(0)
-    run = begin(config_of(tmp_path)) if again else run
+    run = begin(config_of(tmp_path), replay=replay) if again else run
     run._stopped.clear()
     write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 2) | {3: 3})
     stream_until(run, lambda: run.status().deltas == 1 + (not again))
-    assert served(tmp_path) == dict.fromkeys(ITEMS, 1) | {3: 3}
+    assert served(tmp_path) == dict.fromkeys(ITEMS, 2 if replay else 1) | {3: 3}
 
 
 def test_new_version_has_the_newest_rows(tmp_path, clicks):
