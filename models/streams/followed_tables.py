@@ -14,7 +14,9 @@ Invariants
 
 Costs: a look at a file is one stat each LOOK_S; it is read once it has not changed between two looks, or has changed at
 MOST_WAITS of them. A look at a stream is one poll each POLL_S, and takes over LOOK_ROWS of it, or a quarter of the
-table. Memory is the whole table, and of a stream with times also what KEPT_S of events can see of the past.
+table; the copy is written when a quarter is new, or some of it for KEEP_S. Looks take at most a tenth of the time, a
+server that does not answer included. Memory is the whole table, and of a stream with times also what KEPT_S of events
+can see of the past.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
 
 LOOK_S, POLL_S, RETRY_S = 1.0, 0.2, 30.0
-KEPT_S = 7 * 86_400.0
+KEPT_S, KEEP_S = 7 * 86_400.0, 600.0
 MOST_WAITS = 5
+LOOK_SHARE = 10
 READ_ROWS, LOOK_ROWS = 1 << 14, 1 << 17
 COPY, JOURNAL, FOLDER = "table.safetensors", "stream.journal", "tables"
 
@@ -133,15 +136,15 @@ class FollowedTable:
 
     def _looked(self) -> float:
         """Look, and return how many seconds to wait before the next look."""
-        wait_s = self.look_s
+        began_s, least_s = self._now_s(), self.look_s
         try:
             self.trouble = self._look()
         except BadInput as error:
             self.trouble = self._named(error)
         except OSError as error:
             self.trouble = f"{self.section}: the trainer's copy cannot be written: {error.strerror}"
-            wait_s = RETRY_S
-        return wait_s
+            least_s = RETRY_S
+        return max(least_s, LOOK_SHARE * (self._now_s() - began_s))
 
     def news(self) -> list[str]:
         """Return lines about changes since the last call."""
@@ -251,13 +254,14 @@ class RecordStream(FollowedTable):
         context = ErrorContext(f"{self.section}.path", "--new-version --from-scratch starts")
         schema = Schema((self.key, *self.fields), (), self._data.time)
         self._stream = open_stream(schema, context)
-        journal, self._kept = folder / JOURNAL, self._known is not None
-        self._lost = journal.exists() and not self._kept
-        self._journal = StreamJournal(journal, self._stream.identity, not self._kept, context)
+        journal, known = folder / JOURNAL, self._known is not None
+        self._lost = journal.exists() and not known
+        self._journal = StreamJournal(journal, self._stream.identity, not known, context)
         if self._journal.rows < self.mark:
             raise BadInput(f"{self.section}: the trainer's journal of it is incomplete; {context.anew} anew")
         self._source = FollowedSource(self._stream, self._journal, schema, endless=False, now_s=now_s, linger_s=0.0)
         self._row, self._behind = self.mark, False
+        self._kept_mark, self._kept_s = self.mark, now_s()
         try:
             self._look()
             while self._behind:
@@ -266,9 +270,8 @@ class RecordStream(FollowedTable):
             raise BadInput(self._named(error)) from None
         if self._state.nothing:
             raise BadInput(f"{self.section}.path: expected records, got a stream without one: send some first")
-        if not self._kept:
-            self._keep(join_rows([self._state.base, self._state.recent]), self.mark)
-            self._kept = True
+        if not known:
+            self._keep_all()
 
     def news(self) -> list[str]:
         again = [f"{self.section}: read again from the first record that the stream still has"] * self._lost
@@ -287,20 +290,23 @@ class RecordStream(FollowedTable):
             row, self._behind = self._journal.rows, False
         if held:
             rows = join_rows(held)
-            self._take(self._state.added(rows, int(rows.marks[-1]), self._horizon_s))
+            self._state = self._state.added(rows, int(rows.marks[-1]), self._horizon_s)
         self._row = row
+        new = self.mark - self._kept_mark
+        if new > len(self._state.base) // 4 or (new and self._now_s() - self._kept_s >= KEEP_S):
+            self._keep_all()
         return self._source.ingest_status().trouble
 
     def _rows_of(self, batch: Batch) -> KeyedRows:
         marks = np.arange(batch.start + 1, batch.end + 1)
         return KeyedRows(self.fields, batch.columns[self.key.name], batch.columns, batch.time, marks)
 
-    def _take(self, state: TableState) -> None:
-        """Take over a state; where its older part is new, keep it, so that its records need not be read again."""
-        known, self._state = self._state, state
-        if self._kept and state.base is not known.base and not len(state.recent):
-            self._keep(state.base, state.mark)
-            self._source.forget(lambda: state.mark)
+    def _keep_all(self) -> None:
+        """Write the copy, so that the records up to now need not be read again."""
+        mark = self.mark
+        self._keep(join_rows([self._state.base, self._state.recent]), mark)
+        self._kept_mark, self._kept_s = mark, self._now_s()
+        self._source.forget(lambda: mark)
 
 
 def open_table(

@@ -1,5 +1,7 @@
 """Tables that are followed: files that are replaced, and streams of records, with kills between any two steps."""
 
+import json
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,11 +16,13 @@ from freshet_serving.models.data.formats import DataConfig, format_of
 from freshet_serving.models.data.source import Batch, Field, Schema
 from freshet_serving.models.streams import followed_tables as module
 from freshet_serving.models.streams import table_state
-from freshet_serving.models.streams.followed_tables import LOOK_S, POLL_S, RETRY_S, followed_tables, open_table
+from freshet_serving.models.streams.followed_tables import KEEP_S, LOOK_S, POLL_S, RETRY_S, followed_tables, open_table
 from freshet_serving.models.streams.open_rows import open_stream
+from freshet_serving.models.streams.table_copy import read_copy
 from freshet_serving.processor.errors import BadInput
-from tests.models.streams.test_feature_feed_streams import RedisRows
+from tests.models.streams.test_feature_feed_streams import KafkaRows, RedisRows
 from tests.processor.extensions.remote_rows.fakes import needs_redis
+from tests.support.waiting import until
 
 KEY, PRICE, TAGS = Field("item", "string"), Field("price", "float"), Field("tags", "strings")
 
@@ -129,6 +133,21 @@ def test_file_that_changes_all_the_time_is_read_all_the_same(tmp_path, clock, fi
     assert seen == {1, 2, 8, 14}
 
 
+def test_looks_take_a_small_part_of_the_time(tmp_path, clock, file, monkeypatch):
+    table, looks = opened(file, tmp_path / "run"), []
+
+    def slow():
+        looks.append(clock.now_s)
+        clock.now_s += 5.0
+        raise BadInput("no answer in time")
+
+    monkeypatch.setattr(table, "_look", slow)
+    clock.look(table, 80)
+    assert table.trouble == "entities.item: no answer in time"
+    assert len(looks) == 2
+    assert looks[1] - looks[0] >= 50.0
+
+
 @pytest.mark.parametrize("damage", ["half", "gone", "empty", "other"])
 def test_damaged_file_keeps_the_last_good_content(tmp_path, clock, file, damage):
     table = opened(file, tmp_path / "run")
@@ -192,8 +211,27 @@ def test_user_with_two_rows_is_the_last_good_contents(tmp_path, clock, file):
     assert prices_of(table.newest()) == {"a": 1, "b": 2}
 
 
+@contextmanager
+def dying(when):
+    """Within the block the process ends when a copy is written: before it is, after, or not at all."""
+    real = module.write_copy
+
+    def write_copy(*args):
+        if when == "after":
+            real(*args)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patches:
+        if when:
+            patches.setattr(module, "write_copy", write_copy)
+        yield
+
+
+DEATHS = st.sampled_from(["", "", "before", "after"])
+
+
 @pytest.mark.parametrize("timed", [False, True])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_change_of_a_file_is_lost_by_kills(timed, data, tmp_path_factory):
     """What a reader is told since a mark of any earlier process leads to the newest content."""
@@ -201,14 +239,19 @@ def test_no_change_of_a_file_is_lost_by_kills(timed, data, tmp_path_factory):
     contents = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), min_size=1)
     with pytest.MonkeyPatch.context() as patches:
         clock = Clock(patches)
-        served, told = {}, None
+        table, served, told = None, {}, None
         for _ in range(data.draw(st.integers(1, 6))):
             content = data.draw(contents)
             write(folder / "items.parquet", content, range(len(content)) if timed else None)
-            if told is None or data.draw(st.booleans()):
-                table = opened(folder / "items.parquet", folder / "run", time="at" if timed else "")
-            else:
-                clock.look(table)
+            try:
+                with dying(data.draw(DEATHS)):
+                    if table is None or data.draw(st.booleans()):
+                        table = opened(folder / "items.parquet", folder / "run", time="at" if timed else "")
+                    else:
+                        clock.look(table)
+            except KeyboardInterrupt:
+                table = None
+                continue
             if data.draw(st.booleans()):
                 if told is None or told[0] != table.identity:
                     rows, served = table.newest(), {}
@@ -262,6 +305,48 @@ def test_records_of_a_stream_count_by_key_and_remove_none(tmp_path, clock, strea
     assert (again.identity, again.mark) == (table.identity, 5)
     assert prices_of(again.changed(2)) == {"b": 3, "c": 5}
     assert prices_of(again.newest()) == {"a": 1, "b": 3, "c": 5}
+
+
+def test_copy_is_at_most_some_minutes_old(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(table_state, "RECENT_ROWS", 0)
+    stream = FolderRecords(tmp_path)
+    stream.send({"abcdefgh"[n]: n for n in range(8)})
+    table = opened(stream.url, tmp_path / "run")
+    stream.send({"a": 9})
+    clock.look(table)
+    folder = tmp_path / "run"
+    assert read_copy_of(folder) == 8
+    clock.now_s += KEEP_S
+    clock.look(table, 1)
+    assert read_copy_of(folder) == 9
+    for file in stream.url.iterdir():
+        file.unlink()
+    stream.send({"z": 1})
+    again = opened(stream.url, folder)
+    assert prices_of(again.changed(8)) == {"a": 9, "z": 1}
+
+
+def read_copy_of(folder):
+    """The mark of a table's copy."""
+    path = folder / "tables" / "entities.item" / "table.safetensors"
+    return read_copy(path, KEY, (PRICE, TAGS), timed=False).mark
+
+
+def test_records_of_a_topic_are_followed(tmp_path, clock):
+    topic = KafkaRows()
+
+    def send(item, price):
+        topic.send(json.dumps({"item": item, "price": price, "tags": ["a"] * price}))
+
+    send("a", 1)
+    table = opened(topic.url, tmp_path / "run")
+    send("b", 2)
+    send("a", 3)
+    until(lambda: clock.look(table, 1).mark == 3)
+    again = opened(topic.url, tmp_path / "run")
+    for one in (table, again):
+        assert (one.identity, prices_of(one.changed(1))) == (table.identity, {"a": 3, "b": 2})
+    topic.close()
 
 
 def test_records_before_the_copy_are_never_read_again(tmp_path, clock, monkeypatch):
@@ -349,7 +434,7 @@ def test_what_cannot_be_followed_is_refused_in_one_line(tmp_path, path, got):
         open_table(section, tmp_path / "run", open_stream)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_record_is_lost_by_kills(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stream")
@@ -359,15 +444,20 @@ def test_no_record_is_lost_by_kills(data, tmp_path_factory):
         patches.setattr("freshet_serving.models.streams.growing_folder.LOOK_SHARE", 0)
         patches.setattr(table_state, "RECENT_ROWS", data.draw(st.sampled_from([0, 2, 1024])))
         clock = Clock(patches)
-        sent, served, told = {}, {}, None
+        table, sent, served, told = None, {}, {}, None
         for _ in range(data.draw(st.integers(1, 6))):
             records = data.draw(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), min_size=1))
             stream.send(records)
             sent |= records
-            if told is None or data.draw(st.booleans()):
-                table = opened(stream.url, folder / "run")
-            else:
-                clock.look(table)
+            try:
+                with dying(data.draw(DEATHS)):
+                    if table is None or data.draw(st.booleans()):
+                        table = opened(stream.url, folder / "run")
+                    else:
+                        clock.look(table)
+            except KeyboardInterrupt:
+                table = None
+                continue
             if told is None or data.draw(st.booleans()):
                 rows = table.newest() if told is None else table.changed(told[1])
                 assert told is None or told[0] == table.identity
@@ -403,3 +493,24 @@ def test_records_of_a_file_with_times_are_joined_as_of_the_event(tmp_path, clock
     for one in (table, again):
         found = [one.columns(keys, np.array([at]))["price"].tolist()[0] for at in (9.0, 10.0)]
         np.testing.assert_array_equal(found, [np.nan, 1])
+
+
+def test_records_of_a_stream_with_times_are_joined_as_of_the_event(tmp_path, clock):
+    folder = tmp_path / "records"
+    folder.mkdir()
+    write(folder / "1.parquet", {"a": 1, "b": 1}, [20, 5])
+    table = opened(folder, tmp_path / "run", time="at")
+    # A record that comes late is of its own time, and changes nothing that is served.
+    mark = table.mark
+    write(folder / "2.parquet", {"a": 2}, [10])
+    clock.look(table, 1)
+    assert (table.mark, prices_of(table.changed(mark))) == (mark + 1, {})
+    write(folder / "3.parquet", {"b": 3}, [30])
+    clock.look(table, 1)
+    assert prices_of(table.changed(mark)) == {"b": 3}
+    again = opened(folder, tmp_path / "run", time="at")
+    keys = table.newest().keys
+    for one in (table, again):
+        assert prices_of(one.newest()) == {"a": 1, "b": 3}
+        joined = [one.columns(keys, np.full(2, at))["price"].tolist() for at in (5.0, 15.0, 25.0, 35.0)]
+        np.testing.assert_array_equal(joined, [[np.nan, 1], [2, 1], [1, 1], [1, 3]])
