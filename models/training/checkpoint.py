@@ -73,6 +73,7 @@ class RunState:
         hash_seeds: Seeds of tables of strings, drawn once; 0 for a table without one.
         refused: True if the gate has refused the version: no run continues from it unless it was released.
         data: Which rows were learned (models.training.learned_rows).
+        popularity: The clock of a next-item network's counts (models.training.item_counts); {} without one.
     """
 
     fingerprint: str
@@ -95,6 +96,7 @@ class RunState:
     hash_seeds: dict[str, int] = dataclasses.field(default_factory=dict)
     refused: bool = False
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
+    popularity: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def begin_version(self, number: int, finished_at: float) -> None:
         """Make this the state of a new version.

@@ -17,9 +17,10 @@ from freshet_serving.models.data.next_item_rows import NextItemRows, newest_hist
 from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.data.source import Batch
-from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, lifts_of
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
+from freshet_serving.models.training.item_counts import PopularityClock
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
@@ -53,6 +54,8 @@ class NextItemRun(TrainingRun):
         (self._sequence,) = self.config.sequences.values()
         self._passed: NextItemRows | None = None
         self._passed_until = self._tail = self._catalogue = 0
+        if trainer.counts is not None and self.state.popularity:
+            trainer.counts.clock = PopularityClock(**self.state.popularity)
         self.ranked, self.streamed_ranks = (CatalogueRanking(self.config.evaluate.top) for _ in range(2))
 
     def _held_out_quality(self) -> HeldOut:
@@ -69,12 +72,17 @@ class NextItemRun(TrainingRun):
                 self._count()
         return summary
 
-    def _count(self) -> None:
-        """Note what counting reaches on the held-out rows."""
+    def counted(self) -> NextItemBaselines:
+        """Return what counting reaches on the held-out rows, after the full version."""
         item = self._items.item_column
         assert self._passed is not None
         counts = NextItemBaselines(self._passed, item, self._tail, self.ranked.top)
         counts.rank(self._passed, item, self._tail)
+        return counts
+
+    def _count(self) -> None:
+        """Note what counting reaches on the held-out rows."""
+        counts = self.counted()
         for line in filter(None, (counts.line(), counts.advice(self.ranked.result().ndcg))):
             self._report.note(line)
 
@@ -95,6 +103,11 @@ class NextItemRun(TrainingRun):
                 self._passed = NextItemRows(self._log, self._sequence, self._columns, until)
                 self._passed_until = until
                 self._catalogue = self._passed.distinct(self._items.item_column)
+            self._items.counted_ahead = mixed
+            if mixed and not first and not self.state.epoch and self._items.counts is not None:
+                self._items.count_log(self._passed, until)
+                assert self._items.counts.clock is not None
+                self.state.popularity = self._items.counts.clock.saved()
             # Not for deltas, whose tables have nearly all their items: a resumed run compiles what a first run would.
             self._items.expected_items = self._catalogue if mixed else 0
             seed = (self.config.train.known_seed, self.state.epoch) if mixed else None
@@ -124,10 +137,15 @@ class NextItemRun(TrainingRun):
         # An item without a row (-1) finds the last entry, which belongs to no row.
         history, at = np.nonzero(real)
         refs, splits = self._items.event_rows(work)
+        after, layout, lifts = states[history, at], self._items.rows, None
+        if layout.successors:
+            followed = self._items.followed(refs, splits, nexts, real)
+            lifts = lifts_of(layout, after[:, layout.dim :], place[followed.refs], followed.shares, rows)
         lengths = at + 1
         ends = np.concatenate([[0], np.cumsum(lengths)])
         seen = np.repeat(splits[history] - ends[:-1], lengths) + np.arange(ends[-1])
-        ranks.add(states[history, at], rows, place[nexts[history, at]], place[refs[seen]], ends)
+        users = after[:, : layout.dense]
+        ranks.add(users, rows[:, : layout.dense], place[nexts[history, at]], place[refs[seen]], ends, lifts)
 
 
 def ranking_line(ranks: CatalogueRanking) -> str:
