@@ -39,7 +39,7 @@ NEXT_ITEM_VALUES: Mapping[str, Any] = {
 }
 NEXT_ITEM_RATE = 0.01
 """For next-item networks: the published settings of SASRec and HSTU; Adam uses a tenth of the rate."""
-NEXT_ITEM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS, EVENTS_AN_EPOCH = 1500, 2, 50, 8
+NEXT_ITEM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS, EVENTS_AN_EPOCH = 1500, 5, 50, 8
 RATE, RATE_ROWS, MOST_LONGER = 0.05, 20_000, 2.0
 SMALL_ACCUMULATOR = 1e-6
 FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 350
@@ -93,7 +93,7 @@ def chosen(
                               0.0005; for a network that reads counts, which has one pass to learn what they say, more
                               by the same root, up to 0.003
         epochs                1; for a next-item network as many as have NEXT_ITEM_STEPS steps, but no more than one
-                              for each EVENTS_AN_EPOCH events that an item has, and 2 at least: then it begins to
+                              for each EVENTS_AN_EPOCH events that an item has, and 5 at least: then it begins to
                               learn chances by heart, whose counts it has already
     """
     if histories is not None:

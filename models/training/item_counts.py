@@ -14,7 +14,7 @@ Invariants
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,6 +136,7 @@ class ItemCounts:
         counted = np.bincount(numbers, np.exp(clock.logs(rows)), minlength=count)
         popularity = np.maximum(0.0, (np.log(np.maximum(counted, 1e-30)) + LOG_FLOOR) / SCALE)
         self._table.rows[refs[there], self.layout.dim] = popularity[there]
+        self._table.touch(refs[there])
         if not self.layout.successors or not count:
             return np.zeros(2, np.float32)
         seconds, thirds = ~firsts[1:], ~(firsts[1:-1] | firsts[2:])
@@ -165,6 +166,20 @@ class ItemCounts:
         self._table.rows[refs[there], counts] = made[there, counts]
         return self._fitting(items, numbers, firsts, refs)
 
+    def go_on(self, row: int) -> PopularityClock:
+        """Begin to count later events beside what the rows have, and return the clock.
+
+        Args:
+            row: Row of the first one.
+        """
+        learned = self._table.export().rows[:, self.layout.dim] * SCALE
+        shares = float(np.exp(learned[learned > 0] - LOG_FLOOR).sum())
+        self.clock = clock = PopularityClock.at(row)
+        if shares:
+            # All events until now count as many as they would if the clock had counted them.
+            self.clock = clock = replace(clock, total=clock.total / shares)
+        return clock
+
     def count_events(self, refs: Int64s, splits: Int64s, counts: Int64s, first_row: int) -> None:
         """Count the newest events of some histories.
 
@@ -174,9 +189,8 @@ class ItemCounts:
             counts: How many of the newest are new.
             first_row: Row of the log that these events count as.
         """
-        if self.clock is None:
-            self.clock = PopularityClock.at(first_row)
-        gained = float(self.clock.logs(np.array([first_row]))[0]) + LOG_FLOOR
+        clock = self.clock or self.go_on(first_row)
+        gained = float(clock.logs(np.array([first_row]))[0]) + LOG_FLOOR
         rows, dim = self._table.rows, self.layout.dim
         for start, stop, new in zip(splits[:-1].tolist(), splits[1:].tolist(), counts.tolist()):
             for at in range(max(start, stop - int(new)), stop):

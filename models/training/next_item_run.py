@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,7 @@ from freshet_serving.processor.errors import BadInput
 
 
 class NextItemRun(TrainingRun):
-    """One training run over one event log; resumes from its checkpoints automatically.
-
-    Attributes:
-        ranked: Ranks of the held-out rows' items.
-        streamed_ranks: Ranks of the streamed rows' items, before training on them.
-    """
+    """One training run over one event log; resumes from its checkpoints automatically."""
 
     default_trainer = NextItemTrainer
     batches_have_rows = False
@@ -54,9 +50,22 @@ class NextItemRun(TrainingRun):
         (self._sequence,) = self.config.sequences.values()
         self._passed: NextItemRows | None = None
         self._passed_until = self._tail = self._catalogue = 0
-        if trainer.counts is not None and self.state.popularity:
-            trainer.counts.clock = PopularityClock(**self.state.popularity)
-        self.ranked, self.streamed_ranks = (CatalogueRanking(self.config.evaluate.top) for _ in range(2))
+        if trainer.counts is not None:
+            if self.state.popularity:
+                trainer.counts.clock = PopularityClock(**self.state.popularity)
+            elif len(trainer.items):
+                # The weights of a version whose checkpoint is not there.
+                self.state.popularity = trainer.counts.go_on(self.state.position).saved()
+
+    @cached_property
+    def ranked(self) -> CatalogueRanking:
+        """Ranks of the held-out rows' items."""
+        return CatalogueRanking(self.config.evaluate.top)
+
+    @cached_property
+    def streamed_ranks(self) -> CatalogueRanking:
+        """Ranks of the streamed rows' items, before training on them."""
+        return CatalogueRanking(self.config.evaluate.top)
 
     def _held_out_quality(self) -> HeldOut:
         ndcg, targets = self.ranked.result().ndcg, self.ranked.targets

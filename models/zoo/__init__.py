@@ -23,4 +23,13 @@ counted_odds   log-odds of what a feature has counted, as numbers that any of th
 wide_weights   linear weights of ids, added to the logit of any of them
 """
 
-__all__ = ["arch", "architectures", "counted_odds", "deepfm", "dense_input", "option_types", "wide_weights"]
+__all__ = [
+    "arch",
+    "architectures",
+    "counted_odds",
+    "deepfm",
+    "dense_input",
+    "next_item_network",
+    "option_types",
+    "wide_weights",
+]

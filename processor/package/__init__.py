@@ -15,6 +15,7 @@ replies     what the replies of each signature hold, and labels of outputs of st
 best_items  how requests for the best items of a table are answered
 sections      sections of extensions in a manifest
 sequences     a user's events as one input of the dense graph
+item_rows     an item's row in a next-item network: what is learned, and what is counted
 stage_growth   how much an imported model's stage computes for a request
 stage_lookups  rows of tables that an imported model's stage reads
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
@@ -248,8 +249,9 @@ __all__ = [
     "StageEntry", "StageGrowth", "StageLookup", "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform",
     "TrustedRecordPrefix", "all_below", "array_crc32", "atomic_file", "batch_symbol", "codes_a_value", "columns",
     "crc32", "dense_sequences", "derived", "divided", "exclusive_file", "fd_sha256", "feature_width", "file_crc32",
-    "file_sha256", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "joined", "json_dataclasses",
-    "labelled", "labels_of", "longest_read", "map_file", "missing_input", "new_key", "open_regular", "pack_records",
+    "file_sha256", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "item_rows", "joined",
+    "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file", "missing_input", "new_key",
+    "open_regular", "pack_records",
     "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file", "read_file", "record_layout",
     "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter", "shorter_lengths",
     "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name", "unpack_records",

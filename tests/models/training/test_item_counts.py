@@ -105,6 +105,24 @@ def test_saved_clock_counts_alike():
     assert PopularityClock(**clock.saved()) == clock
 
 
+def test_clock_that_is_lost_goes_on_where_it_was():
+    table, counts = made_counts()
+    counts.count_log(np.repeat([1, 2], 50), np.ones(100, bool), np.full(100, 10_000), 10_000)
+    before = counts.clock
+    refs = table.insert(np.array([1]))
+    counts.clock = PopularityClock(20_000, before.half_life, 1.0)
+    for _ in range(30):
+        counts.count_events(refs, np.array([0, 1]), np.array([1]), 20_000)
+    raised = table.export().rows[:, DIM] * 32
+    counts.clock = None
+    clock = counts.go_on(20_000)
+    counts.count_events(refs, np.array([0, 1]), np.array([1]), 20_000)
+    gained = np.exp(table.export().rows[0, DIM] * 32 - raised[0]) - 1
+    shares = np.exp(raised - raised.max())
+    np.testing.assert_allclose(gained, shares.sum() / shares[0] / PopularityClock.at(20_000).total, rtol=0.02)
+    assert clock.row == 20_000
+
+
 def test_targets_are_left_out_of_their_own_counts():
     table, counts = made_counts()
     counts.count_log(*arrays([[1, 2, 3], [1, 2, 4]]), 100)

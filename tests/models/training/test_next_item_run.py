@@ -85,13 +85,13 @@ def test_rows_of_fewer_bits_have_popularity_and_no_successors(tmp_path):
     assert set(top_over_http(tmp_path / "repository", [])) <= set(range(105, 110))
 
 
-def test_checkpoint_from_before_counts_continues_without_them(tmp_path, monkeypatch):
+def test_checkpoint_from_before_counts_continues_without_them(tmp_path):
     write_popular_log(tmp_path / "log.csv")
     plain = {"model": {"popularity": False, "successors": 0}}
     first = NextItemRun(popular_config(tmp_path, **plain))
-    for key in ("popularity", "successors"):
-        first.state.settings.pop(f"model.{key}")
-    first.state.fingerprint = fingerprint(replace(first.config, model=replace(first.config.model, options=OLD)))
+    assert "model.popularity" not in first.state.settings
+    without = replace(first.config, model=replace(first.config.model, options=OLD))
+    assert first.state.fingerprint == fingerprint(without)
     first.full()
     resumed = NextItemRun(popular_config(tmp_path))
     assert resumed.trainer.items.dim == 16
