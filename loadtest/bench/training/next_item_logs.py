@@ -139,7 +139,7 @@ def page(results: Mapping[str, Any]) -> str:
         means = {side: statistics.mean(told[side] for told in whole) for side in there if whole}
         rivals, own = ([means[side] for side in names if side in means] for names in (RIVALS, OURS))
         cells = [f"{means[side]:.4f}" if side in means else "" for side in sides]
-        behind = max(own) - max(rivals) if rivals and own else float("nan")
+        behind = round(max(own) - max(rivals), 4) if rivals and own else float("nan")
         met = "yes" if behind >= -NEAR else "no"
         lines.append(f"| {log} | {len(whole)} | " + " | ".join(cells) + f" | {behind:+.4f} | {met} |")
     lines += ["", f"The difference is that of `sasrec_next` and the better of {' and '.join(RIVALS)}; the aim is"]
