@@ -125,7 +125,7 @@ def peer(events: tuple[Int64s, Int64s, Int64s], seed: int, epochs: int) -> float
 
 def page(results: Mapping[str, Any]) -> str:
     """next-item-logs.md."""
-    lines = opening("The default next-item file on five logs", __doc__ or "", results)
+    lines = opening("The default next-item file on logs of events", __doc__ or "", results)
     lines += [f"RecTools learns {results['peer_epochs']} epochs. {results['load']}".strip(), ""]
     sides = [POPULARITY, LAST_ITEM, LAST_TWO, PEER, *OURS]
     lines += ["NDCG@10, the mean of the seeds that all sides have.", ""]
