@@ -68,10 +68,19 @@ class NextItemRows:
             row: The row.
             name: Name of the column.
         """
+        columns, first, _ = self.whole_before(row)
+        return columns[name], first
+
+    def whole_before(self, row: int) -> tuple[dict[str, Column], NDArray[np.bool_], Int64s]:
+        """Return all columns of the events before a row, user by user, which are their user's first, and their rows.
+
+        Args:
+            row: The row.
+        """
         events = np.flatnonzero(self._rows < row)
         users = np.searchsorted(self._ends, events, side="right")
         first = np.append(True, users[1:] != users[:-1])[: len(events)]
-        return take_rows(self._columns[name], events), first
+        return {name: take_rows(c, events) for name, c in self._columns.items()}, first, self._rows[events]
 
     def batches(self, histories: int, first: int, start: int, seed: Sequence[int] | None = None) -> Iterator[Batch]:
         """Yield the histories of rows from `first` on; of a pass that is resumed at `start`, only the rest.
@@ -133,16 +142,16 @@ class NextItemRows:
         return {name: Ragged(take_rows(c, at), splits) for name, c in self._columns.items()}, at
 
 
-def count_histories(source: Source, user: str, until: int) -> int:
-    """Return how many users the first rows of an event log have.
+def count_distinct(source: Source, names: Sequence[str], until: int) -> list[int]:
+    """Return how many different values columns have in the first rows of an event log.
 
     Args:
         source: The event log.
-        user: Its column of the users.
+        names: Names of the columns.
         until: Number of rows.
     """
-    users = [batch.columns[user] for batch in _first_rows(source, until)]
-    return _count(_numbered(join_columns(users))) if users else 0
+    parts = [[batch.columns[name] for name in names] for batch in _first_rows(source, until)]
+    return [_count(_numbered(join_columns(values))) for values in zip(*parts)] if parts else [0] * len(names)
 
 
 def newest_histories(

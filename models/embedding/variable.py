@@ -253,6 +253,14 @@ class EmbeddingVariable:
         self.optimizer.update(touched, sums, self.rows, self.slots, rate, step)
         kernels.note(touched, met, step, self._ids.columns["books"], self._ids.marks)
 
+    def touch(self, refs: Int64s) -> None:
+        """Note that rows have changed.
+
+        Args:
+            refs: Row numbers, int64 [n].
+        """
+        self._ids.touch(refs)
+
     def remove(self, ids: Int64s) -> int:
         """Remove the rows of `ids` (tombstones in the next delta); return the number of rows removed."""
         return self._ids.remove(ids)

@@ -7,18 +7,33 @@ has no row is missed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.evaluation.ranking import RankingResult, RankTally
+from freshet_serving.processor.package.item_rows import ItemRows
 
 CHUNK_SCORES = 1 << 22
 """Scores that are held at once."""
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
+
+
+class Lifts(NamedTuple):
+    """What is added to some products.
+
+    Attributes:
+        users: int64 [k], numbers of users, ascending.
+        places: int64 [k], places of items.
+        values: float32 [k].
+    """
+
+    users: Int64s
+    places: Int64s
+    values: Float32s
 
 
 class CatalogueRanking:
@@ -43,7 +58,15 @@ class CatalogueRanking:
     def targets(self) -> int:
         return self._tally.targets
 
-    def add(self, users: Float32s, items: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> Int64s:
+    def add(
+        self,
+        users: Float32s,
+        items: Float32s,
+        targets: Int64s,
+        seen: Int64s,
+        splits: Int64s,
+        lifts: Lifts | None = None,
+    ) -> Int64s:
         """Add n targets; return their ranks [n], from 1.
 
         Args:
@@ -52,12 +75,17 @@ class CatalogueRanking:
             targets: int64 [n], each target's place among the items; negative for one without a row.
             seen: Places of the items of the histories; negative ones are skipped.
             splits: int64 [n + 1]; those of target i are [splits[i], splits[i + 1]).
+            lifts: What is added to products of users and items; each pair once.
         """
         rows = max(1, CHUNK_SCORES // max(1, len(items)))
         ranked = np.empty(len(targets), np.int64)
         for first in range(0, len(targets), rows):
             last = min(first + rows, len(targets))
-            ranked[first:last] = _ranks(users[first:last], items, targets[first:last], seen, splits[first : last + 1])
+            scores = users[first:last] @ items.T
+            if lifts is not None:
+                some = slice(*np.searchsorted(lifts.users, (first, last)))
+                scores[lifts.users[some] - first, lifts.places[some]] += lifts.values[some]
+            ranked[first:last] = _ranks(scores, targets[first:last], seen, splits[first : last + 1])
         self._tally.add(ranked)
         self.items = len(items)
         return ranked
@@ -67,6 +95,21 @@ class CatalogueRanking:
         return self._tally.result()
 
 
+def lifts_of(layout: ItemRows, mixture: Float32s, places: Int64s, shares: Float32s, rows: Float32s) -> Lifts:
+    """Return what is added to the products of users' vectors with the rows of some places.
+
+    Args:
+        layout: The rows.
+        mixture: float32 [n, 3].
+        places: int64 [n, s], places of items; negative for none.
+        shares: float32 [n, s, 2].
+        rows: float32 [m, layout.width], rows of all items.
+    """
+    user, at = np.nonzero((places >= 0) & shares.any(-1))
+    where = places[user, at]
+    return Lifts(user, where, layout.lifts(shares[user, at], rows[where, layout.dim], mixture[user]))
+
+
 def places_of(keys: NDArray[Any], ids: NDArray[Any]) -> Int64s:
     """Return the place of each id among ascending keys, -1 for one that is none of them."""
     at = np.searchsorted(keys, ids)
@@ -74,12 +117,11 @@ def places_of(keys: NDArray[Any], ids: NDArray[Any]) -> Int64s:
     return np.where(found & (at < len(keys)), at, -1)
 
 
-def _ranks(users: Float32s, items: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> Int64s:
+def _ranks(scores: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> Int64s:
     """Return each target's rank from 1; past all items for one without a row."""
     known, rows = targets >= 0, np.arange(len(targets))
-    if not len(items):
+    if not scores.shape[1]:
         return np.full(len(targets), 1 << 62)
-    scores = users @ items.T
     own = scores[rows, np.maximum(targets, 0)]
     at = seen[splits[0] : splits[-1]]
     row = np.repeat(rows, np.diff(splits))

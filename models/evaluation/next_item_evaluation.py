@@ -19,12 +19,13 @@ from freshet_serving.models.data.joined_rows import joined_rows
 from freshet_serving.models.data.next_item_rows import NextItemRows
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.sequence_columns import SequenceSource
-from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, places_of
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, Lifts, lifts_of, places_of
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
-from freshet_serving.models.zoo.arch import USER_VECTOR
+from freshet_serving.models.zoo.arch import MIXTURE, USER_VECTOR
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.top_items.section import ItemRanking
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.pool import SOURCE
 
@@ -74,6 +75,13 @@ class NextItemRanker:
         self._scorer, self._column = scorer, item.column
         self._sources = sources[events], sources[item.name]
         self._keys, self.vectors = scorer.rows(item.table)
+        ranked = ItemRanking.of(manifest) if MIXTURE in outputs else None
+        self._layout = None if ranked is None else ranked.successors
+
+    @property
+    def learned(self) -> Float32s:
+        """What the items' rows have learned, float32 [items, d], without what is counted."""
+        return self.vectors if self._layout is None else self.vectors[:, : self._layout.dim]
 
     def rank(self, histories: dict[str, Column], targets: Column, ranking: CatalogueRanking) -> RankedCases:
         """Rank the items of n events, and count them.
@@ -87,9 +95,25 @@ class NextItemRanker:
         bound = self._plan.bind_inputs(inputs)
         seen, target = (bound.keep[source] for source in self._sources)
         assert seen.splits is not None
-        users = self._scorer.score(inputs, len(targets), [USER_VECTOR]).reshape(len(targets), -1)
+        named = [USER_VECTOR] if self._layout is None else [USER_VECTOR, MIXTURE]
+        scores = self._scorer.score(inputs, len(targets), named).reshape(len(targets), -1)
+        users = scores[:, : self.vectors.shape[1]]
         places, had = (places_of(self._keys, ids.values.reshape(-1)) for ids in (target, seen))
-        return RankedCases(users, places, ranking.add(users, self.vectors, places, had, seen.splits))
+        lifts = None if self._layout is None else self._lifts(scores[:, -3:], had, seen.splits)
+        return RankedCases(users, places, ranking.add(users, self.vectors, places, had, seen.splits, lifts))
+
+    def _lifts(self, mixture: Float32s, had: Int64s, splits: Int64s) -> Lifts:
+        """Return what counts add to the products of histories, whose items are at places `had`."""
+        assert self._layout is not None
+        newest = []
+        for number in (1, 2):
+            there = np.diff(splits) >= number
+            at = np.where(there, splits[1:] - number, 0)
+            place = np.where(there, np.append(had, -1)[at], -1)
+            newest.append(np.where((place >= 0)[:, None], self.vectors[np.maximum(place, 0)], np.float32(0)))
+        keys, shares = self._layout.followed(*newest)
+        places = places_of(self._keys, keys.reshape(-1)).reshape(keys.shape)
+        return lifts_of(self._layout, mixture, places, shares, self.vectors)
 
 
 def rank_next_items(

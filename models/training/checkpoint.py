@@ -80,6 +80,7 @@ class RunState:
         histories: By sequence, which store has all histories (models.streams.history_writer).
         entities: Marks of the entities that the newest step's generation has (models.training.entity_deltas).
         parent_entities: Marks of those that the generation has which it is based on.
+        popularity: The clock of a next-item network's counts (models.training.item_counts); {} without one.
     """
 
     fingerprint: str
@@ -105,6 +106,7 @@ class RunState:
     histories: dict[str, str] = dataclasses.field(default_factory=dict)
     entities: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
     parent_entities: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    popularity: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def begin_version(self, number: int, finished_at: float) -> None:
         """Make this the state of a new version.

@@ -39,7 +39,7 @@ NEXT_ITEM_VALUES: Mapping[str, Any] = {
 }
 NEXT_ITEM_RATE = 0.01
 """For next-item networks: the published settings of SASRec and HSTU; Adam uses a tenth of the rate."""
-NEXT_ITEM_STEPS, MOST_EPOCHS = 1500, 50
+NEXT_ITEM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS, EVENTS_AN_EPOCH = 1500, 5, 50, 8
 RATE, RATE_ROWS, MOST_LONGER = 0.05, 20_000, 2.0
 SMALL_ACCUMULATOR = 1e-6
 FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 350
@@ -57,6 +57,7 @@ def chosen(
     rows: int | None,
     ones: float | None = None,
     histories: int | None = None,
+    items: int = 0,
 ) -> TrainSettings:
     """Fill in [train]; values of the file stay.
 
@@ -72,6 +73,7 @@ def chosen(
         ones: Share of labels that are 1; None if unknown, which counts as a half.
         histories: For a next-item network, how many histories a pass has; None for other networks. It gets
             NEXT_ITEM_VALUES, since a history has many targets.
+        items: Likewise, how many items a pass has.
 
     Returns:
         The settings. Values for settings that the file leaves out:
@@ -90,13 +92,16 @@ def chosen(
         dense_learning_rate   0.001; if a batch still has fewer of them, less by the root of their number, down to
                               0.0005; for a network that reads counts, which has one pass to learn what they say, more
                               by the same root, up to 0.003
-        epochs                1; for a next-item network as many as have NEXT_ITEM_STEPS steps, 50 at most: before
-                              them it knows little more than which items are popular
+        epochs                1; for a next-item network as many as have NEXT_ITEM_STEPS steps, but no more than one
+                              for each EVENTS_AN_EPOCH events that an item has, and 5 at least: then it begins to
+                              learn chances by heart, whose counts it has already
     """
     if histories is not None:
         rate = NEXT_ITEM_RATE * _share(settings.optimizer or NEXT_ITEM_VALUES["optimizer"])
         steps = max(1, math.ceil(histories / (settings.batch_rows or NEXT_ITEM_VALUES["batch_rows"])))
-        epochs = min(MOST_EPOCHS, math.ceil(NEXT_ITEM_STEPS / steps))
+        events = (rows or 0) / items if items else math.inf
+        most = min(MOST_EPOCHS, max(FEWEST_EPOCHS, events / EVENTS_AN_EPOCH))
+        epochs = min(round(most), math.ceil(NEXT_ITEM_STEPS / steps))
         return filled(settings, {**NEXT_ITEM_VALUES, "learning_rate": rate, "epochs": epochs})
     optimizer = settings.optimizer or "adagrad"
     values: dict[str, Any] = {

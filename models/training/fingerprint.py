@@ -59,6 +59,9 @@ def _model(config: TrainConfig) -> dict[str, Any]:
     """Return [model] of the file; its first three keys are older than the others."""
     model = config.model
     found: dict[str, Any] = {"name": model.name, "arch": model.arch, "hidden": (), **model.options}
+    if not found.get("popularity", True):
+        # As in checkpoints that are older than counts.
+        found = {key: value for key, value in found.items() if key not in ("popularity", "successors")}
     learned = {"loss": model.loss, "label_weights": model.label_weights}
     return found | {key: value for key, value in learned.items() if value}
 

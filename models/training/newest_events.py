@@ -80,7 +80,7 @@ class NewestEvents:
         ranks, alive, first, alike = [np.empty(0, np.int64)], 0, None, True
         with GenerationScorer(version, model) as scorer:
             ranker, ranking = NextItemRanker(scorer, self._item, self._column), CatalogueRanking(self._top)
-            filled = np.append(ranker.vectors.any(axis=1), False)
+            filled = np.append(ranker.learned.any(axis=1), False)
             for histories, targets in self._rows.cases(CASES, self._first, self._column):
                 cases = ranker.rank(histories, targets, ranking)
                 first = cases.users[:1] if first is None else first

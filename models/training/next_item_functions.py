@@ -19,6 +19,7 @@ from typing import Any
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.models.training.dense_functions import DenseFunctions, Tensors
 from freshet_serving.models.zoo.dense_input import ColumnSpan, SequenceSpan
+from freshet_serving.processor.package.item_rows import LOG_FLOOR, SCALE, ItemRows
 
 CHUNK = 512
 """Targets of a product with the candidates: its logits stay in the processor's cache."""
@@ -38,12 +39,14 @@ class NextItemFunctions(DenseFunctions):
 
         Args:
             *given: The sequence [rows, width]; then
-                candidates: float32 [m, d], rows of items;
+                candidates: float32 [m, d], rows of items, as far as a product reads them;
                 raised: float32 [m], added to each candidate's logit;
                 places: float32 [rows * length], the target's place among the candidates, or -1;
                 shares: float32 [rows * length], each target's weight in the loss;
                 order: float32 [rows * length], numbers of targets, those with a weight first;
                 count: float32 [1], how many have a weight;
+                with successors, float32 [rows * length, s]: the place of each among the candidates, or -1; its share
+                s1; its share s2; and [rows * length, 2]: those of the target (processor.package.item_rows);
                 number: as for gradients();
                 vectors: float32 [3, n], weights and moments;
                 and the other state.
@@ -52,23 +55,28 @@ class NextItemFunctions(DenseFunctions):
             The loss, its gradients by the sequence, by the candidates and by the weights [n], and the new values of
                 the other state.
         """
-        sequence, candidates, raised, places, shares, order, count, number, vectors, *other = given
+        layout = self.rows
+        sequence, candidates, raised, places, shares, order, count, *rest = given
+        followed, (number, vectors, *other) = (rest[:4], rest[4:]) if layout.successors else ([], rest)
         own = [s + tf.cast(number[0], s.dtype) if "seed" in v.path else s for v, s in zip(self.other, other)]
         weights = self._unpacked(vectors)
         with tf.GradientTape() as tape:
             tape.watch([sequence, candidates, *weights])
             states, after = self._states(sequence, weights, own, True)
-            targets = self._next_rows(sequence)
             width = candidates.shape[1]
+            users = tf.reshape(states, (-1, states.shape[2]))
+            targets = tf.reshape(self._next_rows(sequence)[:, :, :width], (-1, width))
+            lifts = self._lifts(users, targets, candidates, *followed) if followed else ()
             loss = softmax_loss(
-                tf.reshape(states, (-1, width)),
-                tf.reshape(targets, (-1, width)),
+                users[:, :width],
+                targets,
                 candidates,
                 raised,
                 tf.cast(places, tf.int32),
                 shares,
                 tf.cast(order, tf.int32),
                 tf.cast(count[0], tf.int32),
+                *lifts,
             )
         read = [sequence, candidates, *weights]
         by_sequence, by_candidates, *grads = tape.gradient(
@@ -76,8 +84,30 @@ class NextItemFunctions(DenseFunctions):
         )
         return [loss, by_sequence, by_candidates, tf.concat([tf.reshape(g, (-1,)) for g in grads], 0), *after]
 
+    @property
+    def rows(self) -> ItemRows:
+        """The items' rows."""
+        assert self._arch.next_item is not None
+        return self._arch.next_item.rows
+
+    def _lifts(
+        self, users: Any, targets: Any, candidates: Any, places: Any, ones: Any, twos: Any, own: Any
+    ) -> tuple[Any, Any, Any]:
+        """Return the successors' places [t, s], what is added to their logits [t, s], and to the targets' [t]."""
+        dim = self.rows.dim
+        slots = tf.cast(places, tf.int32)
+        popularity = tf.gather(candidates[:, dim], tf.maximum(slots, 0))
+        weight, mixture = users[:, dim : dim + 1], tf.exp(users[:, dim + 1 :])
+
+        def lift(one: Any, two: Any, popular: Any) -> Any:
+            mixed = mixture[:, :1] * one + mixture[:, 1:] * two
+            return tf.math.log1p(mixed * tf.exp(-weight * (popular - LOG_FLOOR / SCALE)))
+
+        of_targets = lift(own[:, :1], own[:, 1:], targets[:, dim : dim + 1])[:, 0]
+        return slots, lift(ones, twos, popularity), of_targets
+
     def states(self, *given: Any) -> Tensors:
-        """Return the user's vector after each event but the last, [rows, length, d].
+        """Return NextItem.states after each event but the last, [rows, length, d].
 
         Args:
             *given: The sequence [rows, width], and the vectors [3, n].
@@ -125,7 +155,17 @@ class NextItemFunctions(DenseFunctions):
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
 def softmax_loss(
-    states: Any, targets: Any, candidates: Any, raised: Any, places: Any, shares: Any, order: Any, count: Any
+    states: Any,
+    targets: Any,
+    candidates: Any,
+    raised: Any,
+    places: Any,
+    shares: Any,
+    order: Any,
+    count: Any,
+    slots: Any = None,
+    lifts: Any = None,
+    own_lifts: Any = None,
 ) -> Any:
     """Return the weighted sum of the targets' cross-entropies, and a function of its gradients.
 
@@ -138,6 +178,9 @@ def softmax_loss(
         shares: float32 [t], weights.
         order: int32 [t], numbers of targets, those with a weight first.
         count: int32, how many have a weight.
+        slots: int32 [t, s], places among the candidates, or -1; None for none.
+        lifts: float32 [t, s], added to the logits of these places.
+        own_lifts: float32 [t], added to the targets' logits.
     """
     total, width = states.shape
     chunk = min(CHUNK, total)
@@ -146,17 +189,30 @@ def softmax_loss(
     order = tf.pad(order, [[0, padded - total]], constant_values=total)
     rows, wanted = (tf.pad(a, [[0, 1], [0, 0]]) for a in (states, targets))
     at, weight = tf.pad(places, [[0, 1]], constant_values=-1), tf.pad(shares, [[0, 1]])
-    numbers = tf.range(candidates.shape[0])
+    most_candidates = candidates.shape[0]
+    numbers = tf.range(most_candidates)
+    if slots is not None:
+        # A place behind the candidates is that of none.
+        slots = tf.where(slots < 0, most_candidates, slots)
+        slots = tf.pad(slots, [[0, 1], [0, 0]], constant_values=most_candidates)
+        lifted, own_lifted = tf.pad(lifts, [[0, 1], [0, 0]]), tf.pad(own_lifts, [[0, 1]])
+        in_chunk = tf.repeat(tf.range(chunk)[:, None], slots.shape[1], axis=1)
 
     def more(first: Any, *_: Any) -> Any:
         return first < count
 
-    def step(first: Any, loss: Any, by_states: Any, by_targets: Any, by_candidates: Any) -> tuple[Any, ...]:
+    def step(
+        first: Any, loss: Any, by_states: Any, by_targets: Any, by_candidates: Any, *by_lifts: Any
+    ) -> tuple[Any, ...]:
         some = tf.slice(order, [first], [chunk])
         u, v, share = tf.gather(rows, some), tf.gather(wanted, some), tf.gather(weight, some)
         itself = tf.expand_dims(tf.gather(at, some), 1) == numbers
-        logits = tf.where(itself, NEVER, tf.matmul(u, candidates, transpose_b=True) + raised)
-        own = tf.reduce_sum(u * v, axis=1)
+        logits, own = tf.matmul(u, candidates, transpose_b=True) + raised, tf.reduce_sum(u * v, axis=1)
+        if by_lifts:
+            at_slots = tf.stack([in_chunk, tf.gather(slots, some)], axis=2)
+            sparse = tf.scatter_nd(at_slots, tf.gather(lifted, some), (chunk, most_candidates + 1))
+            logits, own = logits + sparse[:, :-1], own + tf.gather(own_lifted, some)
+        logits = tf.where(itself, NEVER, logits)
         most = tf.maximum(tf.reduce_max(logits, axis=1), own)
         powers, own_power = tf.exp(logits - tf.expand_dims(most, 1)), tf.exp(own - most)
         sums = tf.reduce_sum(powers, axis=1) + own_power
@@ -165,20 +221,27 @@ def softmax_loss(
         by_own = tf.expand_dims((own_power / sums - 1.0) * share, 1)
         by_u = tf.matmul(by_logits, candidates) + by_own * v
         indices = tf.expand_dims(some, 1)
+        if by_lifts:
+            at_each = tf.gather_nd(tf.pad(by_logits, [[0, 0], [0, 1]]), at_slots)
+            by_slots = tf.tensor_scatter_nd_update(by_lifts[0], indices, at_each)
+            by_lifts = (by_slots, tf.tensor_scatter_nd_update(by_lifts[1], indices, by_own[:, 0]))
         return (
             first + chunk,
             loss + tf.reduce_sum(losses * share),
             tf.tensor_scatter_nd_update(by_states, indices, by_u),
             tf.tensor_scatter_nd_update(by_targets, indices, by_own * u),
             by_candidates + tf.matmul(by_logits, u, transpose_a=True),
+            *by_lifts,
         )
 
     nothing = tf.zeros((total + 1, width))
     begun = (tf.constant(0), tf.constant(0.0), nothing, nothing, tf.zeros_like(candidates))
-    _, loss, by_states, by_targets, by_candidates = tf.while_loop(more, step, begun)
+    no_lifts = () if slots is None else (tf.zeros_like(lifted), tf.zeros_like(own_lifted))
+    _, loss, by_states, by_targets, by_candidates, *by_lifts = tf.while_loop(more, step, (*begun, *no_lifts))
 
     def gradient(by_loss: Any) -> tuple[Any, ...]:
         grads = (by_states[:total], by_targets[:total], by_candidates)
-        return (*(grad * by_loss for grad in grads), None, None, None, None, None)
+        of_lifts = [None, *(grad[:total] * by_loss for grad in by_lifts)] if by_lifts else []
+        return (*(grad * by_loss for grad in grads), None, None, None, None, None, *of_lifts)
 
     return loss, gradient

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from freshet_serving.models.data.next_item_rows import NextItemRows, newest_hist
 from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.data.source import Batch
-from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, lifts_of
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
+from freshet_serving.models.training.item_counts import PopularityClock
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
@@ -30,12 +32,7 @@ from freshet_serving.processor.errors import BadInput
 
 
 class NextItemRun(TrainingRun):
-    """One training run over one event log; resumes from its checkpoints automatically.
-
-    Attributes:
-        ranked: Ranks of the held-out rows' items.
-        streamed_ranks: Ranks of the streamed rows' items, before training on them.
-    """
+    """One training run over one event log; resumes from its checkpoints automatically."""
 
     default_trainer = NextItemTrainer
     batches_have_rows = False
@@ -53,7 +50,22 @@ class NextItemRun(TrainingRun):
         (self._sequence,) = self.config.sequences.values()
         self._passed: NextItemRows | None = None
         self._passed_until = self._tail = self._catalogue = 0
-        self.ranked, self.streamed_ranks = (CatalogueRanking(self.config.evaluate.top) for _ in range(2))
+        if trainer.counts is not None:
+            if self.state.popularity:
+                trainer.counts.clock = PopularityClock(**self.state.popularity)
+            elif len(trainer.items):
+                # The weights of a version whose checkpoint is not there.
+                self.state.popularity = trainer.counts.go_on(self.state.position).saved()
+
+    @cached_property
+    def ranked(self) -> CatalogueRanking:
+        """Ranks of the held-out rows' items."""
+        return CatalogueRanking(self.config.evaluate.top)
+
+    @cached_property
+    def streamed_ranks(self) -> CatalogueRanking:
+        """Ranks of the streamed rows' items, before training on them."""
+        return CatalogueRanking(self.config.evaluate.top)
 
     def _held_out_quality(self) -> HeldOut:
         ndcg, targets = self.ranked.result().ndcg, self.ranked.targets
@@ -69,12 +81,17 @@ class NextItemRun(TrainingRun):
                 self._count()
         return summary
 
-    def _count(self) -> None:
-        """Note what counting reaches on the held-out rows."""
+    def counted(self) -> NextItemBaselines:
+        """Return what counting reaches on the held-out rows, after the full version."""
         item = self._items.item_column
         assert self._passed is not None
         counts = NextItemBaselines(self._passed, item, self._tail, self.ranked.top)
         counts.rank(self._passed, item, self._tail)
+        return counts
+
+    def _count(self) -> None:
+        """Note what counting reaches on the held-out rows."""
+        counts = self.counted()
         for line in filter(None, (counts.line(), counts.advice(self.ranked.result().ndcg))):
             self._report.note(line)
 
@@ -95,6 +112,11 @@ class NextItemRun(TrainingRun):
                 self._passed = NextItemRows(self._log, self._sequence, self._columns, until)
                 self._passed_until = until
                 self._catalogue = self._passed.distinct(self._items.item_column)
+            self._items.counted_ahead = mixed
+            if mixed and not first and not self.state.epoch and self._items.counts is not None:
+                self._items.count_log(self._passed, until)
+                assert self._items.counts.clock is not None
+                self.state.popularity = self._items.counts.clock.saved()
             # Not for deltas, whose tables have nearly all their items: a resumed run compiles what a first run would.
             self._items.expected_items = self._catalogue if mixed else 0
             seed = (self.config.train.known_seed, self.state.epoch) if mixed else None
@@ -124,10 +146,15 @@ class NextItemRun(TrainingRun):
         # An item without a row (-1) finds the last entry, which belongs to no row.
         history, at = np.nonzero(real)
         refs, splits = self._items.event_rows(work)
+        after, layout, lifts = states[history, at], self._items.rows, None
+        if layout.successors:
+            followed = self._items.followed(refs, splits, nexts, real)
+            lifts = lifts_of(layout, after[:, layout.dim :], place[followed.refs], followed.shares, rows)
         lengths = at + 1
         ends = np.concatenate([[0], np.cumsum(lengths)])
         seen = np.repeat(splits[history] - ends[:-1], lengths) + np.arange(ends[-1])
-        ranks.add(states[history, at], rows, place[nexts[history, at]], place[refs[seen]], ends)
+        users = after[:, : layout.dense]
+        ranks.add(users, rows[:, : layout.dense], place[nexts[history, at]], place[refs[seen]], ends, lifts)
 
 
 def ranking_line(ranks: CatalogueRanking) -> str:

@@ -16,10 +16,11 @@ from freshet_serving.models.training.batch_part import BatchBuffer, BatchPart, W
 from freshet_serving.models.training.dense_step import DenseStep
 from freshet_serving.models.training.next_item_functions import NEVER, NextItemFunctions
 from freshet_serving.models.training.worker_pool import even_ranges
-from freshet_serving.models.zoo.arch import USER_VECTOR
+from freshet_serving.models.zoo.arch import MIXTURE, USER_VECTOR
 from freshet_serving.models.zoo.dense_input import ColumnSpan, SequenceSpan
 from freshet_serving.processor.extensions.top_items.section import item_ranking_note
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package.item_rows import ItemRows
 
 Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]
@@ -38,12 +39,15 @@ class Targets:
         shares: float32 [n, length]: each target's weight, 0 for no target.
         candidates: float32 [m, d]: rows of items.
         raised: Added to the candidates' logits.
+        followed: float32 [n, length, s], the place of each successor among the candidates, -1 for none of them; its
+            share s1; its share s2; and [n, length, 2], those of the targets. Empty without successors.
     """
 
     places: Int64s
     shares: Float32s
     candidates: Float32s
     raised: float
+    followed: tuple[Float32s, ...] = ()
 
 
 class NextItemStep(DenseStep):
@@ -60,7 +64,9 @@ class NextItemStep(DenseStep):
         item = next(f for f in named.features if f.side == "item")
         if item.kind != "id":
             return named
-        return replace(named, notes=named.notes | item_ranking_note(USER_VECTOR, item.name))
+        rows = self.rows
+        successors = {"output": MIXTURE, "dim": rows.dim, "count": rows.successors} if rows.successors else None
+        return replace(named, notes=named.notes | item_ranking_note(USER_VECTOR, item.name, successors))
 
     def of_sequence(self, sequence: SequenceSpan, item: ColumnSpan) -> None:
         """Set the sequence as it is in training.
@@ -108,7 +114,7 @@ class NextItemStep(DenseStep):
         return sum(float(result[0].view()) for result in results), pieces, np.ascontiguousarray(by_candidates)
 
     def states(self, rows: int, write: Write) -> Float32s:
-        """Return the user's vector after each event but the last, float32 [rows, length, d].
+        """Return NextItem.states after each event but the last, float32 [rows, length, d].
 
         Args:
             rows: Number of histories.
@@ -142,12 +148,14 @@ class NextItemStep(DenseStep):
     def _buffer(self, what: str, size: int, candidates: int, number: int) -> BatchBuffer:
         key = (what, size, candidates, number)
         if key not in self._made_for:
-            s, item = self._sequence, self._item_dim()
+            s, item = self._sequence, self.rows.dense
             inputs = {s.name: ArraySpec((size, s.width))}
             vectors, *other = self.state.specs()
             all_targets = (size * (s.max_length - 1),)
             more = [ArraySpec((candidates, item)), ArraySpec((candidates,)), *[ArraySpec(all_targets)] * 3]
-            more = [*more, ArraySpec((1,)), ArraySpec((1,))] if what == "learn" else []
+            count = 2 * self.rows.successors
+            followed = [ArraySpec((*all_targets, many)) for many in (count, count, count, 2)] if count else []
+            more = [*more, ArraySpec((1,)), *followed, ArraySpec((1,))] if what == "learn" else []
             function = next((b.function for k, b in self._made_for.items() if k[:3] == key[:3]), None)
             if function is None:
                 specs = [*inputs.values(), *more, vectors, *(other if more else [])]
@@ -157,14 +165,16 @@ class NextItemStep(DenseStep):
                 made.more[-1][...] = self._first_part + number
         return self._made_for[key]
 
-    def _item_dim(self) -> int:
+    @property
+    def rows(self) -> ItemRows:
+        """The items' rows."""
         assert isinstance(self._do, NextItemFunctions)
-        return self._do.item.dim
+        return self._do.rows
 
     @staticmethod
     def _fill_targets(part: BatchPart, targets: Targets) -> None:
         """Write the targets of a part's histories into its buffer."""
-        candidates, raised, places, shares, order, count, _ = part.io_buffer.more
+        candidates, raised, places, shares, order, count, *followed, _ = part.io_buffer.more
         used = len(targets.candidates)
         candidates[:used], candidates[used:] = targets.candidates, 0.0
         raised[:used], raised[used:] = targets.raised, NEVER
@@ -174,6 +184,10 @@ class NextItemStep(DenseStep):
         real = shares > 0
         order[...] = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)])
         count[0] = real.sum()
+        for filled, values in zip(followed, targets.followed):
+            # Shares of 0 add nothing, whatever the place.
+            filled[: len(weights)] = values[part.start : part.stop].reshape(len(weights), -1)
+            filled[len(weights) :] = 0.0
 
 
 def _size(number: int, fewest: int) -> int:

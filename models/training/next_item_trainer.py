@@ -19,18 +19,23 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.model_section import NetworkConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.data.next_item_rows import NextItemRows
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.embedding import kernels
-from freshet_serving.models.embedding.variable import EmbeddingVariable
+from freshet_serving.models.embedding.variable import EmbeddingVariable, RowInitializer
 from freshet_serving.models.training.batch_part import Write, write_rows
+from freshet_serving.models.training.item_counts import Followed, ItemCounts, ItemRowInitializer
 from freshet_serving.models.training.next_item_step import NextItemStep, Targets
 from freshet_serving.models.training.trainer import NO_SPLITS, BoundBatch, Float32s, Int64s, Trainer
 from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.next_item_network import FASTER, MIXTURE_WEIGHTS
+from freshet_serving.processor.columns import Column, Ragged
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
-from freshet_serving.processor.package import COMBINERS, SCORE, Manifest, SequenceEntry
+from freshet_serving.processor.package import COMBINERS, SCORE, Manifest, SequenceEntry, TableEntry
+from freshet_serving.processor.package.item_rows import ItemRows
 from freshet_serving.processor.package.subgraphs import subgraphs
 from freshet_serving.processor.running.graph_run import SubgraphRun
 
@@ -46,6 +51,9 @@ class NextItemTrainer(Trainer):
     Attributes:
         item_column: Name of the history's column of items.
         expected_items: Number of items that the batches to come will have met; 0 if unknown.
+        rows: The items' rows.
+        counts: Counts of the items; None for rows that have none.
+        counted_ahead: Whether the events of the batches to come are counted, in place of being counted when learned.
     """
 
     dense_step = NextItemStep
@@ -83,7 +91,19 @@ class NextItemTrainer(Trainer):
         item = next(c for c in span.columns if c.table in items)
         self.dense.of_sequence(span, item)
         self.items, self.item_column = self.own[item.table], item.name
+        self.rows = next_item.rows
+        self.counts = ItemCounts(self.items, self.rows) if self.rows.popularity else None
+        self.counted_ahead = False
         self._seed = settings.known_seed
+
+    def _first_rows(
+        self, manifest: Manifest, table: TableEntry, network: NetworkConfig, config: TableConfig
+    ) -> RowInitializer:
+        plain = super()._first_rows(manifest, table, network, config)
+        if table.name not in {f.table for f in manifest.features if f.side == "item"}:
+            return plain
+        layout = ItemRows.of(table.dim, network.options)
+        return ItemRowInitializer(plain.kind, plain.scale, layout) if layout.popularity else plain
 
     def transform(self, batch: Batch) -> BoundBatch:
         """Bind a batch of histories to the plan. Thread-safe."""
@@ -102,6 +122,7 @@ class NextItemTrainer(Trainer):
             item = next(c for c in columns if c.name == self.item_column)
             targets, drawn = self._targets(refs[item.row], item.splits, work.batch.label)
         if not targets.shares.any():
+            self._count(refs[item.row], item.splits, work.batch)
             return 0.0
         with self.profile.timed_process("step"), self._writing(bound) as write:
             self._set_rates(self.steps)
@@ -114,16 +135,49 @@ class NextItemTrainer(Trainer):
                 own = [c for c in columns if c.table is self.own[name]]
                 if own:
                     self._update(name, own, refs, pieces, drawn if own[0].table is self.items else None, by_candidates)
+            self._count(refs[item.row], item.splits, work.batch)
         return loss
 
+    def count_log(self, log: NextItemRows, until: int) -> None:
+        """Count the events of a pass before it is learned.
+
+        Args:
+            log: The pass.
+            until: Row after its last one.
+        """
+        if self.counts is None:
+            return
+        columns, firsts, rows = log.whole_before(until)
+        inputs: dict[str, Column] = {}
+        for name, values in columns.items():
+            assert not isinstance(values, Ragged), "a column has one value an event"
+            # A history each: longer ones are cut.
+            inputs[name] = Ragged(values, np.arange(len(firsts) + 1))
+        bound = self._longer_plan.bind_inputs(inputs)
+        item = next(c for c in self._columns(bound) if c.name == self.item_column)
+        fitting = self.counts.count_log(item.values, firsts, rows, until)
+        if self.rows.successors:
+            first = self.dense.state.named()[MIXTURE_WEIGHTS].copy()
+            first[1:] = fitting / FASTER
+            self.dense.state.assign({MIXTURE_WEIGHTS: first})
+
+    def _count(self, refs: Int64s, splits: Int64s, batch: Batch) -> None:
+        """Count the events of a batch that was learned."""
+        if self.counts is None or self.counted_ahead:
+            return
+        self.counts.count_events(refs, splits, batch.label.astype(np.int64), batch.start)
+        newest = np.repeat(np.diff(splits) - batch.label.astype(np.int64), np.diff(splits))
+        place = np.arange(len(refs)) - np.repeat(splits[:-1], np.diff(splits))
+        self.items.touch(np.unique(refs[(refs >= 0) & (place >= newest - 2)]))
+
     def states(self, given: Batch | BoundBatch) -> tuple[Float32s, NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the users' vectors and what came next; changes nothing.
+        """Return what the network says after each event, and what came next; changes nothing.
 
         Args:
             given: Histories.
 
         Returns:
-            The vectors [n, length, d] after each event but the last; row numbers of the items that came next
+            NextItem.states [n, length, d] after each event but the last; row numbers of the items that came next
                 [n, length], negative for those without a row; and which of them are targets.
         """
         work = given if isinstance(given, BoundBatch) else self.transform(given)
@@ -161,7 +215,44 @@ class NextItemTrainer(Trainer):
         shares = (real / max(1, int(real.sum()))).astype(np.float32)
         rows = np.empty((len(drawn), self.items.dim), np.float32)
         self.items.read(drawn, rows)
-        return Targets(places, shares, rows, raised), drawn
+        dense = np.ascontiguousarray(rows[:, : self.rows.dense])
+        return Targets(places, shares, dense, raised, self._followed(refs, splits, nexts, real, place)), drawn
+
+    def _followed(
+        self, refs: Int64s, splits: Int64s, nexts: Int64s, real: NDArray[np.bool_], place: Int64s
+    ) -> tuple[Float32s, ...]:
+        """Return the successors of the events before the targets as of Targets; `place` is that of a row number."""
+        if self.counts is None or not self.rows.successors:
+            return ()
+        followed = self.followed(refs, splits, nexts, real, self.counted_ahead)
+        known = np.append(place, -1)
+        places = np.where(followed.refs < len(place), known[np.minimum(followed.refs, len(place))], -1)
+        shares = np.where((places >= 0)[:, :, None], followed.shares, 0.0)
+        targets = np.flatnonzero(real.reshape(-1))
+        filled = []
+        for values in (places, shares[:, :, 0], shares[:, :, 1], followed.own):
+            whole = np.zeros((real.size, values.shape[1]), np.float32)
+            whole[targets] = values
+            filled.append(whole.reshape(*real.shape, -1))
+        return tuple(filled)
+
+    def followed(
+        self, refs: Int64s, splits: Int64s, nexts: Int64s, real: NDArray[np.bool_], counted: bool = False
+    ) -> Followed:
+        """Return what has followed the events before the targets of histories, one target after another.
+
+        Args:
+            refs: Row numbers of the items of all events.
+            splits: Events of history i are [splits[i], splits[i + 1]).
+            nexts: As states() returns them.
+            real: Likewise.
+            counted: As of ItemCounts.followed().
+        """
+        assert self.counts is not None
+        history, at = np.nonzero(real)
+        last = refs[splits[history] + at] if len(refs) else np.empty(0, np.int64)
+        before = np.where(at > 0, refs[np.maximum(splits[history] + at - 1, 0)], -1) if len(refs) else last
+        return self.counts.followed(last, before, nexts[real], counted)
 
     def _nexts(self, refs: Int64s, splits: Int64s, counts: Float32s) -> tuple[Int64s, NDArray[np.bool_]]:
         """Return the row number of what follows each event [n, length], and which of them are targets."""
@@ -218,11 +309,16 @@ class NextItemTrainer(Trainer):
         if drawn is not None:
             read = met[:count].copy()
             rows, times = np.arange(len(drawn)), np.ones(len(drawn), np.int64)
-            plain = (drawn, NO_SPLITS, rows, times, COMBINERS["sum"].code, 0, 1, by_candidates, 0, 0, 1)
+            whole = np.zeros((len(drawn), self.items.dim), np.float32)
+            whole[:, : by_candidates.shape[1]] = by_candidates
+            plain = (drawn, NO_SPLITS, rows, times, COMBINERS["sum"].code, 0, 1, whole, 0, 0, 1)
             count = kernels.accumulate(*plain, place, touched, sums, met, count)
             met[: len(read)], met[len(read) : count] = read, 0
         kernels.forget(place, touched[:count])
+        counted = self.rows.dim if self.own[name] is self.items else self.own[name].dim
+        kept = self.own[name].rows[touched[:count], counted:]
         self._take_step(name, touched[:count], sums[:count], met[:count])
+        self.own[name].rows[touched[:count], counted:] = kept
 
 
 @dataclass(frozen=True, slots=True)

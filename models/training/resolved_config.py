@@ -16,7 +16,7 @@ import xxhash
 from freshet_serving.models.config.feature_sections import HASHED, MADE, FeatureConfig
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.entity_table import EntitySource
-from freshet_serving.models.data.next_item_rows import count_histories
+from freshet_serving.models.data.next_item_rows import count_distinct
 from freshet_serving.models.data.sequence_columns import FLOATS, SequenceSource
 from freshet_serving.models.data.source import Source
 from freshet_serving.models.data.tabular import unsigned_columns
@@ -47,6 +47,7 @@ from freshet_serving.models.training.spec import (
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package.item_rows import SUCCESSORS, ItemRows
 
 SEED_BITS = 63
 """Bits of a table's hash_seed in a manifest."""
@@ -66,6 +67,7 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
     """
     before = {f.name: saved.settings.get(f"features.{f.name}.transform", "none") for f in config.features}
     hashes = {name: saved.settings.get(f"tables.{name}.hash", NO_HASH) for name in config.tables}
+    config = _counting(config, *(saved.settings.get(f"model.{key}", 0) for key in ("popularity", "successors")))
     train = scheduled(filled(config.train, {**ONE_EPOCH, **(saved.train or BEFORE)}), rows)
     features, tables = transformed(config.features, before), decided(config, hashes)
     whole = replace(config, train=train, features=features, tables=tables)
@@ -107,13 +109,14 @@ def start_config(
         note: Receives lines about what was chosen.
     """
     hash_line = ""
+    config = _counting_as(config, old)
     if old is not None:
         hashes = of_version(old)
         transforms = {f.name: "log1p" if f.log1p else "none" for f in old.lookups}
     else:
         transforms = measure_transforms(source, config.features)
         hashes, hash_line = measured(source, config)
-    train = chosen(config.train, config.features, rows, share_of_ones(source), _histories(config, source, rows))
+    train = chosen(config.train, config.features, rows, share_of_ones(source), *_histories(config, source, rows))
     logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
     counts = [f.name for f in config.features if f.counts]
     counts_line = f"{config.model.arch} reads counts of {', '.join(counts)}" * bool(counts)
@@ -137,18 +140,56 @@ def start_config(
     return replace(config, train=scheduled(train, rows), features=features, tables=tables)
 
 
-def _histories(config: TrainConfig, source: Source, rows: int | None) -> int | None:
-    """Return how many histories a pass over the full version has; None if the network does not learn next items.
+def _counting(config: TrainConfig, popularity: bool, successors: int) -> TrainConfig:
+    """Return a configuration whose next-item network counts, unless its file says what it counts.
 
-    They are counted to choose the epochs alone: with epochs in the file the log is not read for it, and 0 is returned.
+    Raises:
+        BadInput: Rows of fewer than 32 bits an element, which hold no keys, are to have successors.
     """
     if config.model.arch not in NEXT_ITEM:
-        return None
+        return config
+    options = {"popularity": bool(popularity), "successors": int(successors)} | dict(config.model.options)
+    dtype = next(f.dtype or config.publish.table_dtype for f in config.features if f.side == "item")
+    if options["popularity"] and options["successors"] and dtype != "float32":
+        raise BadInput(
+            f"publish.table_dtype: expected 'float32' for items with successors, got {dtype!r}; model.successors = 0"
+            " remembers none, in a model of new weights"
+        )
+    return replace(config, model=replace(config.model, options=options))
+
+
+def _counting_as(config: TrainConfig, old: Manifest | None) -> TrainConfig:
+    """Return a configuration whose next-item network counts what a version does; None for what a new one does.
+
+    Rows of fewer than 32 bits an element get no successors unasked.
+    """
+    items = [f for f in config.features if f.side == "item" and not f.sequence]
+    if config.model.arch not in NEXT_ITEM or len(items) != 1:
+        return config
+    (item,) = items
+    if old is None:
+        exact = (item.dtype or config.publish.table_dtype) == "float32"
+        return _counting(config, True, SUCCESSORS if exact else 0)
+    width = next((t.dim for t in old.tables if t.name == item.table), item.dim)
+    choices = [{"popularity": p, "successors": n} for p, n in ((False, 0), *((True, n) for n in range(65)))]
+    own = next((c for c in choices if ItemRows.around(item.dim, c).width == width), choices[0])
+    return _counting(config, bool(own["popularity"]), int(own["successors"]))
+
+
+def _histories(config: TrainConfig, source: Source, rows: int | None) -> tuple[int | None, int]:
+    """Return how many histories and items a pass over the full version has; (None, 0) without next items to learn.
+
+    They are counted to choose the epochs alone: with epochs in the file the log is not read for it, and both are 0.
+    """
+    if config.model.arch not in NEXT_ITEM:
+        return None, 0
     if config.train.epochs:
-        return 0
+        return 0, 0
     assert isinstance(source, SequenceSource)
     (sequence,) = config.sequences.values()
-    return count_histories(source.events, sequence.from_events, rows or 0)
+    item = next(f.column for f in config.features if f.side == "item" and not f.sequence)
+    histories, items = count_distinct(source.events, (sequence.from_events, item), rows or 0)
+    return histories, items
 
 
 def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Scaling:

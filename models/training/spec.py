@@ -34,6 +34,7 @@ from freshet_serving.processor.package import (
     feature_width,
     validate,
 )
+from freshet_serving.processor.package.item_rows import ItemRows
 
 if TYPE_CHECKING:
     from freshet_serving.processor.extensions.online_features.section import FeatureGroup
@@ -251,6 +252,11 @@ def _unread_keys(groups: Sequence[FeatureGroup], read: Collection[str]) -> list[
     return [Input(name, key.dtype) for name, key in keys.items() if name not in read]
 
 
+def _with_counts(f: FeatureConfig, config: TrainConfig) -> FeatureConfig:
+    """Return a feature of items with rows that have what is counted, too."""
+    return replace(f, dim=ItemRows.around(f.dim, config.model.options).width)
+
+
 def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = None) -> Manifest:
     """Make the manifest that all versions of a model share; version, files and counts are filled in at publication.
 
@@ -262,6 +268,8 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
     seeds = hash_seeds or {}
     plain, events = [f for f in config.features if not f.sequence], [f for f in config.features if f.sequence]
     if config.model.arch in NEXT_ITEM:
+        items = {f.table for f in plain if f.side == "item"}
+        plain, events = ([_with_counts(f, config) if f.table in items else f for f in fs] for fs in (plain, events))
         # The others are columns of the log that say whose event a row is.
         plain = [f for f in plain if f.side == "item"]
     unsigned = {f.column for f in plain if f.unsigned}

@@ -57,7 +57,7 @@ from freshet_serving.processor.cores import available
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
-from freshet_serving.processor.package import COMBINERS, SCORE, Manifest
+from freshet_serving.processor.package import COMBINERS, SCORE, Manifest, TableEntry
 from freshet_serving.processor.package.subgraphs import subgraphs
 from freshet_serving.processor.running.graph_run import SubgraphRun
 from freshet_serving.processor.tables.table import descriptors
@@ -149,7 +149,7 @@ class Trainer:
                 t.dim,
                 row_optimizer(own.optimizer, own),
                 settings.known_seed * 1_000_003 + n,
-                RowInitializer(config.init, config.init_scale),
+                self._first_rows(manifest, t, network, config),
                 _admission(config, shards),
                 _budget(config, scratch, processes),
             )
@@ -172,6 +172,12 @@ class Trainer:
         self.profile = StepProfile(lambda: self._worker_pool.helper_cpu_s)
         self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s, Int64s]] = {}
         self.steps, self.rate_factor = 0, 1.0
+
+    def _first_rows(
+        self, manifest: Manifest, table: TableEntry, network: NetworkConfig, config: TableConfig
+    ) -> RowInitializer:
+        """Return what makes the first values of a table's rows."""
+        return RowInitializer(config.init, config.init_scale)
 
     def transform(self, batch: Batch) -> BoundBatch:
         """Bind a batch to the plan. Thread-safe."""

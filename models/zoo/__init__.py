@@ -16,10 +16,20 @@ stca           layers of attention from the candidate to a user's events
 sasrec         a user's events attend to earlier ones; the last one meets the candidate
 hstu           events and the candidate attend without a softmax, by position and time
 bst            a user's events and the candidate attend to each other
+next_item_network  what networks of the next item share: their score
 histories      sequences as these networks see them
 layers         layers that these networks share
 counted_odds   log-odds of what a feature has counted, as numbers that any of them reads
 wide_weights   linear weights of ids, added to the logit of any of them
 """
 
-__all__ = ["arch", "architectures", "counted_odds", "deepfm", "dense_input", "option_types", "wide_weights"]
+__all__ = [
+    "arch",
+    "architectures",
+    "counted_odds",
+    "deepfm",
+    "dense_input",
+    "next_item_network",
+    "option_types",
+    "wide_weights",
+]

@@ -15,6 +15,7 @@ from freshet_serving.models.zoo.architectures import ARCHITECTURES
 from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import NAME
+from freshet_serving.processor.package.item_rows import ItemRows
 
 if TYPE_CHECKING:
     from freshet_serving.compiler.frameworks import keras
@@ -27,6 +28,8 @@ SCORE = "score"
 """Name of the output with the probability of a single label."""
 USER_VECTOR = "user_vector"
 """Name of the output whose product with an item's vector or row ranks the item."""
+MIXTURE = "mixture"
+"""Name of the output with a next-item network's weights of popularity and counts (processor.package.item_rows)."""
 
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
@@ -36,12 +39,15 @@ class NextItem:
     """A network that learns which item comes next (models.training.next_item_functions).
 
     Attributes:
-        states: A history [n, width] -> the user's vector after each of its events [n, length, d].
+        states: A history [n, width] -> after each of its events the user's vector, as far as an item's row has learned
+            numbers and a popularity, and the mixture: [n, length, rows.dense + 3], or + 0 without successors.
         negatives: Most items that a target is compared with in a step.
+        rows: The items' rows.
     """
 
     states: keras.Model
     negatives: int
+    rows: ItemRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class Arch:
         outputs: The outputs that are the labels' probabilities, in the order of the labels.
         begin: Replaces set_initial_bias for a network whose logits are not sums with a bias of their own.
         next_item: For a network that learns which item comes next, in place of labels; its output `score` is the
-            product of the user's vector and the item's row.
+            product of the user's vector and the item's row, and a rest for the successors of the newest events.
     """
 
     logits: keras.Model

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from freshet_serving.models.zoo.arch import SCORE, USER_VECTOR, Arch, NextItem
+from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, SequenceSpan
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor, columns, side_by_side
 from freshet_serving.processor.errors import BadInput
@@ -62,10 +62,10 @@ def histories(x: Tensor, layout: DenseInput, arch: str) -> list[History]:
     """
     if not layout.sequences:
         raise BadInput(f"sequences: expected a section [sequences.<name>] for {arch}, got none")
-    return [_history(x, layout, span) for span in layout.sequences]
+    return [history(x, layout, span) for span in layout.sequences]
 
 
-def _shared(layout: DenseInput, span: SequenceSpan) -> str:
+def shared_tables(layout: DenseInput, span: SequenceSpan) -> str:
     """Return the tables of a sequence, and what makes a feature of side item read one of them."""
     tables = [c.table for c in span.columns if c.table]
     named = f"one of its tables, {', '.join(tables)}"
@@ -75,7 +75,7 @@ def _shared(layout: DenseInput, span: SequenceSpan) -> str:
     return f'{named}; name its table in sequences.{span.name}.tables, and set side = "item" in its section'
 
 
-def _history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
+def history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
     from freshet_serving.compiler.frameworks import keras
 
     ops, length = keras.ops, span.max_length
@@ -83,7 +83,9 @@ def _history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
     items = {e.table: e for e in reversed(layout.embeddings) if e.side == "item" and not e.length}
     matched = [c for c in span.columns if c.table in items]
     if not matched:
-        raise BadInput(f"sequences.{span.name}: expected a feature of side item that reads {_shared(layout, span)}")
+        raise BadInput(
+            f"sequences.{span.name}: expected a feature of side item that reads {shared_tables(layout, span)}"
+        )
 
     def rows(c: ColumnSpan) -> Tensor:
         dim = c.dim if c.table else 1
@@ -233,53 +235,3 @@ def newest_event(h: History, events: Tensor) -> Tensor:
     after = ops.concatenate([h.mask[:, 1:], ops.zeros_like(h.mask[:, :1])], axis=1)
     newest = ops.expand_dims(h.mask * (1.0 - after), 1)
     return ops.squeeze(ops.matmul(newest, events), 1)
-
-
-def next_item(
-    layout: DenseInput,
-    name: str,
-    states: Callable[[LayerFactory, History, Tensor], Tensor],
-    dropout: float,
-    negatives: int,
-    seed: int,
-) -> Arch:
-    """Return the network that learns which item comes next in a history.
-
-    An item has one row, as an event and as a candidate: what is learned from its events holds for the candidate.
-
-    Args:
-        layout: The dense input, one item's row, and the sequence.
-        name: Name of the architecture.
-        states: Returns the user's vector after each event [n, length, d], from the events with their places.
-        dropout: The share of numbers that a training step leaves out.
-        negatives: As of NextItem.
-        seed: Seed of the first weights.
-
-    Raises:
-        BadInput: Expected exactly one sequence, and one item feature whose table a column of the sequence reads.
-    """
-    from freshet_serving.compiler.frameworks import keras
-
-    ops, layer_factory = keras.ops, LayerFactory(seed, dropout)
-    if len(layout.sequences) != 1:
-        raise BadInput(f"sequences: expected one section [sequences.<name>] for {name}, got {len(layout.sequences)}")
-    h = _history(keras.Input((layout.width,), name="x"), layout, layout.sequences[0])
-    x, units = h.x, h.target.shape[1]
-    if units != layout.width or h.matched.shape[2] != units:
-        shared = _shared(layout, layout.sequences[0])
-        raise BadInput(f"features: expected exactly one of side item for {name}, which reads {shared}")
-    events = h.matched * units**0.5
-    if h.events.shape[2] > units:
-        others = each_event(layer_factory, h.events[:, :, units:], units, f"{h.name}_event", bias=False)
-        events = events + others
-    events = layer_factory.dropped(with_positions(events, seed, f"{h.name}_position"), f"{h.name}_position")
-    found = states(layer_factory, h, events)
-    user = newest_event(h, found)
-    score = ops.sum(user * h.target, axis=1, keepdims=True)
-    inputs, scores = [x, h.input], {SCORE: score, USER_VECTOR: user}
-    return Arch(
-        keras.Model(inputs, score, name=name),
-        keras.Model(inputs, scores, name=f"{name}_scores"),
-        begin=lambda log_odds: None,
-        next_item=NextItem(keras.Model(h.input, found, name=f"{name}_states"), negatives),
-    )

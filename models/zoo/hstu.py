@@ -21,13 +21,14 @@ from freshet_serving.models.zoo.histories import (
     NORM_EPSILON,
     History,
     each_event,
-    next_item,
     normed,
     over_histories,
     silu,
 )
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor
-from freshet_serving.models.zoo.option_types import Dropout, Hidden, Negatives, Units
+from freshet_serving.models.zoo.next_item_network import next_item
+from freshet_serving.models.zoo.option_types import Dropout, Hidden, Negatives, Successors, Units
+from freshet_serving.processor.package.item_rows import SUCCESSORS
 
 TIME_BUCKETS, BUCKET_WIDTH = 128, 0.301
 """Buckets of a time difference s: ln(max(1, s)) / BUCKET_WIDTH, rounded down."""
@@ -106,12 +107,19 @@ def _candidate(layer_factory: LayerFactory, h: History, units: int, layers: int,
 
 
 def build_next(
-    layout: DenseInput, layers: Units = 2, dropout: Dropout = 0.2, negatives: Negatives = 4096, seed: int = 0
+    layout: DenseInput,
+    layers: Units = 2,
+    dropout: Dropout = 0.2,
+    negatives: Negatives = 4096,
+    popularity: bool = True,
+    successors: Successors = SUCCESSORS,
+    seed: int = 0,
 ) -> Arch:
     """Build the network that learns which item comes next, over the sequence.
 
     X = E * sqrt(d) + P as in sasrec_next, then the layers of build() between events, divided by max_length; u = LN(X)
-    of the newest event, 0 without events; score = <u, the candidate's row>. Wo begins at zero here too: on MovieLens-1M
+    of the newest event, 0 without events; score = <u, the candidate's row>,
+    and what counts add (processor.package.item_rows). Wo begins at zero here too: on MovieLens-1M
     NDCG@10 is 0.074 after three epochs, with a random Wo 0.034, by sasrec_next 0.051 (seed 0).
 
     Args:
@@ -119,13 +127,15 @@ def build_next(
         layers: Number of layers.
         dropout: The share of numbers that a training step leaves out, of events and of each layer.
         negatives: Most items that a target is compared with in a step.
+        popularity: Whether an item's popularity is part of the score.
+        successors: Items of those that followed an item, which are remembered; 0 for none.
         seed: Seed of the first weights.
     """
 
     def states(layer_factory: LayerFactory, h: History, events: Tensor) -> Tensor:
         return _layers(layer_factory, h, events, layers)
 
-    return next_item(layout, "hstu_next", states, dropout, negatives, seed)
+    return next_item(layout, "hstu_next", states, dropout, negatives, popularity, successors, seed)
 
 
 def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int) -> Tensor:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from freshet_serving.processor.package.item_rows import MOST_SUCCESSORS
+
 
 @dataclass(frozen=True, slots=True)
 class ClosedInterval:
@@ -25,6 +27,8 @@ Hidden = Annotated[Sequence[int], ClosedInterval(1, 65_536)]
 """Units of each hidden layer of a tower; empty for no hidden layer."""
 Negatives = Annotated[int, ClosedInterval(1, 65_536)]
 """Most items that a target is compared with in a step: all of them, if there are no more."""
+Successors = Annotated[int, ClosedInterval(0, MOST_SUCCESSORS)]
+"""Items that are remembered for each item, of those that followed it."""
 Dropout = Annotated[float, ClosedInterval(0, 0.95)]
 """The share of each hidden layer's units that a training step leaves out, different ones at each step; serving uses
 all.

@@ -15,13 +15,14 @@ from freshet_serving.models.zoo.histories import (
     each_event,
     masked_softmax,
     newest_event,
-    next_item,
     normed,
     over_histories,
     with_positions,
 )
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor
-from freshet_serving.models.zoo.option_types import Dropout, Hidden, Negatives, Units
+from freshet_serving.models.zoo.next_item_network import next_item
+from freshet_serving.models.zoo.option_types import Dropout, Hidden, Negatives, Successors, Units
+from freshet_serving.processor.package.item_rows import SUCCESSORS
 
 
 def build(
@@ -63,25 +64,34 @@ def build(
 
 
 def build_next(
-    layout: DenseInput, layers: Units = 2, dropout: Dropout = 0.2, negatives: Negatives = 4096, seed: int = 0
+    layout: DenseInput,
+    layers: Units = 2,
+    dropout: Dropout = 0.2,
+    negatives: Negatives = 4096,
+    popularity: bool = True,
+    successors: Successors = SUCCESSORS,
+    seed: int = 0,
 ) -> Arch:
     """Build the network that learns which item comes next, over the sequence.
 
     X = E * sqrt(d) + P, where E has the items' own rows of width d; other columns are added, projected. Then the layers
-    of build(); u = LN(X) of the newest event, 0 without events; score = <u, the candidate's row>.
+    of build(); u = LN(X) of the newest event, 0 without events; score = <u, the candidate's row>,
+    and what counts add (processor.package.item_rows).
 
     Args:
         layout: The dense input and the sequence.
         layers: Number of layers.
         dropout: The share of numbers that a training step leaves out, of events and of each layer's two parts.
         negatives: Most items that a target is compared with in a step.
+        popularity: Whether an item's popularity is part of the score.
+        successors: Items of those that followed an item, which are remembered; 0 for none.
         seed: Seed of the first weights.
     """
 
     def states(layer_factory: LayerFactory, h: History, events: Tensor) -> Tensor:
         return _layers(layer_factory, h, events, layers)
 
-    return next_item(layout, "sasrec_next", states, dropout, negatives, seed)
+    return next_item(layout, "sasrec_next", states, dropout, negatives, popularity, successors, seed)
 
 
 def _newest(layer_factory: LayerFactory, h: History, units: int, layers: int, seed: int) -> Tensor:

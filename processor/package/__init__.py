@@ -14,6 +14,7 @@ replies     what the replies of each signature hold, and labels of outputs of st
 sections      sections of extensions in a manifest
 sequences     a user's events as one input of the dense graph
 stage_entries  an imported model's stage: rows of tables that it reads, and how much it computes
+item_rows     an item's row in a next-item network: what is learned, and what is counted
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
 whole_files  reads only regular files of bounded size, writes a file atomically
@@ -254,10 +255,10 @@ __all__ = [
     "TrustedRecordPrefix", "all_below", "array_crc32", "atomic_file", "batch_symbol", "codes_a_value", "columns",
     "crc32", "dense_sequences", "derived", "divided", "exclusive_file", "expected_lists", "fd_sha256",
     "feature_width", "file_crc32", "file_sha256", "followed", "fsync_folder", "give_name", "header_checksum",
-    "hidden_beside", "inside", "joined", "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file",
-    "missing_input", "new_key", "open_regular", "pack_records", "parse_delta", "parse_tensors", "ranks_items",
-    "read_delta", "read_delta_file", "read_file", "record_layout", "role", "rows_of_file", "same_content",
-    "section_lines", "shape_of", "shorter", "shorter_lengths", "side_columns", "stream_delta", "subgraphs",
-    "text_nbytes", "undivided", "undivided_name", "unpack_records", "user_features", "validate", "weight_rows",
-    "write_delta", "write_tensors",
+    "hidden_beside", "inside", "item_rows", "joined", "json_dataclasses", "labelled", "labels_of", "longest_read",
+    "map_file", "missing_input", "new_key", "open_regular", "pack_records", "parse_delta", "parse_tensors",
+    "ranks_items", "read_delta", "read_delta_file", "read_file", "record_layout", "role", "rows_of_file",
+    "same_content", "section_lines", "shape_of", "shorter", "shorter_lengths", "side_columns", "stream_delta",
+    "subgraphs", "text_nbytes", "undivided", "undivided_name", "unpack_records", "user_features", "validate",
+    "weight_rows", "write_delta", "write_tensors",
 ]  # fmt: skip

@@ -4,11 +4,12 @@ MovieLens-1M, all ratings, in order of time and then of the file. Each user's la
 before it are learned, every one but the first as a target. All sides: dimension 50, the newest 200 events, two layers,
 one head, dropout 0.2, the softmax over all items, Adam at 0.001, batches of 128 users, the same number of epochs, and
 figures of the last epoch, none chosen. All items but the user's own are ranked, ties by one rule (leave_one_out.py).
-`hstu_next` also reads the times. RecTools' SASRec is its own code in an environment of its own, with its own first
-values, its places counted from the newest event and dropout on attention weights. Each side runs in a process of its
-own on one thread and keeps its figures after each epoch; a run that was ended goes on there. RecTools runs on a GPU,
-too, if `--only rectools-gpu` asks for it: 20 epochs take minutes there, and hours on a core. Aims are judged by the
-side of RecTools that has more epochs. Sequences a second are by processor time, because other work shares the machine.
+`hstu_next` also reads the times. Ours have `popularity = false`, so that networks are compared without counts.
+RecTools' SASRec is its own code in an environment of its own, with its own first values, its places counted from the
+newest event and dropout on attention weights. Each side runs in a process of its own on one thread and keeps its
+figures after each epoch; a run that was ended goes on there. RecTools runs on a GPU, too, if `--only rectools-gpu` asks
+for it: 20 epochs take minutes there, and hours on a core. Aims are judged by the side of RecTools that has more epochs.
+Sequences a second are by processor time, because other work shares the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A network of the next item in the race, trained as `freshet train` does; one thread.
+"""A network of the next item in the race, without counts, trained as `freshet train` does; one thread.
 
 Arguments: the network, a file of LeaveOneOut arrays, a folder, seed, epochs, threads. Writes after every epoch
 <folder>/<network>-<seed>.json, figures by epoch, and the trainer's state beside it, and continues from there.
@@ -44,7 +44,7 @@ def trainer_of(arch: str, seed: int) -> NextItemTrainer:
     rates = {"optimizer": "adam", "learning_rate": RATE, "dense_learning_rate": RATE, "batch_rows": BATCH, "seed": seed}
     config = parse_config(
         {
-            "model": {"name": "next", "arch": arch, "layers": LAYERS, "dropout": DROPOUT},
+            "model": {"name": "next", "arch": arch, "layers": LAYERS, "dropout": DROPOUT, "popularity": False},
             "data": {"path": "-", "format": "movielens"},
             "features": {
                 "user_id": {"kind": "id", "side": "user"},

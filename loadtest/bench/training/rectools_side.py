@@ -1,6 +1,7 @@
 """RecTools' SASRec in the next-item race; run in an environment with rectools and torch.
 
-Arguments: the side, `rectools` or `rectools-gpu`, a file of LeaveOneOut arrays, a folder, seed, epochs, threads. Writes
+Arguments: the side, `rectools` or `rectools-gpu`, a file of LeaveOneOut arrays, a folder, seed, epochs, threads, and
+perhaps the most events of a history. Writes
 after every epoch <folder>/<side>-<seed>.json, figures by epoch, and the model beside it, and continues from there.
 Everything is rectools 0.19's own but loss, widths, length and rate, which are the race's.
 """
@@ -62,7 +63,7 @@ def vectors(model, dataset, split, device):
 def main():
     warnings.simplefilter("ignore")
     side, split = sys.argv[1], LeaveOneOut.loaded(np.load(sys.argv[2]))
-    folder, (seed, epochs, threads) = Path(sys.argv[3]), (int(word) for word in sys.argv[4:7])
+    folder, (seed, epochs, threads, *length) = Path(sys.argv[3]), (int(word) for word in sys.argv[4:])
     torch.set_num_threads(threads)
     device = "cuda" if side.endswith("gpu") else "cpu"
     told, kept = folder / f"{side}-{seed}.json", folder / f"{side}-{seed}.model"
@@ -84,7 +85,7 @@ def main():
             n_heads=HEADS,
             n_factors=DIM,
             dropout_rate=DROPOUT,
-            session_max_len=LENGTH,
+            session_max_len=length[0] if length else LENGTH,
             loss="softmax",
             lr=RATE,
             batch_size=BATCH,

@@ -2,6 +2,7 @@
 
 item_ranker  ranks all items of a table: its thread and queue
 row_ranking  ranks a table's rows by their products with given vectors
+successors   scores of the items that followed a user's newest events
 top_rows     scans a table for the rows with the largest products with given vectors
 section      the manifest's note about how a version ranks items
 """

@@ -46,6 +46,7 @@ from freshet_serving.processor.cores import on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows, rank_rows
 from freshet_serving.processor.extensions.top_items.section import ItemRanking
+from freshet_serving.processor.extensions.top_items.successors import merged, score_successors
 from freshet_serving.processor.features.bound_request import NonFiniteInput
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
@@ -164,8 +165,16 @@ class RankingSession(Session):
             if not np.isfinite(vectors).all():
                 raise FreshetError(f"{ranking.output}: the model computed numbers that are not finite")
             seen = [items for work in works for items in work.seen]
-            most = max(work.k for work in works)
-            ranked = rank_rows(state.tables[ranking.table], state.epoch, vectors, seen, most, proceed)
+            most, table = max(work.k for work in works), state.tables[ranking.table]
+            successors = []
+            if ranking.successors is not None:
+                successors = [
+                    score_successors(table, state.epoch, ranking.successors, items[-ranking.length :], items, *given)
+                    for items, *given in zip(seen, vectors, results[ranking.mixture])
+                ]
+                seen = [np.concatenate([items, more.keys]) for items, more in zip(seen, successors)]
+            ranked = rank_rows(table, state.epoch, vectors, seen, most, proceed)
+            ranked = [merged(*both, most) for both in zip(ranked, successors)] if successors else ranked
             generation = state.generation
         finally:
             replica.unpin(self.number)

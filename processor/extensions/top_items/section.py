@@ -6,15 +6,20 @@ The manifest's notes name it under NOTE, which servers that predate it do not re
 
 The score of a request's row is the product of its `output` with the row that its `feature` looks up, an id as the
 request sends it. Items of the user's history are the values of the sequences' columns that read the same table.
+
+An entry "successors": {"output": "mixture", "dim": 50, "count": 16} says that rows have 50 learned numbers and 16
+successors (processor.package.item_rows), whose scores are products and what counts add to them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from freshet_serving.processor.errors import first_of
-from freshet_serving.processor.package import RANKED_OUTPUTS, RECORD, Manifest
+from freshet_serving.processor.package import RANKED_OUTPUTS, RECORD, Manifest, TableEntry
+from freshet_serving.processor.package.item_rows import MOST_SUCCESSORS, ItemRows
 
 NOTE = "item_ranking"
 
@@ -28,6 +33,9 @@ class ItemRanking:
         output: The output with the users' vectors.
         table: Number of the items' table.
         history: Inputs with the items of the user's history.
+        successors: The items' rows, if they have successors.
+        mixture: The output that weighs these; "" without successors.
+        length: Most events of a history that the network reads.
         manifest: How a request for the best items is read and answered: without `item`, with RANKED_OUTPUTS.
     """
 
@@ -36,6 +44,9 @@ class ItemRanking:
     table: int
     history: tuple[str, ...]
     manifest: Manifest
+    successors: ItemRows | None = None
+    mixture: str = ""
+    length: int = 0
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self | None:
@@ -59,17 +70,36 @@ class ItemRanking:
         inputs = [i for i in manifest.inputs if i.name != feature.input]
         outputs = RANKED_OUTPUTS["uint64" if sent[feature.input] == "uint64" else "int64"]
         read = replace(manifest, inputs=inputs, outputs=outputs, signatures=[], notes={})
-        return cls(feature.input, output.name, number, history, read)
+        if "successors" not in noted:
+            return cls(feature.input, output.name, number, history, read)
+        rows, mixture = _successors(noted["successors"], manifest, table)
+        if rows is None or len(history) != 1:
+            return None
+        (length,) = (s.max_length for s in manifest.sequences for c in s.columns if c.input == history[0])
+        return cls(feature.input, output.name, number, history, read, rows, mixture, length)
 
 
-def item_ranking_note(output: str, feature: str) -> dict[str, Any]:
+def _successors(noted: Any, manifest: Manifest, table: TableEntry) -> tuple[ItemRows | None, str]:
+    """Return the rows that the entry describes and the output that weighs successors; None if they do not fit."""
+    dim, count, name = (noted.get(key) if isinstance(noted, dict) else None for key in ("dim", "count", "output"))
+    output = next((o for o in manifest.outputs if o.name == name), None)
+    if type(dim) is not int or type(count) is not int or not 0 < count <= MOST_SUCCESSORS or output is None:
+        return None, ""
+    rows = ItemRows(table.dim, True, count)
+    fits = rows.dim == dim > 0 and output.columns == 3 and table.dtype == "float32"
+    return (rows, output.name) if fits else (None, "")
+
+
+def item_ranking_note(output: str, feature: str, successors: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the notes of a version that ranks items.
 
     Args:
         output: The output with the users' vectors.
         feature: The feature that looks up an item.
+        successors: The entry of that name; None for rows without successors.
     """
-    return {NOTE: {"output": output, "feature": feature}}
+    noted = {"output": output, "feature": feature}
+    return {NOTE: noted if successors is None else {**noted, "successors": dict(successors)}}
 
 
 def describe_ranking(manifest: Manifest) -> str:

@@ -13,11 +13,13 @@ import numba as nb
 import numpy as np
 
 from freshet_serving.processor.kernels.conversion import copy_typed
+from freshet_serving.processor.kernels.index import probe
 from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64
 from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
     BLOCK,
+    CAPACITY,
     DTYPE,
     INDEX,
     META,
@@ -250,3 +252,30 @@ def scan_file(table, first, last, dim, file_keys, in_file, vectors, excluded, sp
             offer(row, file_keys[ref], vectors, excluded, splits, scores, keys, sizes)
             rows += 1
     return rows
+
+
+@kernel(nb.void(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.float32[:, ::1], nb.boolean[::1]))
+def read_rows(table, epoch, dim, keys, rows, there):
+    """Read the rows of some keys.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        epoch: The epoch that is read.
+        dim: Elements per row.
+        keys: int64 [n].
+        rows: float32 [n, dim]; written where there is a row.
+        there: bool [n], for which keys there is one; written.
+    """
+    at = np.int64(table.ctypes.data)
+    index, capacity = table[INDEX // 8], table[CAPACITY // 8]
+    base_rows, meta, dtype = table[BASE_ROWS // 8], table[META // 8], table[DTYPE // 8] % TIERED
+    into = np.int64(rows.ctypes.data)
+    for i in range(len(keys)):
+        entry = probe(index, capacity, keys[i])
+        there[i] = False
+        if entry < 0:
+            continue
+        ref = visible(load_acquire(index + 16 * entry + 8), base_rows, meta, epoch)
+        if ref >= 0:
+            copy_typed(dtype, into + 4 * dim * i, row_at(at, ref), scale_at(at, ref), dim)
+            there[i] = True

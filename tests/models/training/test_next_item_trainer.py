@@ -41,8 +41,12 @@ def plain_loss(trainer, batch):
     return np.mean(losses)
 
 
+ALONE = {"popularity": False}
+"""The network without counts."""
+
+
 def test_loss_is_the_softmax_over_all_items(tmp_path):
-    trainer = make_trainer(tmp_path)
+    trainer = make_trainer(tmp_path, model=ALONE)
     trainer.learn(histories(range(1, 10), range(5, 9), [20, 21]))
     batch = histories([3, 4, 5, 9], [20, 21, 1], [7], range(1, 9), targets=[3, 1, 0, 2])
     wanted = plain_loss(trainer, batch)
@@ -89,7 +93,7 @@ def test_expected_items_need_one_executable_while_the_catalogue_grows(tmp_path, 
 
 
 def test_few_candidates_estimate_the_whole_loss(tmp_path):
-    trainer = make_trainer(tmp_path, model={"negatives": 8})
+    trainer = make_trainer(tmp_path, model={"negatives": 8, **ALONE})
     items = [list(range(n, n + 5)) for n in range(0, 60, 5)]
     trainer.learn(histories(*items))
     batch = histories([1, 2, 3, 4])
@@ -106,8 +110,36 @@ def test_history_without_targets_changes_nothing(tmp_path):
     assert trainer.steps == 1
 
 
+@pytest.mark.parametrize("successors", [3, 0])
+def test_loss_with_counts_is_the_softmax_of_scores(successors, tmp_path):
+    trainer = make_trainer(tmp_path, model={"successors": successors})
+    for _ in range(3):
+        trainer.learn(histories([1, 2, 3, 4, 2, 3], [5, 1, 2, 9, 3], [3, 1, 2]))
+    batch = histories([5, 1, 2, 3, 4], [1, 2, 3], [9, 4], targets=[3, 2, 1])
+    keys, column, losses = trainer.items.export().keys, batch.columns["history.item"], []
+    for n, count in enumerate(batch.label.astype(int).tolist()):
+        items = column.values[column.row_splits[n] : column.row_splits[n + 1]].tolist()
+        for place in range(len(items) - count, len(items)):
+            of_one = Ragged.of([items[:place]] * len(keys))
+            logits = trainer.score({"item_id": keys, "history.item": of_one}).astype(np.float64)
+            losses.append(np.log(np.exp(logits).sum()) - logits[keys.tolist().index(items[place])])
+    assert trainer.learn(batch) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "ftrl", "adagrad_decay"])
+def test_optimizers_move_no_counts(optimizer, tmp_path):
+    config = next_config(tmp_path, train={"optimizer": optimizer})
+    trainer = NextItemTrainer(draft(config, {}), config.train, config.network, None, config.tables)
+    trainer.learn(histories([1, 2, 3], [4, 5]))
+    before, trainer.counted_ahead = trainer.items.export(), True
+    trainer.learn(histories([1, 2, 3], [4, 5]))
+    after, dim = trainer.items.export(), trainer.rows.dim
+    assert np.array_equal(before.rows[:, dim:], after.rows[:, dim:])
+    assert (before.rows[:, :dim] != after.rows[:, :dim]).any(axis=1).all()
+
+
 def test_scores_are_products_of_the_newest_state(tmp_path):
-    trainer = make_trainer(tmp_path)
+    trainer = make_trainer(tmp_path, model=ALONE)
     trainer.learn(histories([1, 2, 3, 4], [4, 5, 6]))
     states, _, _ = trainer.states(histories([1, 2, 3, 9]))
     rows = trainer.items.export().rows

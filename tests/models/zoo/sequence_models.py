@@ -30,10 +30,10 @@ MEAN, SCALE = np.float32(3.5), np.float32(0.4)
 """Scaling of the floats of events, after log1p."""
 
 
-def manifest(arch, length, timed=False, floats=False):
+def manifest(arch, length, timed=False, floats=False, item_dim=DIM):
     """A user, an item, its price, and the history of items and actions that share the item's table."""
     columns, at = [], 0
-    for name, table, dim in (("history.item", "item", DIM), ("history.action", "action", ACTION_DIM)):
+    for name, table, dim in (("history.item", "item", item_dim), ("history.action", "action", ACTION_DIM)):
         columns.append(SequenceColumn(name, "ids", name, table, at, (dim + 1) * length))
         at += (dim + 1) * length
     if floats:
@@ -46,14 +46,14 @@ def manifest(arch, length, timed=False, floats=False):
     )
     features = [
         Feature("user", "id", "user", side="user", table="user", offset=0, width=4),
-        Feature("item", "id", "item", side="item", table="item", offset=4, width=DIM),
-        Feature("price", "float", "price", side="item", offset=4 + DIM, width=1),
+        Feature("item", "id", "item", side="item", table="item", offset=4, width=item_dim),
+        Feature("price", "float", "price", side="item", offset=4 + item_dim, width=1),
     ]
     inputs = [Input("user", "int64"), Input("item", "int64"), Input("price", "float32")]
     inputs += [Input(name, "float32" if "watched" in name else "int64", ragged=True) for name in names]
-    tables = [TableEntry("user", 4, 0), TableEntry("item", DIM, 0), TableEntry("action", ACTION_DIM, 0)]
+    tables = [TableEntry("user", 4, 0), TableEntry("item", item_dim, 0), TableEntry("action", ACTION_DIM, 0)]
     return Manifest(
-        "m", 1, arch, 0.0, inputs, features, tables, [Output("score")], 5 + DIM, {}, {}, sequences=[history]
+        "m", 1, arch, 0.0, inputs, features, tables, [Output("score")], 5 + item_dim, {}, {}, sequences=[history]
     )
 
 

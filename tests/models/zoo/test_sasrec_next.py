@@ -29,6 +29,13 @@ def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
     check_scores(trainer, "sasrec_next", tmp_path / "r", LENGTH, lengths, 20, layers, floats=True)
 
 
+@pytest.mark.parametrize("successors", [4, 0])
+def test_counts_are_scored_as_the_reference(successors, tmp_path):
+    lengths = (0, 1, 2, LENGTH, LENGTH + 4)
+    trainer = learned("sasrec_next", LENGTH, counting={"successors": successors})
+    check_scores(trainer, "sasrec_next", tmp_path / "r", LENGTH, lengths, 20, layers)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("length", [256, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_long_histories_score_as_the_reference(length, tmp_path):

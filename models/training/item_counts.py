@@ -1,0 +1,263 @@
+"""Count in the items' rows how popular they are and what follows them (processor.package.item_rows).
+
+Invariants
+- Counts are float32 numbers of rows of the items' table and nothing else: what publishes, restores or undoes rows does
+  it to counts.
+- A row's counted numbers change only here; optimizers do not move them.
+- A pass over the full version counts all its events before it learns any; an event that is learned is then left out of
+  its own counts, so that they say of it what they will say of a new one. Later events are counted once learned.
+- A successor has its count exactly, from its last entry into the row on; the ones that were least often leave.
+- Popularity halves every `half_life` rows of the log. It is a logarithm, to which later events add more, so that a new
+  event touches no other item's row; what all items gain alike changes no order.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.embedding.variable import EmbeddingVariable, RowInitializer
+from freshet_serving.processor.package.item_rows import (
+    KEY_PARTS,
+    LOG_FLOOR,
+    SCALE,
+    SMOOTHING,
+    ItemRows,
+    joined_keys,
+    split_keys,
+)
+
+RECENT = 4
+"""Popularity halves in a RECENT-th of the full version's rows."""
+FEWEST_ROWS = 1000
+MOST_COUNTED = 4096.0
+"""A later event halves the counts of a row with more, so that habits may change."""
+SAMPLE, ROUNDS = 20_000, 60
+LEARNED_ALONE = ItemRows(1, False, 0)
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRowInitializer(RowInitializer):
+    """First values of items' rows: learned numbers as of any table, the item's key, and no counts.
+
+    Attributes:
+        layout: The rows.
+    """
+
+    layout: ItemRows = LEARNED_ALONE
+
+    def rows(self, ids: Int64s, seed: int, dim: int) -> Float32s:
+        rows = np.zeros((len(ids), dim), np.float32)
+        rows[:, : self.layout.dim] = RowInitializer(self.kind, self.scale).rows(ids, seed, self.layout.dim)
+        if self.layout.successors:
+            rows[:, self.layout.own] = split_keys(ids)
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class PopularityClock:
+    """What an event adds to its item's popularity.
+
+    Attributes:
+        row: Row of the log whose event counts 1 / total.
+        half_life: Rows in which an event counts half as much.
+        total: What all events until `row` count together.
+    """
+
+    row: int
+    half_life: float
+    total: float
+
+    @classmethod
+    def at(cls, row: int) -> PopularityClock:
+        """Return the clock of a full version that ends before a row."""
+        half_life = float(max(FEWEST_ROWS, row // RECENT))
+        return cls(row, half_life, max(1.0, half_life / math.log(2) * (1 - 0.5 ** (row / half_life))))
+
+    def logs(self, rows: Int64s) -> NDArray[np.float64]:
+        """Return the logarithms of what events of these rows count."""
+        return np.asarray((rows - self.row) * (math.log(2) / self.half_life) - math.log(self.total), np.float64)
+
+    def saved(self) -> dict[str, Any]:
+        """Return what the constructor takes."""
+        return asdict(self)
+
+
+class Followed(NamedTuple):
+    """The successors of the events before some targets.
+
+    Attributes:
+        refs: int64 [n, 2 * successors], their row numbers; negative for none.
+        shares: float32 [n, 2 * successors, 2], s1 and s2 of each.
+        own: float32 [n, 2], those of the target.
+    """
+
+    refs: Int64s
+    shares: Float32s
+    own: Float32s
+
+
+class ItemCounts:
+    """The counted numbers of a table of items.
+
+    Attributes:
+        clock: What an event counts; None before a pass.
+    """
+
+    def __init__(self, table: EmbeddingVariable, layout: ItemRows) -> None:
+        self._table, self.layout = table, layout
+        self.clock: PopularityClock | None = None
+
+    def count_log(self, keys: Int64s, firsts: Bools, rows: Int64s, until: int) -> Float32s:
+        """Count the events of a pass, in place of what the items' rows have; return the mixture that fits them.
+
+        Args:
+            keys: int64 [n], their items, user by user.
+            firsts: bool [n], which are their user's first.
+            rows: int64 [n], their rows in the log.
+            until: Row after the last one.
+
+        Returns:
+            float32 [2], a1 and a2.
+        """
+        self.clock = clock = PopularityClock.at(until)
+        items, numbers, times = np.unique(keys, return_inverse=True, return_counts=True)
+        numbers, count = numbers.reshape(-1), len(items)
+        refs = self._table.insert(items, times)
+        there = refs >= 0
+        counted = np.bincount(numbers, np.exp(clock.logs(rows)), minlength=count)
+        popularity = np.maximum(0.0, (np.log(np.maximum(counted, 1e-30)) + LOG_FLOOR) / SCALE)
+        self._table.rows[refs[there], self.layout.dim] = popularity[there]
+        self._table.touch(refs[there])
+        if not self.layout.successors or not count:
+            return np.zeros(2, np.float32)
+        seconds, thirds = ~firsts[1:], ~(firsts[1:-1] | firsts[2:])
+        pairs = [
+            numbers[:-1][seconds] * count + numbers[1:][seconds],
+            numbers[:-2][thirds] * count + numbers[2:][thirds],
+        ]
+        whole, which = np.unique(np.concatenate(pairs), return_inverse=True)
+        which = which.reshape(-1)
+        split = len(pairs[0])
+        each = [np.bincount(at, minlength=len(whole)).astype(np.float64) for at in (which[:split], which[split:])]
+        before, after = whole // count, whole % count
+        totals = [np.bincount(before, one, minlength=count) for one in each]
+        often = sum(one / (total[before] + SMOOTHING) for one, total in zip(each, totals))
+        order = np.lexsort((after, -often, before))
+        place = np.arange(len(whole)) - np.searchsorted(before, before[order])
+        kept = order[(place < self.layout.successors) & there[before[order]]]
+        place = place[(place < self.layout.successors) & there[before[order]]]
+        made = np.zeros((count, self.layout.width), np.float32)
+        made[:, self.layout.totals] = np.stack(totals, axis=1)
+        made_keys = np.zeros((count, self.layout.successors, KEY_PARTS), np.float32)
+        made_keys[before[kept], place] = split_keys(items[after[kept]])
+        made[:, self.layout.keys] = made_keys.transpose(0, 2, 1).reshape(count, -1)
+        for number, one in enumerate(each):
+            made[before[kept], self.layout.times(number).start + place] = one[kept]
+        counts = slice(self.layout.totals.start, self.layout.width)
+        self._table.rows[refs[there], counts] = made[there, counts]
+        return self._fitting(items, numbers, firsts, refs)
+
+    def go_on(self, row: int) -> PopularityClock:
+        """Begin to count later events beside what the rows have, and return the clock.
+
+        Args:
+            row: Row of the first one.
+        """
+        learned = self._table.export().rows[:, self.layout.dim] * SCALE
+        shares = float(np.exp(learned[learned > 0] - LOG_FLOOR).sum())
+        self.clock = clock = PopularityClock.at(row)
+        if shares:
+            # All events until now count as many as they would if the clock had counted them.
+            self.clock = clock = replace(clock, total=clock.total / shares)
+        return clock
+
+    def count_events(self, refs: Int64s, splits: Int64s, counts: Int64s, first_row: int) -> None:
+        """Count the newest events of some histories.
+
+        Args:
+            refs: int64 [n], row numbers of the items of all events; negative for those without a row.
+            splits: Events of history i are [splits[i], splits[i + 1]).
+            counts: How many of the newest are new.
+            first_row: Row of the log that these events count as.
+        """
+        clock = self.clock or self.go_on(first_row)
+        gained = float(clock.logs(np.array([first_row]))[0]) + LOG_FLOOR
+        rows, dim = self._table.rows, self.layout.dim
+        for start, stop, new in zip(splits[:-1].tolist(), splits[1:].tolist(), counts.tolist()):
+            for at in range(max(start, stop - int(new)), stop):
+                if refs[at] < 0:
+                    continue
+                own = rows[refs[at]]
+                own[dim] = max(0.0, np.logaddexp(own[dim] * SCALE if own[dim] else -np.inf, gained) / SCALE)
+                if self.layout.successors:
+                    for number in (0, 1):
+                        if at - number - 1 >= start and refs[at - number - 1] >= 0:
+                            self._follow(rows[refs[at - number - 1]], own[self.layout.own], number)
+
+    def followed(self, last: Int64s, before: Int64s, targets: Int64s, counted: bool) -> Followed:
+        """Return what has followed the events before some targets.
+
+        Args:
+            last: int64 [n], row numbers of the events before the targets; negative for none, and so are the others.
+            before: int64 [n], of those before them.
+            targets: int64 [n], of the targets.
+            counted: Whether the targets themselves are counted, which are then left out.
+        """
+        layout, rows = self.layout, self._table.rows
+        own = joined_keys(rows[np.maximum(targets, 0)][:, layout.own])
+        one, two = (np.where((r >= 0)[:, None], rows[np.maximum(r, 0)], np.float32(0)) for r in (last, before))
+        keys, shares = layout.followed(one, two, own if counted else None)
+        refs = np.where(shares.any(-1), self._table.find(keys.reshape(-1)).reshape(keys.shape), -1)
+        is_own = (keys == own[:, None]) & (targets >= 0)[:, None]
+        return Followed(refs, shares, (shares * is_own[:, :, None]).sum(1))
+
+    def _follow(self, row: Float32s, key: Float32s, number: int) -> None:
+        """Count that an item followed another one; `number` is 1 for two events after it."""
+        layout, count = self.layout, self.layout.successors
+        keys, times = row[layout.keys].reshape(KEY_PARTS, count), row[layout.times(0).start :].reshape(2, count)
+        totals = row[layout.totals]
+        if totals[number] >= MOST_COUNTED:
+            totals *= np.float32(0.5)
+            times *= np.float32(0.5)
+        totals[number] += 1
+        there = np.flatnonzero((keys == key[:, None]).all(0) & times.any(0))
+        if len(there):
+            times[number, there[0]] += 1
+            return
+        least = int(np.argmin(times.sum(0)))
+        if times[:, least].sum() > 1:
+            times[:, least] = np.maximum(times[:, least] - 1, 0)
+            return
+        keys[:, least], times[:, least] = key, 0
+        times[number, least] = 1
+
+    def _fitting(self, items: Int64s, numbers: Int64s, firsts: Bools, refs: Int64s) -> Float32s:
+        """Return a1 and a2 that fit a sample of the events that were counted."""
+        at = np.flatnonzero(~firsts)
+        at = at[:: max(1, len(at) // SAMPLE)]
+        of = refs[numbers]
+        before = np.where(firsts[at - 1], -1, of[at - 2])
+        own = of[at]
+        at, before, own = at[own >= 0], before[own >= 0], own[own >= 0]
+        if not len(at):
+            return np.zeros(2, np.float32)
+        followed = self.followed(of[at - 1], before, own, True)
+        share = np.bincount(numbers, minlength=len(items))[numbers[at]] / len(numbers)
+        share = np.maximum(share - 1 / len(numbers), 0.3 / len(numbers))
+        sums, mixed = followed.shares.sum(1).astype(np.float64), np.ones(2)
+        # Where it stays, the derivative of the events' likelihood is 0.
+        for _ in range(ROUNDS):
+            right = (followed.own / (share + followed.own @ mixed)[:, None]).sum(0)
+            mixed *= right / np.maximum((sums / (1 + sums @ mixed)[:, None]).sum(0), 1e-9)
+            mixed = np.clip(mixed, 1e-4, 1e4)
+        fitting: Float32s = np.log(mixed).astype(np.float32)
+        return fitting
