@@ -202,6 +202,12 @@ class UserEvents:
         with self._lock:
             return self._users.keys[self._users.live()]
 
+    def keys_of(self, users: Int64s) -> Column:
+        """Return the keys of users, given as int64; if they are texts, those of users with events."""
+        with self._lock:
+            refs = self._users.find(users)
+            return self._names.take(self._users.columns["name"][refs[refs >= 0]]) if self._named else users
+
     def changed(self, stop: int) -> Int64s:
         """Return the users with events of rows before `stop` that are not settled, as int64, ascending."""
         with self._lock:

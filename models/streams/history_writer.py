@@ -36,7 +36,6 @@ from freshet_serving.models.data.sequence_columns import SequenceConfig, Sequenc
 from freshet_serving.models.data.source import Source
 from freshet_serving.models.data.user_events import UserEvents
 from freshet_serving.models.runs.outages import Outages
-from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.features.input_lookup import ListWriter, list_writer
 from freshet_serving.processor.package import Manifest
@@ -154,16 +153,21 @@ class HistoryWriter:
             if store != state.histories.get(name):
                 self.write(state)
 
-    def erase(self, keys: Column) -> int:
-        """Remove the histories of users from the stores; return how many there were.
+    def erase(self, users: Int64s, state: Written) -> int:
+        """Remove the histories of users from the stores; return how many there were. Before their events are erased.
 
         Args:
-            keys: The users.
+            users: The users, by ids or hashes of their keys.
+            state: The run's state.
 
         Raises:
             NotReady: A store cannot be reached; erasing may be repeated.
         """
-        return sum(writer.erase(keys) for writer in self._writers.values())
+        erased = 0
+        for name, writer in self._writers.items():
+            assert self._source is not None
+            erased += writer.erase(self._source.events_before(state.position)[name].keys_of(users))
+        return erased
 
     def _wrote(self, name: str, writer: ListWriter, events: UserEvents, state: Written, bar: bool) -> bool:
         """Write to one store; return False if another process of it came up meanwhile, and has to get all."""

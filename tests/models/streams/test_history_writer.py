@@ -239,12 +239,19 @@ def test_a_run_that_does_not_wait_ends_with_the_reason():
     assert run.writer.trouble
 
 
-def test_histories_of_erased_users_are_gone():
-    run = Run([(0, 1.0, 1), (1, 2.0, 1)])
+@pytest.mark.parametrize("text", [False, True])
+def test_histories_of_erased_users_are_gone(text):
+    run = Run([(0, 1.0, 1), (1, 2.0, 1)], text)
     run.learn(2)
     run.writer.write(run.state)
-    assert run.writer.erase(run.log.users([0, 3])) == 1
-    assert list(run.store.hashes) == [b"shop:h:0"]
+    (events,) = run.source.events_before(2).values()
+    users = {key: user for user, key in zip(events.users().tolist(), plain(events.keys_of(events.users())))}
+    gone, stays = run.log.users([0, 1]).tolist()
+    assert run.writer.erase(np.array([users[gone], 12345]), run.state) == 1
+    run.writer.write(run.state)
+    assert len(run.store.hashes) == 1
+    assert run.served([0, 1])["h.item"][0] == []
+    assert stays in users
 
 
 def test_a_followed_run_needs_the_address_of_its_store():
