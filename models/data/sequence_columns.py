@@ -138,6 +138,7 @@ class SequenceSource:
 
     Attributes:
         saved: Returns what a checkpoint has of the rows before a row at most; see UserEvents.restore. None for nothing.
+        erase_stored: Erases users in stores, given the users and the run's state; None without stores.
     """
 
     def __init__(self, source: Source, features: Sequence[SequenceFeature], folder: Path | None = None) -> None:
@@ -178,6 +179,7 @@ class SequenceSource:
             raise BadInput("data.time: expected the column of the rows' time, which from_events needs, got nothing")
         self.schema = Schema(tuple(fields), own.label, own.time, own.weight)
         self.saved: Callable[[int], Histories | None] | None = None
+        self.erase_stored: Callable[[NDArray[np.int64], Any], Any] | None = None
         self._furthest: dict[str, UserEvents] = {}
 
     @property
@@ -220,8 +222,18 @@ class SequenceSource:
             arrays |= {f"{name}/{key}": array for key, array in part.items()}
         return arrays
 
-    def erase(self, users: NDArray[np.int64]) -> None:
-        """Remove all events of users, given by ids or hashes of their keys."""
+    def erase(self, users: NDArray[np.int64], state: Any) -> None:
+        """Remove all events of users, here and in stores.
+
+        Args:
+            users: The users, by ids or hashes of their keys.
+            state: The run's state.
+
+        Raises:
+            NotReady: A store cannot be reached, and nothing was removed here.
+        """
+        if self.erase_stored is not None:
+            self.erase_stored(users, state)
         for events in self._furthest.values():
             events.erase(users)
 

@@ -448,7 +448,9 @@ class UserEvents:
         try:
             if self._file is None:
                 with tempfile.TemporaryDirectory() as place:
-                    self._file = ScratchFile(self._folder or Path(place), FILE_NBYTES)
+                    folder = self._folder or Path(place)
+                    folder.mkdir(parents=True, exist_ok=True)
+                    self._file = ScratchFile(folder, FILE_NBYTES)
                 advise(self._file.array, mmap.MADV_RANDOM)
             nbytes = max(TAKEN_NBYTES, 32 * events * self._width)
             self._file.take(8 * (self._end - self._base), nbytes)

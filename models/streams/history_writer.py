@@ -84,6 +84,8 @@ class HistoryWriter:
         """
         self._sequences, self._writers, self._source = sequences, writers, source
         self._report, self._wait = report, wait
+        if source is not None and writers:
+            source.erase_stored = self.erase
         self.trouble, self._checked_s = "", -CHECK_S
 
     @classmethod

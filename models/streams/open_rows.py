@@ -53,7 +53,6 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     # A next-item network reads the columns of new events beside the histories before them.
     columns = [f.reads for f in config.features if f.sequence] if config.model.arch in NEXT_ITEM else []
     more = [field for field in columns if field is not None]
-    folder.mkdir(parents=True, exist_ok=True)
     table = partial(open_table, folder=folder, open_stream=open_stream, anew=anew) if config.data.follow else None
     return joined_rows(
         lambda fields: _open_rows(config, fields, folder, anew), config.features, config.joined, more, folder, table
@@ -66,6 +65,7 @@ def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, ane
         return open_source(data, fields)
     schema = Schema(fields, data.label, data.time, data.weight, data.list_separator)
     stream = open_stream(data.format, data.path, schema)
+    folder.mkdir(parents=True, exist_ok=True)
     return FollowedSource(stream, StreamJournal(journal, stream.identity, anew), schema, data.follow)
 
 

@@ -30,7 +30,7 @@ from freshet_serving.models.data.source import Source
 from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.models.evaluation.row_layers import RowLayer, RowLayers
 from freshet_serving.models.training.divergence import check_weights
-from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.errors import Corrupt, NotReady
 from freshet_serving.processor.package import (
     Tensors,
     array_crc32,
@@ -333,8 +333,12 @@ class Checkpoints:
         asked = self._erasures.asked() if self._histories is not None else {}
         seen: dict[str, NDArray[Any]] | None = None
         if self._histories is not None:
-            if asked:
-                self._histories.erase(np.array(sorted(asked), np.int64))
+            try:
+                if asked:
+                    self._histories.erase(np.array(sorted(asked), np.int64), state)
+            except NotReady:
+                # Asked again by the next checkpoint.
+                asked = {}
             seen = None if kind == "full" else self._histories.saved_part(state.position, whole=False)
             seen = seen if seen is not None else self._histories.saved_part(state.position, whole=True)
             arrays |= {f"{HISTORIES}/{name}": array for name, array in (seen or {}).items()}

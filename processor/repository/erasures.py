@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from freshet_serving.processor.columns import Strings
+import xxhash
+
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.repository.model_repository import check_name
 
 FOLDER, NAME = "erase", re.compile(r"([0-9a-f]{16})\.user")
@@ -27,8 +27,8 @@ class Erasures:
     """The requests of one model's trainer."""
 
     NOT_REACHED = (
-        "the log or stream itself, histories in an online store, rows of embedding tables, checkpoints kept for"
-        " rollbacks until newer ones replace them, and recordings"
+        "the log or stream itself, histories that others write to an online store, rows of embedding tables,"
+        " checkpoints kept for rollbacks until newer ones replace them, and recordings"
     )
 
     def __init__(self, checkpoints: Path) -> None:
@@ -66,7 +66,7 @@ class Erasures:
         """
         if not 0 < len(key.encode()) <= MOST_BYTES:
             raise BadInput(f"key: expected a user's key of 1 to {MOST_BYTES} bytes, got {len(key.encode()):,}")
-        numbers = {int(hash_strings(Strings.of([key]), 0)[0])}
+        numbers = {xxhash.xxh3_64_intdigest(key.encode(), 0)}
         if re.fullmatch(r"-?[0-9]{1,20}", key) and -(2**63) <= int(key) < 2**64:
             numbers.add(int(key))
         self._folder.mkdir(parents=True, exist_ok=True)

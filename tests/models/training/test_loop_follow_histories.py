@@ -175,3 +175,28 @@ def test_an_erased_user_is_in_no_newer_checkpoint(tmp_path, events, rows_after):
     # What the user has done since is known again.
     assert (rows[7] >= 600).all()
     assert rows[8].min() < 600
+
+
+def test_an_erasure_waits_for_a_store_that_is_away(tmp_path, events):
+    from freshet_serving.processor.errors import NotReady
+    from freshet_serving.processor.repository import Erasures
+
+    events.send(600)
+    run = begin(config_of(tmp_path))
+    run.full()
+    tried = []
+
+    def erase(users, state):
+        tried.append(users.tolist())
+        if len(tried) == 1:
+            raise NotReady("the store is away")
+
+    run.source.erase_stored = erase
+    erasures = Erasures.of_model(tmp_path / "repository", "followed")
+    erasures.ask("7")
+    run._checkpoints.save_full(run.trainer, run.state)
+    assert erasures.asked()
+    run._checkpoints.save_full(run.trainer, run.state)
+    assert erasures.asked() == {}
+    assert tried[0] == tried[1]
+    assert 7 in tried[0]
