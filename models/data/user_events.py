@@ -70,7 +70,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class EventRules:
-    """What a row sees of its user's events, as [sequences.NAME] says.
+    """The rules by which a row sees its user's events, as [sequences.NAME] says.
 
     Attributes:
         most: Longest history.
@@ -386,7 +386,7 @@ class UserEvents:
 
     @property
     def _named(self) -> bool:
-        """Whether the users' keys are texts that are kept."""
+        """True if the users' keys are texts that are kept."""
         return self._stored == TEXTS
 
     def _names_of(self, keys: Int64s) -> Arrays:

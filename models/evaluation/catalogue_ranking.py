@@ -23,7 +23,7 @@ Float32s = NDArray[np.float32]
 
 
 class Lifts(NamedTuple):
-    """What is added to some products.
+    """Additions to some products.
 
     Attributes:
         users: int64 [k], numbers of users, ascending.

@@ -80,7 +80,7 @@ class NextItemRanker:
 
     @property
     def learned(self) -> Float32s:
-        """What the items' rows have learned, float32 [items, d], without what is counted."""
+        """The learned parts of the items' rows, float32 [items, d], without what is counted."""
         return self.vectors if self._layout is None else self.vectors[:, : self._layout.dim]
 
     def rank(self, histories: dict[str, Column], targets: Column, ranking: CatalogueRanking) -> RankedCases:

@@ -51,7 +51,7 @@ Int64s = NDArray[np.int64]
 
 
 class Written(Protocol):
-    """What a run's state says of its histories.
+    """The part of a run's state that its histories need.
 
     Attributes:
         position: Number of the next row to learn.

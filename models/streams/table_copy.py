@@ -33,7 +33,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """What a copy holds.
+    """The content of a copy.
 
     Attributes:
         identity: Drawn at random when the table was first read: marks belong to it.

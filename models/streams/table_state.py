@@ -1,4 +1,4 @@
-"""What a table that changes holds at one moment, and which of its keys have changed since an earlier one.
+"""The content of a table that changes at one moment, and which of its keys have changed since an earlier one.
 
 Invariants
 - A state never changes. A later one has a mark at least as high.

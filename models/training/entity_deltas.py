@@ -1,4 +1,4 @@
-"""What a delta carries of the entities that a run follows: the keys that have changed since the generation before it.
+"""Entities in the deltas of a run that follows them: the keys that have changed since the generation before it.
 
 Invariants
 - A run's marks say up to which state of each entity the generation that it stands on has the rows. A checkpoint has

@@ -64,7 +64,7 @@ class ItemRowInitializer(RowInitializer):
 
 @dataclass(frozen=True, slots=True)
 class PopularityClock:
-    """What an event adds to its item's popularity.
+    """The clock of popularity: how much an event of a later row counts.
 
     Attributes:
         row: Row of the log whose event counts 1 / total.

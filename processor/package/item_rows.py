@@ -46,7 +46,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ItemRows:
-    """Where an item's row has what.
+    """Places of the parts of an item's row.
 
     Attributes:
         width: Numbers of a row.
@@ -94,7 +94,7 @@ class ItemRows:
 
     @property
     def totals(self) -> slice:
-        """How many events came after the item, and two after."""
+        """The numbers of events after the item, and two after."""
         return slice(self.own.stop, self.own.stop + 2)
 
     @property

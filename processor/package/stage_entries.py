@@ -1,4 +1,4 @@
-"""What a manifest says of an imported model's stage: the rows of tables that it reads, and how much it computes.
+"""An imported model's stage in a manifest: the rows of tables that it reads, and how much it computes.
 
 A stage is computed by its own library, but its embeddings need not be constants in it: the engine looks up their rows
 under the state of each batch, so that a delta reaches them, and hands them to the stage as inputs. Each lookup is a

@@ -119,7 +119,7 @@ class RedisWriter:
 
     @property
     def _nodes(self) -> int | None:
-        """How many addresses are connected to: all of a cluster, otherwise one."""
+        """The number of addresses connected to: all of a cluster, otherwise one."""
         return None if self._where.mode == CLUSTER else 1
 
     def _connect(self, address: Address) -> str:
