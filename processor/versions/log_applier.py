@@ -557,7 +557,8 @@ class LogApplier:
         """Record a divergence; return an event if it is new."""
         repeated, self._diverged = self._logged == str(error), str(error)
         self._logged = self._diverged
-        if error.file != self._diverged_file:
+        if error.file != self._diverged_file or not repeated:
+            # What the file was like after an earlier divergence says nothing about this one.
             self._diverged_file, self._seen = error.file, ()
         return [] if repeated else [WarningMessage(f"{self._model} DIVERGED: {error}")]
 

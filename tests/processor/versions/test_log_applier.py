@@ -251,6 +251,21 @@ def test_restored_served_delta_resumes_following(root):
     assert model.chain(1).state == "CURRENT"
 
 
+def test_file_that_is_away_a_second_time_between_two_looks_resumes_following(root):
+    model = open_model(root)
+    record(root, 1, [1])
+    looked(model)
+    path = deltas_folder(root) / "1.safetensors"
+    for _ in range(3):
+        path.rename(path.with_suffix(".kept"))
+        # Looked for once while it is away.
+        assert model.poll() == ["small DIVERGED: delta 1.1: is served, but its file no longer exists"]
+        # The same file, to its inode and time.
+        path.with_suffix(".kept").rename(path)
+        assert looked(model) == ["small continues: the files match the served version again"]
+    assert model.chain(1).state == "CURRENT"
+
+
 def test_recorded_delta_unreadable_for_lack_of_descriptors_is_served_later(root, monkeypatch):
     model = open_model(root)
     record(root, 1, [1])
