@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.processor.backends.xla import Device
-from freshet_serving.processor.kernels.code_store import processor_name, write_whole
+from freshet_serving.processor.kernels.code_store import processor_name, user_cache, write_whole
 from freshet_serving.processor.kernels.file_trust import is_trusted
 
 SUFFIX, MOST_FILES = ".executable", 128
@@ -52,8 +52,8 @@ def stored_or_compiled(stablehlo: bytes, on: Device, threads: int) -> Any:
 
 
 def _folder() -> Path | None:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home, "freshet", "executables") if os.path.isabs(home) else None
+    cache = user_cache(os.environ)
+    return None if cache is None else cache / "executables"
 
 
 def _digest(stablehlo: bytes, threads: int) -> str:

@@ -38,6 +38,23 @@ def copy_words(source, target, words):
 
 
 @inlined
+def size_class(room):
+    """Return the logarithm of a block's room."""
+    number = 0
+    while 1 << number < room:
+        number += 1
+    return number
+
+
+@inlined
+def give_back(memory, file, base, at, room, free):
+    """Put a block at the head of the free ones of its size."""
+    number = size_class(room)
+    store_i64(block(memory, file, base, at), free[number])
+    free[number] = at
+
+
+@inlined
 def pruned(events, count, width, most, floor, oldest_time):
     """Drop the events that no row from `floor` on sees; return how many are left.
 
@@ -107,9 +124,7 @@ def make_room(users, needs, books, memory, file, base, end, used, free, width, m
         size = max(FIRST_ROOM, room)
         while size < count + needs[n]:
             size *= 2
-        number = 0
-        while 1 << number < size:
-            number += 1
+        number = size_class(size)
         new = free[number]
         if new >= 0:
             free[number] = load_i64(block(memory, file, base, new))
@@ -121,13 +136,8 @@ def make_room(users, needs, books, memory, file, base, end, used, free, width, m
                 return n
             used[0] = new + size * width
         if room:
-            old = block(memory, file, base, at)
-            copy_words(old, block(memory, file, base, new), count * width)
-            number = 0
-            while 1 << number < room:
-                number += 1
-            store_i64(old, free[number])
-            free[number] = at
+            copy_words(block(memory, file, base, at), block(memory, file, base, new), count * width)
+            give_back(memory, file, base, at, room, free)
         books[user, AT], books[user, ROOM] = new, size
     return len(users)
 
@@ -279,13 +289,8 @@ def release(user, books, memory, file, base, free):
         base: Likewise.
         free: Likewise.
     """
-    room = books[user, ROOM]
-    if room:
-        number = 0
-        while 1 << number < room:
-            number += 1
-        store_i64(block(memory, file, base, books[user, AT]), free[number])
-        free[number] = books[user, AT]
+    if books[user, ROOM]:
+        give_back(memory, file, base, books[user, AT], books[user, ROOM], free)
     books[user, AT], books[user, COUNT], books[user, ROOM] = 0, 0, 0
 
 

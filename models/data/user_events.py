@@ -50,11 +50,11 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.data import event_kernels
 from freshet_serving.models.data.event_kernels import TIME, VALUES
+from freshet_serving.models.data.keyed_rows import ids_of
 from freshet_serving.models.data.numbered_texts import DistinctTexts, NumberedTexts
 from freshet_serving.models.embedding.id_rows import IdRows
 from freshet_serving.processor.columns import Column, Strings, take_rows
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.memory import ScratchFile, advise
 
 KEPT_ROWS = 1 << 17
@@ -173,7 +173,7 @@ class UserEvents:
             events[:, event_kernels.ROW] = start + entering
             for place, (kind, column) in enumerate(zip(self._kinds, values), VALUES):
                 events[:, place] = self._words(kind, column, entering)
-            users = _hashed(keys)[entering]
+            users = ids_of(keys)[entering]
             self._push(users, events, start + first, names=take_rows(keys, entering) if self._named else None)
             if self._stored and len(users):
                 self._note_changed(start + first, start + len(times), np.unique(users))
@@ -193,7 +193,7 @@ class UserEvents:
         """
         since = None if not self._rules.ttl_s else times - self._rules.ttl_s
         with self._lock:
-            users = self._users.find(_hashed(keys))
+            users = self._users.find(ids_of(keys))
             splits, events = self._selected(users, times, since, start + np.arange(len(times)))
             return splits, _whole_seconds(events), self._columns(events)
 
@@ -523,15 +523,6 @@ def _seconds(ordered_times: Int64s) -> NDArray[np.float64]:
 def _whole_seconds(events: Int64s) -> Int64s:
     """Return the times of events, whole Unix seconds."""
     return np.floor(_seconds(events[:, TIME])).astype(np.int64)
-
-
-def _hashed(keys: Column) -> Int64s:
-    """Return users as int64; strings by their hash without a seed."""
-    if isinstance(keys, Strings):
-        hashed: Int64s = hash_strings(keys, 0)
-        return hashed
-    assert isinstance(keys, np.ndarray)
-    return np.ascontiguousarray(keys).astype(np.int64)
 
 
 def _before(events: Int64s, row: int) -> Int64s:

@@ -219,10 +219,19 @@ def cache_folders(environ: Mapping[str, str]) -> list[Path]:
     folders = [BUNDLES]
     if chosen := environ.get("NUMBA_CACHE_DIR"):
         folders.insert(0, Path(chosen) / "freshet")
-    home = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if os.path.isabs(home):
-        folders.append(Path(home) / "freshet" / "kernels")
+    if (cache := user_cache(environ)) is not None:
+        folders.append(cache / "kernels")
     return folders
+
+
+def user_cache(environ: Mapping[str, str]) -> Path | None:
+    """Return our folder in the user's cache; None without a home.
+
+    Args:
+        environ: Environment variables.
+    """
+    home = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home, "freshet") if os.path.isabs(home) else None
 
 
 def reduced(result: Any) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.models.data import user_events
+from freshet_serving.models.data.keyed_rows import ids_of
 from freshet_serving.models.data.user_events import EventRules, UserEvents, ordered
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.errors import BadInput
@@ -150,7 +151,7 @@ def test_a_store_has_the_keys_of_users_of_strings():
 def test_the_key_of_an_erased_user_is_gone():
     events = UserEvents(EventRules(5), ["ids"], stored="strings")
     events.add(0, Strings.of(["ann", "bob"]), np.arange(2.0), np.ones(2, bool), [np.arange(2)])
-    events.erase(user_events._hashed(Strings.of(["ann"])))
+    events.erase(ids_of(Strings.of(["ann"])))
     assert b"ann" not in events._names._data.tobytes()
     keys, *_ = events.histories(events.users(), 2, 9.0)
     assert keys.tolist() == [b"bob"]
