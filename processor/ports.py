@@ -114,6 +114,8 @@ class Extension:
             model's name or None; None for nothing.
         row_stores: Stores of the rows of tables, by the schemes of their URLs: a RowStore (processor.tables.row_store)
             from the URL, its timeout in seconds and the clock.
+        row_watchers: What makes what is kept beside a version's rows (processor.versions.row_watchers), by name: from
+            its manifest, its tables, and the tensors of their files, by name; or None.
         row_source: What reads rows outside of the process: a RemoteTables (processor.tables.remote_rows) from the
             configuration and the clock; None for nothing.
         interface_builder: What `python -m freshet_serving.processor.capi` runs: returns the exit code; None for
@@ -142,6 +144,7 @@ class Extension:
     training_sections: Mapping[str, Callable[[str, Mapping[str, Any], Path], Any]] = field(default_factory=dict)
     messages: Callable[[Any, bytes, str | None], bytes] | None = None
     row_stores: Mapping[str, Callable[[str, float, Any], Any]] = field(default_factory=dict)
+    row_watchers: Mapping[str, Callable[[Any, Any, Any], Any]] = field(default_factory=dict)
     row_source: Callable[[Any, Any], Any] | None = None
     interface_builder: Callable[[], int] | None = None
     observers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)

@@ -13,6 +13,7 @@ held_deltas     when a hold may be released automatically, and which deltas surv
 part_restoration  the delta that takes features, or rows and weights, back alone
 judges          the port of judges of deltas and versions
 delta_checks    ask the judges before a delta is served, and log what became of it
+row_watchers    the port of what extensions keep beside the rows of a version
 sample          a sample of the rows that a replica is requested to score
 row_scoring     the port of what scores sampled rows, for judges
 timeline        the newest records of a version in a form for people
@@ -44,6 +45,7 @@ __all__ = [
     "replica",
     "routes",
     "row_scoring",
+    "row_watchers",
     "sample",
     "score_watch",
     "served_version",

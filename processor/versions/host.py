@@ -294,7 +294,7 @@ class ModelHost(ABC):
             if self._closed:
                 return []
             if not self.upkeep.threads:
-                self.upkeep.start(bool(self._budgets))
+                self.upkeep.start(bool(self._budgets or ENGINE.offers("row_watchers")))
             try:
                 self._find_models()
             except NotReady:

@@ -159,7 +159,7 @@ class State:
         generation: The generation that replies name.
         tables: int64 [T, TABLE_FIELDS] (kernels.rows).
         executables: Executables by subgraph and bucket.
-        keep: Arrays that must stay alive while the state is used.
+        arrays: Each table's arrays, which must stay alive while the state is used.
     """
 
     publish_seq: int
@@ -167,7 +167,7 @@ class State:
     generation: Generation
     tables: NDArray[np.int64]
     executables: Mapping[str, dict[int, Executable]]
-    keep: tuple[Any, ...]
+    arrays: tuple[Arrays, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,12 +177,12 @@ class PreparedFrame:
     Attributes:
         tables: int64 [T, TABLE_FIELDS] (kernels.rows).
         executables: Executables by subgraph and bucket.
-        keep: Arrays that must stay alive while the frame is used.
+        arrays: Each table's arrays, which must stay alive while the frame is used.
     """
 
     tables: NDArray[np.int64]
     executables: dict[str, dict[int, Executable]]
-    keep: tuple[Any, ...]
+    arrays: tuple[Arrays, ...]
 
 
 class Replica:
@@ -320,12 +320,11 @@ class Replica:
                 self.graphs.price(costs, self._opened.cost(self._threads))
             self._dense, self._executables = frame.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
-        keep = tuple(array for arrays in frame.arrays for array in arrays.values())
         matrix = descriptors(tables)
         if not self._frames:
             _populate(frame.arrays)
             self._warm_up(matrix)
-        self._frames = self._frames | {frame.number: PreparedFrame(matrix, self._executables, keep)}
+        self._frames = self._frames | {frame.number: PreparedFrame(matrix, self._executables, frame.arrays)}
 
     def counted(self) -> Snapshot:
         """Return the counters of the replica's remote tables and lookups of inputs."""
@@ -422,7 +421,7 @@ class Replica:
         entry = self._control.entry(publish_seq)
         frame = self._frames[entry.frame]
         generation = Generation(self.manifest.version, entry.step, entry.digest)
-        return State(publish_seq, entry.epoch, generation, frame.tables, frame.executables, frame.keep)
+        return State(publish_seq, entry.epoch, generation, frame.tables, frame.executables, frame.arrays)
 
     def borrow_buffers(self) -> Buffers:
         """Return buffers for one session to keep, from the pool while there are any."""

@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -68,6 +68,7 @@ from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThre
 from freshet_serving.processor.tables.table import RowVersions, ServedTable
 from freshet_serving.processor.versions.control import ControlEntry, ControlWords
 from freshet_serving.processor.versions.replica import Arrays, Dense, Frame, Replicas
+from freshet_serving.processor.versions.row_watchers import RowWatchers
 from freshet_serving.processor.watching import LONG_S, SHORT_S, Histogram, PreviewResult
 
 if TYPE_CHECKING:
@@ -173,9 +174,12 @@ class ServedVersion:
         # Dense weights and executables are verified where they are read: a damaged one may have a replacement.
         elsewhere = {table_file(name) for name in remote} | executable_files(self.manifest) | {DENSE}
         files.verify(self.manifest.files.keys() - elsewhere)
+        tensors = {t.name: files.tensors(table_file(t.name)) for t in self.manifest.tables if t.name not in remote}
         self.tables: dict[str, ServedTable] = {
-            t.name: remote[t.name] if t.name in remote else self._open(t, budgets) for t in self.manifest.tables
+            t.name: remote[t.name] if t.name in remote else self._open(t, tensors[t.name], budgets)
+            for t in self.manifest.tables
         }
+        self._watchers = RowWatchers(self.manifest, self.tables, tensors)
         self.dense: Dense = files.dense()
         snapshot = files.snapshot
         step = snapshot.step if snapshot else 0
@@ -197,8 +201,8 @@ class ServedVersion:
         self.control.publish(0, ControlEntry.of(0, 0, self.change.generation))
         self._frames = self._forgotten = 0
 
-    def _open(self, spec: TableEntry, budgets: Budgets | None) -> ServedTable:
-        arrays, filtered = self.files.tensors(table_file(spec.name)), spec.name in paired_tables(self.manifest)
+    def _open(self, spec: TableEntry, arrays: dict[str, NDArray[Any]], budgets: Budgets | None) -> ServedTable:
+        filtered = spec.name in paired_tables(self.manifest)
         if budgets is None or not (nbytes := budgets.of(self.manifest.model, spec.name)):
             return ServedTable(spec, arrays, filtered=filtered)
         return ServedTable(spec, arrays, budget_nbytes=nbytes, scratch=budgets.scratch, filtered=filtered)
@@ -301,6 +305,7 @@ class ServedVersion:
                     self._reclaim(delta)
                     self._torn, self._epoch = True, self._epoch + 1
                     self._stage(delta, versions)
+                    self._watchers.changing({name: [v.keys] for name, v in versions.items()})
                     dense = {**self.dense, **_gathered(delta.dense)} if delta.dense else self.dense
                     reached = digest or delta_digest(self.digest, delta.checksum)
                     generation = Generation(self.manifest.version, delta.step, reached)
@@ -331,6 +336,7 @@ class ServedVersion:
             del self._undo[:excess]
             self._torn = False
             self._wait_readers()
+            self._watchers.refresh(change.epoch)
             self._release_frames()
             self.delta_count += 1
             self.delta_rows += delta.rows
@@ -420,6 +426,8 @@ class ServedVersion:
             past, before = self.as_of(step), self.change
             assert past is not None, "it can be undone"
             undone, oldest, dense = self._undo[-count:], self._undo[-count], past.dense
+            for entry in undone:
+                self._watchers.changing({name: [v.keys] for name, v in entry.versions.items()})
             change = self._next(past.generation, past.epoch, dense)
             self._prepare(change)
             self._torn = True
@@ -446,22 +454,31 @@ class ServedVersion:
             self._release_frames()
 
     def maintain(self) -> bool:
-        """Do a slice of work to keep tables within their memory budgets; return True if more remains.
+        """Do a slice of what keeps tables within their memory budgets, and what is beside them up to date.
 
-        Released rows can be reused after a flip; if no delta brings one, the same content is published again. The lock
-        is released between two tables, so that a delta never waits for more than a slice.
+        Returns True if more remains. Released rows can be reused after a flip; if no delta brings one, the same content
+        is published again. The lock is released between two tables, so that a delta never waits for more than a slice.
         """
-        given_up = False
+        tiered = [table for table in self.tables.values() if table.tiered]
         # Rows are copied out of mapped files here: the writer must not touch a page that is gone.
-        if self.damage(SIZES):
+        if not (tiered or self._watchers.left) or self.damage(SIZES):
             return False
-        for table in self.tables.values():
-            if table.tiered:
-                with self.lock:
-                    if self._closed or self._unfinished:
-                        return False
-                    oldest = min(self.control.oldest_pin(), self.change.publish_seq)
-                    given_up |= table.maintain(oldest, self.change.publish_seq + 1, self._clock.now_s())
+        given_up = self._maintain_budgets(tiered)
+        with self.lock:
+            if self._closed or self._unfinished:
+                return False
+            if self._watchers.left and self.control.oldest_pin() >= self.change.publish_seq:
+                self._watchers.refresh(self.change.epoch)
+            return given_up or self._watchers.left
+
+    def _maintain_budgets(self, tables: Sequence[ServedTable]) -> bool:
+        given_up = False
+        for table in tables:
+            with self.lock:
+                if self._closed or self._unfinished:
+                    return False
+                oldest = min(self.control.oldest_pin(), self.change.publish_seq)
+                given_up |= table.maintain(oldest, self.change.publish_seq + 1, self._clock.now_s())
         with self.lock:
             if given_up and not (self._closed or self._unfinished):
                 self._wait_room()
@@ -478,8 +495,10 @@ class ServedVersion:
             return {name: t.export(self.change.epoch) for name, t in self.tables.items()}, dict(self.dense)
 
     def memory(self) -> dict[str, int]:
-        """Return bytes by part: mapped rows, index, arena, dense."""
+        """Return bytes by part: mapped rows, index, arena, dense, and what extensions keep beside them."""
         parts = {"dense": sum(a.nbytes for a in self.dense.values())}
+        if nbytes := self._watchers.nbytes:
+            parts["beside"] = nbytes
         for table in self.tables.values():
             for part, nbytes in table.nbytes.items():
                 parts[part] = parts.get(part, 0) + nbytes
@@ -511,7 +530,7 @@ class ServedVersion:
             raise failed
 
     def _arrays(self) -> tuple[Arrays, ...]:
-        return tuple(t.arrays for t in self.tables.values())
+        return tuple({**t.arrays, **self._watchers.arrays(name)} for name, t in self.tables.items())
 
     def _next(self, generation: Generation, epoch: int, dense: Dense) -> StateChange:
         """Return the next change; it has a new frame only if a buffer or a dense tensor is a different object."""

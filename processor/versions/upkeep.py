@@ -56,18 +56,18 @@ class Upkeep:
         self.threads: list[PeriodicThread] = []
         self._beats, self._keeping, self._closed = 0, False, False
 
-    def start(self, budgeted: bool) -> None:
+    def start(self, maintained: bool) -> None:
         """Start the threads; called once.
 
         Args:
-            budgeted: True if there are tables with a memory budget to maintain.
+            maintained: True if there may be tables to maintain.
         """
         self.threads = [
             PeriodicThread(self.look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
             PeriodicThread(self.scrub, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
             PeriodicThread(self.keep, KEEP_INTERVAL_S, KEEP_INTERVAL_S, "freshet-kept"),
         ]
-        if budgeted:
+        if maintained:
             self.threads.append(PeriodicThread(self.maintain))
         for thread in self.threads:
             thread.start()
@@ -113,7 +113,7 @@ class Upkeep:
         return False
 
     def maintain(self) -> bool:
-        """Do one slice of work for every table with a memory budget; return True if more remains."""
+        """Do one slice of work for every version's tables; return True if more remains."""
         busy = False
         for model in self._host.catalogue.values():
             for version in model.routes.served.values():

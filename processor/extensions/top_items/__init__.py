@@ -2,8 +2,10 @@
 
 item_ranker  ranks all items of a table: its thread and queue
 row_ranking  ranks a table's rows by their products with given vectors
+code_scan    scans int8 codes of rows for those with the largest products with given vectors
+row_codes    the codes of a table, and which of them hold
+ranked_rows  keeps codes beside the rows of the table that a version ranks
 successors   scores of the items that followed a user's newest events
-top_rows     scans a table for the rows with the largest products with given vectors
 section      the manifest's note about how a version ranks items
 """
 
@@ -22,6 +24,12 @@ def _item_ranker(groups: Any, clock: Any) -> Any:
     return ItemRanker(groups, clock)
 
 
+def _ranked_rows(manifest: Any, tables: Any, tensors: Any) -> Any:
+    from freshet_serving.processor.extensions.top_items.ranked_rows import RankedRowWatcher
+
+    return RankedRowWatcher.of(manifest, tables, tensors)
+
+
 def _describe_ranking(manifest: Any) -> str:
     from freshet_serving.processor.extensions.top_items.section import describe_ranking
 
@@ -29,4 +37,8 @@ def _describe_ranking(manifest: Any) -> str:
 
 
 REQUIRES = ()
-EXTENSION = Extension(answerers={"top_items": _item_ranker}, descriptions={"top items": _describe_ranking})
+EXTENSION = Extension(
+    answerers={"top_items": _item_ranker},
+    row_watchers={"top_items": _ranked_rows},
+    descriptions={"top items": _describe_ranking},
+)

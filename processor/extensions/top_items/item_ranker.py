@@ -1,27 +1,25 @@
 """Rank all items of a table for users: the best ids and scores, of one generation.
 
 A request for the best items leaves the candidates out. Its users' vectors are computed as for candidates; then the
-items' rows are scanned in place (row_ranking).
+items' rows are scanned by their codes (row_ranking).
 
 Ownership. Each process has one thread for it, started with the first such request, with a session and a reader slot of
 its own in every version (processor.versions.control). The thread pins a state before the users' vectors are computed
-and releases it when the scan has ended. Nothing is kept between two scans: there is no copy of a table's rows, in
-memory or to be brought up to date, whatever deltas arrive.
+and releases it when the scan has ended. The codes are the version's writer's (row_codes), one copy for all processes.
 
 Invariants
 - Users' vectors and items' rows are of one state, which is the generation that the reply names. A removed item, or one
   of a delta that was rolled back, is in no reply of a generation without it.
 - No event loop and no session that answers other requests scans rows; the scan runs without the GIL.
 - A request costs no more than its limits say: every row of the table counts as an id for each user (`max_ids`), and so
-  does every item of the reply. The rows of the table's file are known before the scan, so what it notes of them is
-  bounded, too. A scan ends early once each of its requests is beyond its limit or its deadline.
+  does every item of the reply. A scan ends early once each of its requests is beyond its limit or its deadline.
 - At most MAX_QUEUED requests wait. Those that wait for one version share a scan, for up to SHARED_USERS users: reading
   a row takes longer than a product with it.
 - Every request that was accepted is answered once, also when the processor closes.
 
-Costs. The pin is held for the scan, a tenth of a second for a million items. A delta that arrives meanwhile is served
-to all other requests at once, but the call that brought it returns, and the next one is accepted, only when the pin is
-released, as for a large request (processor.sessions.split_request).
+Costs. The pin is held for the scan, a hundredth of a second for a million items. A delta that arrives meanwhile is
+served to all other requests at once, but the call that brought it returns, and the next one is accepted, only when the
+pin is released, as for a large request (processor.sessions.split_request).
 
 Such requests are neither recorded nor given to shadows, canary trials and previews, which compare scores of rows.
 
@@ -173,7 +171,8 @@ class RankingSession(Session):
                     for items, *given in zip(seen, vectors, results[ranking.mixture])
                 ]
                 seen = [np.concatenate([items, more.keys]) for items, more in zip(seen, successors)]
-            ranked = rank_rows(table, state.epoch, vectors, seen, most, proceed)
+            products = np.ascontiguousarray(vectors[:, : ranking.columns])
+            ranked = rank_rows(table, state.epoch, state.arrays[ranking.table], products, seen, most, proceed)
             ranked = [merged(*both, most) for both in zip(ranked, successors)] if successors else ranked
             generation = state.generation
         finally:

@@ -1,37 +1,35 @@
 """Rank a table's rows by their products with given vectors, exactly, as of an epoch.
 
-Nothing is kept between two calls: a call walks the index that readers use anyway and reads each row in place. So there
-is no copy of the rows to own, to refresh with each delta or to pay for in each process, and the answer is of the epoch
-that the caller has pinned, with the rows that were added and without those that were removed.
+Codes of the rows are scanned (code_scan), and the rows themselves are read where that is needed, as of the epoch that
+the caller has pinned: the answer is that of its rows, with those that were added and without those that were removed.
 
-The index has its keys in no order. So rows of the table's file are noted first, a key and a flag each, and then read in
-the order of the file; rows of the arena and the log are read as they are found.
+Costs (loadtest/results/top-items.md): see there.
 
-Costs (loadtest/results/top-items.md): 80 ns a row of 50 floats in a table of a million, three times that for a row that
-a delta has changed, which lies anywhere in the arena, and an eighth for each further vector; 9 bytes a row of the file
-until the call returns. A numpy product with a copy of the rows that is ready takes 38 ns a row. The copy would take 4
-bytes a number in each process, and three times as long as a scan to make anew after each delta.
-
-Rejected: that copy; the products of a block by BLAS (the same row has another last bit elsewhere in a block, so equal
-rows would not tie, and its threads take the cores of other requests).
+Rejected: the products of a block by BLAS (the same row has another last bit elsewhere in a block, so equal rows would
+not tie, and its threads take the cores of other requests).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.extensions.top_items import top_rows
-from freshet_serving.processor.kernels.rows import BASE_ROWS, CAPACITY, SHARED, UNKNOWN_KEY
+from freshet_serving.processor.extensions.top_items import code_scan
+from freshet_serving.processor.extensions.top_items.code_scan import LANES, TOP, WORD
+from freshet_serving.processor.kernels.rows import SHARED, UNKNOWN_KEY
 
-ENTRIES, FEWEST_ENTRIES = 1 << 16, 64
-"""Products between two questions whether to go on, a few milliseconds; for one vector, entries of the index. There are
-at least FEWEST_ENTRIES entries, whatever the number of vectors.
+POSITIONS = 1 << 16
+"""Products between two questions whether to go on, a few milliseconds where rows must be read; for one vector,
+positions.
 """
-LANES = 32
+MOST_NUMBER = 32767.0
+MOST_SUM = 2.0**31 / TOP * 0.99
+"""Sum of a vector's numbers of 16 bits up to which no product of codes overflows."""
+SMALLEST, LARGEST = 1e-30, 1e28
+"""Numbers of vectors that are scanned by codes; the bound of any other one says nothing, or little."""
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
@@ -49,13 +47,45 @@ class RankedRows(NamedTuple):
     scores: Float32s
 
 
+class CodedVectors(NamedTuple):
+    """Vectors in whole numbers, and what bounds the products with rows in codes (code_scan).
+
+    Attributes:
+        numbers: int16 [n, columns].
+        steps: float32 [n].
+        slacks: float32 [n].
+    """
+
+    numbers: NDArray[np.int16]
+    steps: Float32s
+    slacks: Float32s
+
+    @classmethod
+    def of(cls, vectors: Float32s) -> CodedVectors:
+        """Return the codes of vectors, float32 [n, columns]."""
+        exact = np.abs(vectors.astype(np.float64))
+        largest, total = exact.max(1, initial=0.0), exact.sum(1)
+        columns, rounding = vectors.shape[1], (vectors.shape[1] + 16) * float(np.finfo(np.float32).eps) * TOP
+        coded = (largest > SMALLEST) & (largest < LARGEST)
+        steps = np.where(coded, np.maximum(largest / MOST_NUMBER, total / MOST_SUM), 1.0)
+        steps = steps.astype(np.float32).astype(np.float64)
+        numbers = np.where(coded[:, None], np.rint(vectors / steps[:, None]), 0.0)
+        slack = (0.5 + 1e-5 + rounding) * total + (0.5 + 1e-5) * TOP * columns * steps
+        # No row has a product beyond this one; larger numbers have none that float32 can hold.
+        slack = np.where(coded, slack, (TOP + 1 + rounding) * total)
+        slack = np.where(largest < LARGEST, slack * (1 + 1e-5), np.inf)
+        return cls(numbers.astype(np.int16), np.where(coded, steps, 0.0).astype(np.float32), slack.astype(np.float32))
+
+
 def rank_rows(
     table: Int64s,
     epoch: int,
+    arrays: Mapping[str, NDArray[Any]],
     vectors: Float32s,
     excluded: Sequence[Int64s],
     k: int,
     proceed: Callable[[int], bool],
+    allowed: Int64s | None = None,
 ) -> list[RankedRows]:
     """Return the rows with the largest products for each vector; equal products are ordered by key.
 
@@ -64,18 +94,20 @@ def rank_rows(
     Args:
         table: int64 [TABLE_FIELDS], the table's descriptor.
         epoch: The epoch that is read.
-        vectors: float32 [n, dim].
+        arrays: Codes of the table's rows (RowCodes.arrays).
+        vectors: float32 [n, columns], products with the leading columns of rows.
         excluded: For each vector, the keys that do not count.
         k: Most rows for each vector.
-        proceed: Asked with the number of rows read so far, again and again; returns False to end the scan early.
+        proceed: Asked with the number of rows looked at so far, again and again; returns False to end the scan early.
+        allowed: One bit a position, in words: its row counts as of the epoch. None if all do.
 
     Returns:
         For each vector up to k rows. They mean nothing if `proceed` has returned False.
     """
-    count, dim = vectors.shape
-    # The kernel adds up whole vectors of a register's width.
-    padded = np.zeros((count, -(-dim // LANES) * LANES), np.float32)
-    padded[:, :dim] = vectors
+    count, columns = vectors.shape
+    coded, width = CodedVectors.of(vectors), -(-columns // LANES) * LANES
+    padded, numbers = np.zeros((count, width), np.float32), np.zeros((count, width), np.int16)
+    padded[:, :columns], numbers[:, :columns] = vectors, coded.numbers
     # The row of unknown keys is no item.
     no_item = table[UNKNOWN_KEY // 8 : UNKNOWN_KEY // 8 + 1] if table[SHARED // 8] else np.empty(0, np.int64)
     without = [np.unique(np.concatenate([keys, no_item])) for keys in excluded]
@@ -84,21 +116,18 @@ def rank_rows(
     left_out = np.concatenate([np.empty(0, np.int64), *without])
     scores, keys = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
     sizes, rows = np.zeros(count, np.int64), 0
-    capacity, file_rows = int(table[CAPACITY // 8]), int(table[BASE_ROWS // 8])
-    file_keys, in_file = np.empty(file_rows, np.int64), np.zeros(file_rows, np.bool_)
-    rest = (dim, file_keys, in_file, padded, left_out, splits, scores, keys, sizes)
-    step = max(FEWEST_ENTRIES, ENTRIES // max(1, count))
-    for first in range(0, capacity, step):
-        rows += top_rows.scan_entries(table, epoch, first, min(first + step, capacity), *rest)
+    rest = (
+        columns, *(arrays[f"code_{name}"] for name in ("keys", "more_keys", "bytes", "scales", "stale")),
+        np.empty(0, np.int64) if allowed is None else allowed, numbers, coded.steps, coded.slacks,
+        padded, left_out, splits, scores, keys, sizes,
+    )  # fmt: skip
+    positions, step = int(arrays["code_count"][0]), max(WORD, POSITIONS // max(1, count) // WORD * WORD)
+    for first in range(0, positions, step):
+        rows += code_scan.scan_codes(table, epoch, first, min(first + step, positions), *rest)
         if not proceed(rows):
             break
-    else:
-        for first in range(0, file_rows, step):
-            rows += top_rows.scan_file(table, first, min(first + step, file_rows), *rest)
-            if not proceed(rows):
-                break
-    found = []
+    ranked = []
     for n, size in enumerate(sizes.tolist()):
         order = np.lexsort((keys[n, :size], -scores[n, :size]))
-        found.append(RankedRows(keys[n, order], scores[n, order]))
-    return found
+        ranked.append(RankedRows(keys[n, order], scores[n, order]))
+    return ranked

@@ -36,6 +36,7 @@ class ItemRanking:
         successors: The items' rows, if they have successors.
         mixture: The output that weighs these; "" without successors.
         length: Most events of a history that the network reads.
+        columns: Leading numbers of a row that products read.
         manifest: How a request for the best items is read and answered: without `item`, with RANKED_OUTPUTS.
     """
 
@@ -47,6 +48,10 @@ class ItemRanking:
     successors: ItemRows | None = None
     mixture: str = ""
     length: int = 0
+
+    @property
+    def columns(self) -> int:
+        return self.manifest.tables[self.table].dim if self.successors is None else self.successors.dense
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self | None:
@@ -108,4 +113,4 @@ def describe_ranking(manifest: Manifest) -> str:
     if ranking is None:
         return ""
     table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
-    return f"{ranking.output} by the rows of {table.name}{seen}; scanned in place, 9 bytes a row while it lasts"
+    return f"{ranking.output} by the rows of {table.name}{seen}; {ranking.columns + 4} bytes a row beside them"

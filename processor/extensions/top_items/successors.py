@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.extensions.top_items import top_rows
+from freshet_serving.processor.extensions.top_items import code_scan
 from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows
 from freshet_serving.processor.package.item_rows import ItemRows
 
@@ -55,5 +55,5 @@ def merged(ranked: RankedRows, successors: RankedRows, k: int) -> RankedRows:
 def _rows(table: Int64s, epoch: int, dim: int, keys: Int64s) -> tuple[Float32s, NDArray[np.bool_]]:
     """Return the rows of keys, and for which there is one."""
     rows, there = np.zeros((len(keys), dim), np.float32), np.zeros(len(keys), np.bool_)
-    top_rows.read_rows(table, epoch, dim, np.ascontiguousarray(keys), rows, there)
+    code_scan.read_rows(table, epoch, dim, np.ascontiguousarray(keys), rows, there)
     return rows, there

@@ -59,10 +59,10 @@ def held(monkeypatch):
     """Scans wait until the event is set; counts them and their users."""
     free, scans, rank = threading.Event(), [], row_ranking.rank_rows
 
-    def wait(table, epoch, vectors, *rest):
+    def wait(table, epoch, codes, vectors, *rest):
         scans.append(len(vectors))
         assert free.wait(60)
-        return rank(table, epoch, vectors, *rest)
+        return rank(table, epoch, codes, vectors, *rest)
 
     monkeypatch.setattr(item_ranker, "rank_rows", wait)
     yield free, scans
@@ -331,14 +331,14 @@ def test_deadline_ends_a_scan(opened, monkeypatch):
     processor = opened(items=range(2000))
     ranker = processor.predictor.answerers["top_items"]
     ranker._clock = ranker._session._clock = processor.predictor._clock = clock
-    monkeypatch.setattr(row_ranking, "ENTRIES", 64)
-    scan, calls = row_ranking.top_rows.scan_entries, []
+    monkeypatch.setattr(row_ranking, "POSITIONS", 64)
+    scan, calls = row_ranking.code_scan.scan_codes, []
 
     def slow(*arguments):
         calls.append(clock.advance(1.0))
         return scan(*arguments)
 
-    monkeypatch.setattr(row_ranking.top_rows, "scan_entries", slow)
+    monkeypatch.setattr(row_ranking.code_scan, "scan_codes", slow)
     with pytest.raises(Expired, match="deadline: passed while items were ranked"):
         processor.process(ask(timeout_s=3.5))
     assert len(calls) == 4
@@ -353,10 +353,10 @@ def test_fault_of_one_request_fails_no_other(opened, held, monkeypatch):
     processor.predictor.submit(ask(2, [3]), replies.put)
     rank = item_ranker.rank_rows
 
-    def fail(table, epoch, vectors, seen, *rest):
+    def fail(table, epoch, codes, vectors, seen, *rest):
         if any(3 in items for items in seen):
             raise ValueError("played")
-        return rank(table, epoch, vectors, seen, *rest)
+        return rank(table, epoch, codes, vectors, seen, *rest)
 
     monkeypatch.setattr(item_ranker, "rank_rows", fail)
     free.set()

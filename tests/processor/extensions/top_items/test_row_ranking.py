@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.extensions.top_items import row_ranking
+from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
 from freshet_serving.processor.extensions.top_items.row_ranking import rank_rows
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.package.delta import TableDelta
@@ -23,12 +24,32 @@ def made_rows(keys, tag, dim):
     )
 
 
+class CodedTable(ServedTable):
+    """A table whose codes are told of every change, as its version's writer does."""
+
+    def __init__(self, spec, arrays, more=100):
+        super().__init__(spec, arrays)
+        self.codes = RowCodes(self, arrays, spec.dim, more)
+
+    def apply(self, delta, epoch):
+        self.codes.changing([delta.keys, delta.removed])
+        return super().apply(delta, epoch)
+
+    def undo(self, versions, safe_seq):
+        self.codes.changing([versions.keys])
+        super().undo(versions, safe_seq)
+
+    def refresh(self, epoch):
+        while self.codes.refresh(epoch):
+            pass
+
+
 def served(keys, dim, rows=None):
     keys = np.array(sorted(keys), np.int64)
     index = hash_index.empty_index(hash_index.capacity_for(len(keys)))
     assert hash_index.build(index.ctypes.data, len(index), keys) == -1
     rows = made_rows(keys.tolist(), 0, dim) if rows is None else rows
-    return ServedTable(TableEntry("t", dim, len(keys)), {"keys": keys, "index": index, "rows": rows})
+    return CodedTable(TableEntry("t", dim, len(keys)), {"keys": keys, "index": index, "rows": rows})
 
 
 def always(rows):
@@ -38,7 +59,7 @@ def always(rows):
 def ranked(table, epoch, vectors, excluded=None, k=5, proceed=always):
     vectors = np.array(vectors, np.float32)
     excluded = [np.empty(0, np.int64) for _ in vectors] if excluded is None else excluded
-    found = rank_rows(np.array(table.descriptor()), epoch, vectors, excluded, k, proceed)
+    found = rank_rows(np.array(table.descriptor()), epoch, table.codes.arrays, vectors, excluded, k, proceed)
     return [(r.keys.tolist(), r.scores.tolist()) for r in found]
 
 
@@ -57,24 +78,39 @@ def reference(contents, vector, excluded, k, dim):
     st.lists(st.lists(numbers, min_size=33, max_size=33), min_size=1, max_size=4),
     st.integers(1, 60),
     st.integers(0, 4),
+    st.sets(st.integers(0, 8)),
     st.data(),
 )
-def test_best_rows_are_those_of_numpy_in_every_epoch(keys, deltas, dim, vectors, k, undone, data):
+def test_best_rows_are_those_of_numpy_in_every_epoch(keys, deltas, dim, vectors, k, undone, refreshed, data):
     table, contents = served(keys, dim), dict.fromkeys(keys, 0)
     epochs, versions = [dict(contents)], []
+    oldest, moves = 0, 0
+
+    def refresh(epoch):
+        nonlocal oldest, moves
+        moves += 1
+        if moves in refreshed:
+            # Only while no reader is left that reads an older epoch.
+            table.refresh(epoch)
+            oldest = epoch
+
+    refresh(0)
     for tag, (upserts, removed) in enumerate(deltas, 1):
         removed = [key for key in removed if key not in upserts]
         changes = TableDelta(np.array(upserts, np.int64), made_rows(upserts, tag, dim), np.array(removed, np.int64))
         versions.append(table.apply(changes, tag))
         contents = {key: t for key, t in contents.items() if key not in removed} | dict.fromkeys(upserts, tag)
         epochs.append(contents)
+        refresh(tag)
     for _ in range(min(undone, len(versions))):
         table.undo(versions.pop(), 100)
         epochs.pop()
+        oldest = min(oldest, len(epochs) - 1)
+        refresh(len(epochs) - 1)
     vectors = [vector[:dim] for vector in vectors]
     known = sorted(set().union(*epochs)) or [0]
     excluded = [data.draw(st.lists(st.sampled_from(known), max_size=8)) for _ in vectors]
-    for epoch, there in enumerate(epochs):
+    for epoch, there in list(enumerate(epochs))[oldest:]:
         found = ranked(table, epoch, vectors, [np.array(keys, np.int64) for keys in excluded], k)
         for result, vector, without in zip(found, vectors, excluded):
             assert result == reference(there, np.array(vector, np.float32), without, k, dim)
@@ -98,7 +134,7 @@ def test_products_that_are_no_numbers_do_not_count():
 
 
 def test_scan_ends_when_it_is_not_to_proceed(monkeypatch):
-    monkeypatch.setattr(row_ranking, "ENTRIES", 64)
+    monkeypatch.setattr(row_ranking, "POSITIONS", 64)
     table, seen = served(range(500), 4), []
 
     def proceed(rows):
@@ -123,7 +159,7 @@ def test_many_vectors_are_asked_about_after_fewer_rows():
         seen = []
         ranked(table, 0, np.ones((count, 4)), proceed=lambda rows, seen=seen: seen.append(rows) is None)
         found.append(max(np.diff([0, *seen])))
-    assert found == [5000, 655, 64]
+    assert found == [5000, 640, 64]
 
 
 @pytest.mark.parametrize("keys", [(), (5,)])
@@ -136,6 +172,6 @@ def test_row_of_unknown_keys_is_never_ranked():
     index = hash_index.empty_index(hash_index.capacity_for(2))
     assert hash_index.build(index.ctypes.data, len(index), keys) == -1
     arrays = {"keys": keys, "index": index, "rows": np.ones((2, 1), np.float32)}
-    table = ServedTable(TableEntry("t", 1, 2, unknown_key=-7), arrays)
+    table = CodedTable(TableEntry("t", 1, 2, unknown_key=-7), arrays)
     table.apply(TableDelta(np.array([-7]), np.array([[9]], np.float32), np.empty(0, np.int64)), 1)
     assert ranked(table, 1, [[1.0]]) == [([1, 2], [1.0, 1.0])]

@@ -1,0 +1,418 @@
+"""Scan int8 codes of a table's rows for those whose products with given vectors are largest, exactly.
+
+A row x is kept as codes c, whole numbers from -127 to 127, and a scale s: x_j = s (c_j + r_j) with |r_j| <= 1/2. A
+vector q is kept as whole numbers z of 16 bits and a step t: q_j = t (z_j + e_j) with |e_j| <= 1/2. So
+
+    <q, x> <= s (t <z, c> + slack),  slack = sum |q_j| / 2 + 127 t columns / 2, and a little for the rounding of floats
+
+holds for every row. A row whose bound is below the worst of the best rows so far is none of the best. All others are
+read from the table as of the epoch, and their products are computed as those of any row: the answer is exact to the
+bit, whatever the codes are worth. (Bound and check again: as FAISS' IndexRefine and Vespa's rescoring do, with a bound
+that is proven instead of a number of candidates that is hoped for.)
+
+The order is by product, largest first; among equal products the smallest key comes first. A row's product depends on
+the row and the vector alone, not on where the row lies or what else is scanned: so equal rows tie. Each vector keeps
+its best rows in a heap whose root is the worst of them.
+"""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from freshet_serving.processor.kernels.conversion import copy_typed
+from freshet_serving.processor.kernels.kernel import inlined, kernel
+from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, store_release
+from freshet_serving.processor.kernels.rows import DTYPE, TIERED, resolve, row_at, scale_at
+
+REASSOCIATED = {"reassoc", "contract", "nsz"}
+"""Lets the compiler add up a product in vectors; infinities and NaN keep their meaning."""
+
+LANES = 32
+"""Codes that one step of a product reads; vectors are padded to a multiple of it, and so is the end of the codes."""
+TOP = 127.0
+FEWEST = np.float32(1e-30)
+"""Rows whose numbers are all smaller are kept with this as their largest: a scale has no subnormal numbers."""
+DEAD = np.float32(-1.0)
+"""Scale of a position without a row."""
+WORD = 64
+EVERY = np.uint64(2**64 - 1)
+
+
+@intrinsic
+def code_product(typingctx, codes, numbers, steps):
+    """Return the sum of products of int8 codes with int16 numbers, int32; LANES * steps of both, at addresses.
+
+    Adjacent products are added in pairs, which one instruction of x86 does (pmaddwd); LLVM knows it by this form.
+    """
+
+    def codegen(context, builder, signature, args):
+        codes, numbers, steps = args
+        half = ir.VectorType(ir.IntType(32), LANES // 2)
+        even, odd = (ir.Constant(half, list(range(first, LANES, 2))) for first in (0, 1))
+        total = cgutils.alloca_once_value(builder, ir.Constant(half, [0] * (LANES // 2)))
+
+        def load(address, bits, nbytes, step):
+            kind = ir.VectorType(ir.IntType(bits), LANES)
+            offset = builder.mul(step, ir.Constant(ir.IntType(64), nbytes * LANES))
+            read = builder.load(builder.inttoptr(builder.add(address, offset), kind.as_pointer()), align=1)
+            return builder.sext(read, ir.VectorType(ir.IntType(32), LANES))
+
+        with cgutils.for_range(builder, steps) as loop:
+            products = builder.mul(load(codes, 8, 1, loop.index), load(numbers, 16, 2, loop.index), flags=["nsw"])
+            pairs = builder.add(*(builder.shuffle_vector(products, products, part) for part in (even, odd)))
+            builder.store(builder.add(builder.load(total), pairs), total)
+        left, width = builder.load(total), LANES // 2
+        while width > 1:
+            width //= 2
+            low, high = (
+                ir.Constant(ir.VectorType(ir.IntType(32), width), list(range(first, first + width)))
+                for first in (0, width)
+            )
+            left = builder.add(builder.shuffle_vector(left, left, low), builder.shuffle_vector(left, left, high))
+        return builder.extract_element(left, ir.Constant(ir.IntType(32), 0))
+
+    return types.int32(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def lowest_bit(typingctx, word):
+    """Return the number of the lowest bit that is set in a uint64 other than 0, int64."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), codegen
+
+
+@intrinsic
+def ones(typingctx, word):
+    """Return how many bits of a uint64 are set, int64."""
+
+    def codegen(context, builder, signature, args):
+        return builder.ctpop(args[0])
+
+    return types.int64(types.uint64), codegen
+
+
+@kernel(nb.float32(nb.float32[::1], nb.float32[::1]), fastmath=REASSOCIATED)
+def product(row, vector):
+    """Return the inner product of two vectors of one length."""
+    total = np.float32(0.0)
+    for j in range(len(row)):
+        total += row[j] * vector[j]
+    return total
+
+
+@kernel(nb.boolean(nb.int64[::1], nb.int64, nb.int64, nb.int64))
+def among(keys, first, last, key):
+    """Report whether a key is in keys[first:last], which ascend."""
+    end = last
+    while first < last:
+        middle = (first + last) // 2
+        if keys[middle] < key:
+            first = middle + 1
+        else:
+            last = middle
+    return first < end and keys[first] == key
+
+
+@inlined
+def behind(score, key, other_score, other_key):
+    """Report whether a row comes after another one in the order."""
+    return score < other_score or (score == other_score and key > other_key)
+
+
+@kernel(nb.void(nb.float32[::1], nb.int64[::1], nb.int64, nb.float32, nb.int64))
+def sift_down(scores, keys, size, score, key):
+    """Put a row in the place of a heap's root.
+
+    Args:
+        scores: float32 [k], the heap's products.
+        keys: int64 [k], their keys.
+        size: Number of rows in the heap.
+        score: The row's product.
+        key: Its key.
+    """
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        right = child + 1
+        if right < size and behind(scores[right], keys[right], scores[child], keys[child]):
+            child = right
+        if not behind(scores[child], keys[child], score, key):
+            break
+        scores[at], keys[at] = scores[child], keys[child]
+        at = child
+    scores[at], keys[at] = score, key
+
+
+@kernel(nb.void(nb.float32[::1], nb.int64[::1], nb.int64, nb.float32, nb.int64))
+def sift_up(scores, keys, size, score, key):
+    """Add a row to a heap that has room; arguments as of sift_down()."""
+    at = size
+    while at > 0:
+        parent = (at - 1) // 2
+        if not behind(score, key, scores[parent], keys[parent]):
+            break
+        scores[at], keys[at] = scores[parent], keys[parent]
+        at = parent
+    scores[at], keys[at] = score, key
+
+
+@kernel(nb.boolean(nb.int64, nb.int64, nb.int64, nb.int64, nb.float32[::1]))
+def read_row(table, epoch, key, columns, row):
+    """Read the first columns of a key's row as of an epoch; report whether there is one.
+
+    Args:
+        table: Address of the table's descriptor.
+        epoch: The epoch that is read.
+        key: The key.
+        columns: How many.
+        row: float32 [columns or more]; written.
+    """
+    ref = resolve(table, key, epoch)
+    if ref < 0:
+        return False
+    dtype = load_i64(table + DTYPE) % TIERED
+    copy_typed(dtype, np.int64(row.ctypes.data), row_at(table, ref), scale_at(table, ref), columns)
+    return True
+
+
+@kernel(
+    nb.void(
+        nb.float32[::1],
+        nb.int64,
+        nb.int64,
+        nb.float32[:, ::1],
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.float32[:, ::1],
+        nb.int64[:, ::1],
+        nb.int64[::1],
+    )
+)
+def offer(row, key, i, vectors, excluded, splits, scores, keys, sizes):
+    """Offer a row to the heap of vector i; the other arguments are those of scan_codes()."""
+    score = product(row, vectors[i])
+    if score != score:
+        return
+    size = sizes[i]
+    if size == scores.shape[1] and not behind(scores[i, 0], keys[i, 0], score, key):
+        return
+    if among(excluded, splits[i], splits[i + 1], key):
+        return
+    if size < scores.shape[1]:
+        sift_up(scores[i], keys[i], size, score, key)
+        sizes[i] = size + 1
+    else:
+        sift_down(scores[i], keys[i], size, score, key)
+
+
+@kernel(
+    nb.int64(
+        nb.int64[::1],
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.types.Array(nb.int8, 1, "C", readonly=True),
+        nb.types.Array(nb.float32, 1, "C", readonly=True),
+        nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.int16[:, ::1],
+        nb.float32[::1],
+        nb.float32[::1],
+        nb.float32[:, ::1],
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.float32[:, ::1],
+        nb.int64[:, ::1],
+        nb.int64[::1],
+    )
+)
+def scan_codes(
+    table, epoch, first, last, columns, file_keys, more_keys, codes, scales, stale, allowed,
+    numbers, steps, slacks, vectors, excluded, splits, scores, keys, sizes,
+):  # fmt: skip
+    """Offer the rows of some positions to each vector's heap; return how many were looked at.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        epoch: The epoch that is read.
+        first: First position, a multiple of WORD.
+        last: Position after the last one.
+        columns: Numbers of a row that count.
+        file_keys: int64, keys of the first positions.
+        more_keys: int64, keys of those after them.
+        codes: int8 [positions * columns + LANES or more].
+        scales: float32 [positions], DEAD where there is no row.
+        stale: int64, one bit a position: its codes say nothing.
+        allowed: int64, one bit a position: its row counts; empty if all do.
+        numbers: int16 [n, padded(columns)], the vectors in whole numbers, 0 beyond columns.
+        steps: float32 [n], the step t of each.
+        slacks: float32 [n], the slack of each.
+        vectors: float32 [n, padded(columns)], 0 beyond columns.
+        excluded: Keys that do not count for vector i are [splits[i], splits[i + 1]), ascending.
+        splits: int64 [n + 1].
+        scores: float32 [n, k], the heaps' products; written.
+        keys: int64 [n, k], their keys; written.
+        sizes: int64 [n], rows in each heap; written.
+    """
+    at, count, width = np.int64(table.ctypes.data), len(vectors), vectors.shape[1]
+    row, parts, words = np.zeros(width, np.float32), np.int64(width // LANES), np.int64(stale.ctypes.data)
+    code, number, looked = np.int64(codes.ctypes.data), np.int64(numbers.ctypes.data), 0
+    passed = np.empty(count, np.uint64)
+    for word in range(first // WORD, (last + WORD - 1) // WORD):
+        # Codes are read after the bits that say whether they hold.
+        hidden = np.uint64(load_acquire(words + 8 * word))
+        begin, there = WORD * word, EVERY
+        if last - begin < WORD:
+            there = (np.uint64(1) << np.uint64(last - begin)) - np.uint64(1)
+        if len(allowed):
+            there &= np.uint64(allowed[word])
+        if there == 0:
+            continue
+        coded, union = there & ~hidden, there & hidden
+        for i in range(count):
+            # A heap that has room takes every row.
+            passed[i] = coded
+            if sizes[i] == scores.shape[1]:
+                worst, step, slack, mine = scores[i, 0], steps[i], slacks[i], number + 2 * width * i
+                passed[i] = 0
+                if coded == EVERY:
+                    for j in range(WORD):
+                        place = begin + j
+                        total = np.float32(code_product(code + place * columns, mine, parts))
+                        # A bound that is no number says nothing.
+                        good = not (scales[place] * (step * total + slack) < worst)
+                        passed[i] |= np.uint64(good) << np.uint64(j)
+                else:
+                    left = coded
+                    while left != 0:
+                        j = lowest_bit(left)
+                        left &= left - np.uint64(1)
+                        place = begin + j
+                        total = np.float32(code_product(code + place * columns, mine, parts))
+                        good = not (scales[place] * (step * total + slack) < worst)
+                        passed[i] |= np.uint64(good) << np.uint64(j)
+            union |= passed[i]
+        while union != 0:
+            j = lowest_bit(union)
+            union &= union - np.uint64(1)
+            place, bit = begin + j, np.uint64(1) << np.uint64(j)
+            if hidden & bit == 0 and scales[place] < 0:
+                continue
+            key = file_keys[place] if place < len(file_keys) else more_keys[place - len(file_keys)]
+            if read_row(at, epoch, key, columns, row):
+                for i in range(count):
+                    if (passed[i] | hidden) & bit != 0:
+                        offer(row, key, i, vectors, excluded, splits, scores, keys, sizes)
+        looked += ones(there)
+    return looked
+
+
+@kernel(
+    nb.int64(
+        nb.int64[::1],
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.int64[::1],
+        nb.int8[::1],
+        nb.float32[::1],
+        nb.int64[::1],
+    )
+)
+def refresh_codes(table, epoch, first, last, most, columns, file_keys, more_keys, codes, scales, stale):
+    """Make codes of the stale positions of some words, from the first on, and clear their bits.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        epoch: The epoch that is read.
+        first: The first word.
+        last: The word after the last one.
+        most: Most positions.
+        columns: Numbers of a row that count.
+        file_keys: See scan_codes(), and so are the others; codes, scales and stale are written.
+        more_keys: See there.
+        codes: See there.
+        scales: See there.
+        stale: See there.
+
+    Returns:
+        The word to go on with: `last` if all were made.
+    """
+    at, words, made = np.int64(table.ctypes.data), np.int64(stale.ctypes.data), 0
+    row = np.zeros(columns, np.float32)
+    for word in range(first, last):
+        bits = stale[word]
+        if bits == 0:
+            continue
+        if made >= most:
+            return word
+        for place in range(WORD * word, WORD * word + WORD):
+            if (bits >> (place & 63)) & 1 == 0:
+                continue
+            made += 1
+            key = file_keys[place] if place < len(file_keys) else more_keys[place - len(file_keys)]
+            if not read_row(at, epoch, key, columns, row):
+                scales[place] = DEAD
+                continue
+            largest = np.float32(0.0)
+            whole = True
+            for j in range(columns):
+                size = abs(row[j])
+                whole = whole and size < np.inf
+                largest = max(largest, size)
+            if not whole:
+                # Its bound is no number, so that its row is always read.
+                scales[place] = np.nan
+                continue
+            scale = max(largest, FEWEST) / np.float32(TOP)
+            scales[place] = scale
+            for j in range(columns):
+                codes[place * columns + j] = np.int8(np.rint(row[j] / scale))
+        store_release(words + 8 * word, 0)
+    return last
+
+
+@kernel(nb.void(nb.int64[::1], nb.int64[::1]))
+def mark(stale, positions):
+    """Set the bit of each position.
+
+    Args:
+        stale: int64 words of 64 bits; written.
+        positions: int64 [n].
+    """
+    at = np.int64(stale.ctypes.data)
+    for place in positions:
+        word = at + 8 * (place >> 6)
+        store_release(word, load_i64(word) | (np.int64(1) << (place & 63)))
+
+
+@kernel(nb.void(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.float32[:, ::1], nb.boolean[::1]))
+def read_rows(table, epoch, columns, keys, rows, there):
+    """Read the rows of some keys.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        epoch: The epoch that is read.
+        columns: Numbers of a row that count.
+        keys: int64 [n].
+        rows: float32 [n, columns]; written where there is a row.
+        there: bool [n], for which keys there is one; written.
+    """
+    for i in range(len(keys)):
+        there[i] = read_row(np.int64(table.ctypes.data), epoch, keys[i], columns, rows[i])
