@@ -332,6 +332,9 @@ class Publisher:
             events: Number of events.
             restores: The earlier step that all of them come from, or None.
         """
+        # Readers take such times, so that older logs stay readable.
+        if event_time is not None and len(event_time) == 2 and event_time[0] > event_time[1]:
+            raise BadInput(f"event_time: expected the first event no later than the last, got {list(event_time)}")
         made: list[Delta] = []
 
         def make() -> Delta | None:

@@ -53,6 +53,7 @@ class RoutedModel:
         self._kept_labels = repository.labels(name)
         self._told, split, out = self._kept_traffic()
         self.policy = self._told.over(self._configured)
+        self._unread_input = ""
         self.routes: Routes[ServedVersion] = Routes(
             name, labels={**self._configured.labels, **self._kept_labels}, traffic=self._traffic(split, out)
         )
@@ -95,6 +96,7 @@ class RoutedModel:
                 raise
             self._told = overrides
             self.routes = replace(self.routes, traffic=traffic)
+            self._warn_of_unread_input()
         # Saving the policy has changed the model's folder, so the next poll() checks its versions.
         self._changed()
 
@@ -137,7 +139,23 @@ class RoutedModel:
         """
         with self._routing:
             self.routes = replace(self.routes, **changes(self.routes))
+            self._warn_of_unread_input()
         self._changed()
+
+    def _warn_of_unread_input(self) -> None:
+        """Log once that no served version reads the policy's sticky input: its users would change sides unnoticed."""
+        routes, name = self.routes, self.policy.sticky_input
+        read = {entry.name for served in routes.served.values() for entry in served.manifest.inputs}
+        unread = name if routes.traffic.split is not None and read and name not in read else ""
+        if unread and unread != self._unread_input:
+            log.warning(
+                "%s policy.sticky_input: expected one of the inputs %s, got %r: requests without x-sticky-key are "
+                "split at random",
+                self.name,
+                ", ".join(sorted(read))[:200],
+                unread,
+            )
+        self._unread_input = unread
 
     def _traffic(self, split: TrafficSplit | None, out: Mapping[int, EjectedVersion]) -> Traffic:
         """Return the traffic settings of the policy.

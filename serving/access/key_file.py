@@ -173,8 +173,12 @@ class ApiKeys:
         """
         if any(key.name == name for key in self.keys):
             raise Conflict(f"name: key {name!r} already exists; revoke it or choose another name")
+        scopes = frozenset(scopes)
+        # The text has no place for an unknown scope.
+        if unknown := sorted(scopes - set(SCOPES)):
+            raise BadInput(f"scope: expected some of {', '.join(SCOPES)}, got {_shown(unknown[0])}")
         secret = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(KEY_NBYTES)).rstrip(b"=").decode()
-        key = ApiKey(name, hashlib.sha256(secret.encode()).digest(), frozenset(scopes), expires_s, limits)
+        key = ApiKey(name, hashlib.sha256(secret.encode()).digest(), scopes, expires_s, limits)
         made = ApiKeys((*self.keys, key), self.address)
         # Parse the text so that invalid arguments are refused as they would be in a file.
         return ApiKeys.parse(made.text().encode()), secret

@@ -48,8 +48,8 @@ BUFFER_PER_BYTE, MOST_PER_NODE, TEXT_PER_BYTE = 12, 48, 4
 # Digits of a whole number in a header.
 MAX_DIGITS = 18
 CONTENT_ENCODING = b"content-encoding"
-MEMBERS = 64
-"""Most members of a gzip stream: each copies what follows it."""
+MEMBERS, PIECE_NBYTES = 64, 1 << 16
+"""Most members of a gzip stream, and the bytes that a later one is read by: each copies what follows its end."""
 CODINGS = ((b"gzip", zlib.MAX_WBITS | 16), (b"deflate", zlib.MAX_WBITS))
 VARY = (b"vary", b"accept-encoding")
 SIGNATURE = "serving_default"
@@ -148,20 +148,23 @@ def inflate(
     most = min(bound.nbytes, max(max_inflation * len(body), FREE_NBYTES))
     try:
         # One byte beyond the limit distinguishes a body that is too large from one that just fits.
-        inflated = stream.decompress(body, most + 1)
-        members = 1
-        while coding == b"gzip" and stream.eof and stream.unused_data and len(inflated) <= most and members < MEMBERS:
-            rest, members = stream.unused_data, members + 1
-            stream = zlib.decompressobj(bits)
-            inflated += stream.decompress(rest, most + 1 - len(inflated))
+        parts = [stream.decompress(body, most + 1)]
+        rest, room, members = memoryview(stream.unused_data), most + 1 - len(parts[0]), 1
+        while coding == b"gzip" and stream.eof and rest and room and members < MEMBERS:
+            stream, members = zlib.decompressobj(bits), members + 1
+            while rest and room and not stream.eof:
+                piece = rest[:PIECE_NBYTES]
+                parts.append(stream.decompress(piece, room))
+                rest, room = rest[len(piece) - len(stream.unused_data) :], room - len(parts[-1])
     except zlib.error:
         raise BadInput(f"body: not a valid {coding.decode()} stream") from None
+    inflated = b"".join(parts) if len(parts) > 1 else parts[0]
     if len(inflated) > most:
         if most == bound.nbytes:
             bound.check(len(inflated), got="more after inflation")
         wanted = f"expected at most {max_inflation} times the {len(body)} received bytes after inflation"
         raise TooLarge(f"max_inflation: {wanted}, got more than {most}; compress less or send tensors as bytes")
-    if not stream.eof or stream.unused_data:
+    if not stream.eof or rest:
         raise BadInput(f"body: expected one complete {coding.decode()} stream")
     return inflated
 

@@ -80,17 +80,20 @@ def key_address(
 
 
 def _until_s(text: str) -> float:
-    """Parse an expiry as Unix time; "" means never. Raises BadInput."""
+    """Parse an expiry as Unix time, in the future; "" means never. Raises BadInput."""
     from freshet_serving.processor.errors import BadInput
 
     if not text:
         return math.inf
+    now = datetime.now(UTC)
     try:
         if days := DAYS.fullmatch(text):
-            when = datetime.now(UTC) + timedelta(days=int(days[1]))
+            when = now + timedelta(days=int(days[1]))
         else:
             when = datetime.fromisoformat(text)
             when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        if when <= now:
+            raise BadInput(f"expires: expected a time to come, got {text[:64]!r}")
         return float(int(when.timestamp()))
     except (ValueError, OverflowError):
         raise BadInput(f"expires: expected 90d, 2027-01-01 or a time with its zone, got {text[:64]!r}") from None

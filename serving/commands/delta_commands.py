@@ -169,21 +169,21 @@ def delta_repair(
 def delta_rollback(
     model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
     generation: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="Generation to go back to, such as 3.16, or a version, such as 3. [what was served before]",
             autocompletion=generations,
         ),
-    ] = "",
+    ] = None,
     reason: Annotated[
         str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
     ] = "",
     only: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Take back one part, `model` or `entities`, with a delta; the other part stays as it is. [both]"
         ),
-    ] = "",
+    ] = None,
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
@@ -191,22 +191,29 @@ def delta_rollback(
     send_rollback(model, generation, reason, only, admin, admin_token)
 
 
-def send_rollback(model: str, generation: str, reason: str, only: str, admin: str, admin_token: str) -> None:
+def send_rollback(
+    model: str, generation: str | None, reason: str, only: str | None, admin: str, admin_token: str
+) -> None:
     """Have a server go back, and print what follows.
 
     Args:
         model: Name of the model.
-        generation: The generation or version; "" for what was served before.
+        generation: The generation or version; None for what was served before.
         reason: Reason for the records.
-        only: The part to take back alone; "" for both.
+        only: The part to take back alone; None for both.
         admin: Address of the admin port.
         admin_token: Its bearer token.
     """
+    from freshet_serving.processor.errors import BadInput
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
+    # A script's variable that is not set would otherwise take back what nobody named.
+    for name, value, examples in (("GENERATION", generation, "such as 3.16"), ("--only", only, "model or entities")):
+        if value == "":
+            raise BadInput(f"{name}: expected a value {examples}, got an empty one; leave it out for the default")
     route = f"/admin/models/{quoted(model)}/rollback"
     answer: dict[str, Any] = AdminClient(admin, admin_token).send_json(
-        "POST", route, {"generation": generation, "reason": reason, "only": only}
+        "POST", route, {"generation": generation or "", "reason": reason, "only": only or ""}
     )
     print(f"{answer['model']} {answer['generation']}")
     print(answer["note"])

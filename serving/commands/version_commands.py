@@ -78,19 +78,19 @@ def version_reject(
 def rollback(
     model: ModelArgument,
     generation: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="Generation to go back to, such as 3.16, or a version, such as 3. [what was served before]",
             autocompletion=generations,
         ),
-    ] = "",
+    ] = None,
     reason: ReasonOption = "",
     only: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Take back one part, `model` or `entities`, with a delta; the other part stays as it is. [both]"
         ),
-    ] = "",
+    ] = None,
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:

@@ -23,6 +23,7 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import open_repository
+from freshet_serving.serving.codecs.tensor_types import as_declared
 from loadtest.bench.foreign_models.built import SPLITS, Arrays, BuiltModel, read_built
 from loadtest.bench.foreign_models.row_copy import check_rows, publish_copies
 
@@ -94,7 +95,7 @@ def served(built: BuiltModel, repository: Path, model: str) -> dict[str, Any]:
             return refused
 
         refused: dict[str, str] = {}
-        compared = compare(outputs(built.inputs), built.expected)
+        compared = compare(as_declared(dict(outputs(built.inputs)), manifest), built.expected)
         copied = check_rows(ask, publish, built.inputs, built.uses)
     whole = any("whole model runs in" in note for note in manifest.notes["import"].get("notes", []))
     status = WRONG if not compared["close"] else PARTLY if compared["missing"] else STAGE if manifest.stage else WHOLE

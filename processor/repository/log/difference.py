@@ -167,13 +167,15 @@ def part_difference(change_log: ChangeLog, past: ChainLink, only: str) -> Differ
         only: MODEL or ENTITIES.
 
     Raises:
-        BadInput: `only` is another word.
+        BadInput: `only` is another word, or a part that the model does not have.
     """
     if only not in (MODEL, ENTITIES):
         raise BadInput(f"only: expected {MODEL} or {ENTITIES}, got {only[:40]!r}")
     files, manifest = change_log.version, change_log.manifest
     contents = VersionContents(files, change_log, past)
     names = [entry.name for entry in manifest.tables if (entry.dtype == RECORD) == (only == ENTITIES)]
+    if only == ENTITIES and not names:
+        raise BadInput(f"only: expected {MODEL}, got {ENTITIES}: model {manifest.model!r} has none")
     state = {name: partial(contents.rows, name) for name in names}
     weights = contents.dense if only == MODEL else {}
     difference = Difference(manifest, past, state, weights)

@@ -137,6 +137,10 @@ REFUSED = {
         {"rows": {"user": ([1], rows_of([1], 1))}, "event_time": (-1e300, 0.0)},
         "delta: event_time: expected seconds since 1970, got -1e",
     ),
+    "a last event before the first": (
+        {"rows": {"user": ([1], rows_of([1], 1))}, "event_time": (20.0, 10.0)},
+        r"event_time: expected the first event no later than the last, got \[20.0, 10.0\]",
+    ),
     "events that are none": (
         {"rows": {"user": ([1], rows_of([1], 1))}, "events": -1},
         "delta: events: expected a whole number below",

@@ -27,6 +27,8 @@ def test_request_within_the_limits_is_accepted():
         ),
         ([(IDS, 51, 102)], "max_ids: expected at most 100 ids and strings per request, got 102; ask for fewer at once"),
         ([(TAGS, 3, 101)], "max_ids: .* got 101;"),
+        ([(TAGS, 1, 101)], "max_ids: .* got 101;"),
+        ([(TAGS, 700, 101)], "max_ids: .* got 101;"),
         ([(IDS, 30, 60), (TAGS, 30, 41)], "max_ids: .* got 101;"),
         (
             [(IDS, 1, 40), (FLOATS, 700, 1400)],

@@ -13,7 +13,7 @@ from freshet_serving.processor.package.delta import read_delta
 from freshet_serving.processor.repository import ChangeLog, VersionContents
 from freshet_serving.processor.versions.part_restoration import publish_part
 from tests.support import entities
-from tests.support.packages import make_weights, rows_of
+from tests.support.packages import make_weights, rows_of, write_package
 
 USERS = [0, 1, 2, 3]
 
@@ -66,6 +66,16 @@ def test_unknown_generation_or_part_is_refused(processor):
         processor.rollback("small", Generation(1, 9), only="entities")
     with pytest.raises(BadInput, match="only: expected model or entities, got 'rows'"):
         processor.rollback("small", Generation(1, 1), only="rows")
+
+
+def test_entities_of_a_model_that_has_none_are_refused(tmp_path):
+    write_package(tmp_path, users=USERS)
+    Publisher(tmp_path, "small").publish({"user": ([1], rows_of([1], 1))})
+    with pytest.raises(BadInput, match="only: expected model, got entities: model 'small' has none"):
+        Publisher(tmp_path, "small").restore("1.0", "entities")
+    config = ProcessorConfig(repository=str(tmp_path), sessions=1, delta_guard="off")
+    with Processor.initialize(config) as processor, pytest.raises(BadInput, match="model 'small' has none"):
+        processor.rollback("small", Generation(1, 0), only="entities")
 
 
 @pytest.fixture

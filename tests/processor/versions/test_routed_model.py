@@ -1,5 +1,8 @@
 """A model's routes and policy, without any version."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from freshet_serving.processor.clock import SystemClock
@@ -39,6 +42,21 @@ def test_invalid_policy_changes_nothing(routed):
     with pytest.raises(BadInput, match="set each label by itself"):
         routed.set_policy({"labels": {"a": 1}})
     assert (routed.policy, routed.told_of) == (ModelPolicy(), [])
+
+
+def test_sticky_input_that_no_version_reads_is_logged_once(routed, caplog):
+    served = SimpleNamespace(manifest=SimpleNamespace(inputs=[SimpleNamespace(name="user")]))
+    routed.routes = replace(routed.routes, served={1: served})
+    split = {"a": 9, "b": 1}
+    with caplog.at_level("WARNING"):
+        routed.set_policy({"split": split, "sticky_input": "user"})
+        assert caplog.messages == []
+        for _ in range(2):
+            routed.set_policy({"split": split, "sticky_input": "usr"})
+    assert caplog.messages == [
+        "small policy.sticky_input: expected one of the inputs user, got 'usr': requests without x-sticky-key are "
+        "split at random"
+    ]
 
 
 def test_ejected_version_is_readmitted_once(routed):

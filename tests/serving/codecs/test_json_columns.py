@@ -94,6 +94,11 @@ def test_null_is_a_missing_float_string_or_list():
     assert (ragged.values.tolist(), ragged.row_splits.tolist()) == ([1, 2, 3], [0, 2, 2, 3])
 
 
+def test_item_that_is_no_list_is_named_past_nulls():
+    with pytest.raises(BadInput, match="got a string at item 2"):
+        column(Input("tags", "string", ragged=True), [None, ["a"], "b"])
+
+
 @pytest.mark.parametrize("rows", [[None], [None, None], [[1], None], [None, []]])
 def test_null_lists_are_empty_lists_whether_some_or_all_are(rows):
     ragged = column(Input("seen", "int64", ragged=True), rows)

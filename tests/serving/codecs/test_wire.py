@@ -63,6 +63,28 @@ def test_members_of_a_gzip_stream_follow_each_other_within_the_limits():
         wire.inflate(gzip.compress(b"a") * (wire.MEMBERS + 1), headers)
 
 
+def test_later_members_of_a_gzip_stream_are_read_in_pieces(monkeypatch):
+    read = []
+
+    class Counted:
+        def __init__(self, bits):
+            self._stream = open_stream(bits)
+
+        def decompress(self, data, most):
+            read.append(len(data))
+            return self._stream.decompress(data, most)
+
+        def __getattr__(self, name):
+            return getattr(self._stream, name)
+
+    open_stream = zlib.decompressobj
+    monkeypatch.setattr(wire.zlib, "decompressobj", Counted)
+    last = random.Random(1).randbytes(3 * wire.PIECE_NBYTES)
+    body = b"".join(gzip.compress(part) for part in (b"ab", b"", b"c", last))
+    assert wire.inflate(body, {b"content-encoding": b"gzip"}) == b"abc" + last
+    assert max(read[1:]) == wire.PIECE_NBYTES
+
+
 @given(st.binary(max_size=60), st.sampled_from([b"gzip", b"deflate"]))
 def test_arbitrary_bytes_are_inflated_or_refused_with_a_freshet_error(body, coding):
     with contextlib.suppress(FreshetError):

@@ -41,6 +41,9 @@ def test_address_limits_can_be_set_and_removed(path):
     ("arguments", "error"),
     [
         (("create", "web", "--scope", "root"), BadInput),
+        (("create", "web", "--scope", "predict", "--scope", "admin"), BadInput),
+        (("create", "web", "--scope", "predict", "--expires", "2020-01-01"), BadInput),
+        (("create", "web", "--scope", "predict", "--expires", "0d"), BadInput),
         (("create", "w b", "--scope", "predict"), BadInput),
         (("create", "web", "--scope", "predict", "--expires", "soon"), BadInput),
         (("create", "web", "--scope", "predict", "--rate", "1e9"), BadInput),

@@ -36,6 +36,15 @@ def test_delta_is_applied_and_rolled_back_on_a_running_server(admin, tmp_path):
     assert [c[0] for c in processor.calls] == ["apply_delta", "apply_delta", "rollback"]
 
 
+@pytest.mark.parametrize("command", [("rollback",), ("delta", "rollback")])
+def test_empty_generation_or_part_takes_nothing_back(admin, command):
+    address, processor = admin
+    for arguments, name in ((("ctr", ""), "GENERATION"), (("ctr", "3.16", "--only", ""), "--only")):
+        with pytest.raises(BadInput, match=f"{name}: expected a value"):
+            run(*command, *arguments, "--admin", address, "--admin-token", "t")
+    assert processor.calls == []
+
+
 @pytest.fixture
 def version(tmp_path):
     write_package(tmp_path, users=range(6))

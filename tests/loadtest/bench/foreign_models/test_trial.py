@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
 
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.package import Input
-from loadtest.bench.foreign_models.trial import _line, as_json, column, compare
+from loadtest.bench.foreign_models.built import BuiltModel
+from loadtest.bench.foreign_models.trial import WHOLE, WRONG, _line, as_json, column, compare, served
+from tests.compiler.imports.onnx_native.native_models import spelled
 
 
 def test_errors_within_the_bound_are_close():
@@ -32,6 +35,19 @@ def test_single_output_may_have_another_name():
 def test_strings_are_compared():
     assert compare({"label": np.array([b"a"], object)}, {"label": np.array(["a"])})["close"]
     assert not compare({"label": np.array([b"b"], object)}, {"label": np.array(["a"])})["close"]
+
+
+def test_labels_of_a_served_model_are_compared_as_replies_have_them(tmp_path):
+    encoder = (
+        "g (int64[n] id) => (string[n] label) { label = ai.onnx.ml.LabelEncoder "
+        '<keys_int64s = [1, 2], values_strings = ["north", "south"], default_string = "none"> (id) }'
+    )
+    path = spelled(tmp_path / "m.onnx", encoder, ml=3)
+    import_model(path, tmp_path / "models", "small", options=ImportOptions(buckets=(1, 8)))
+    ids = np.array([1, 2, 3])
+    for labels, status in ((["north", "south", "none"], WHOLE), (["north", "south", "south"], WRONG)):
+        built = BuiltModel(path, {"id": ids}, {"label": np.array(labels)}, [])
+        assert served(built, tmp_path / "models", "small")["status"] == status
 
 
 def test_rows_become_the_columns_of_the_package():
