@@ -7,8 +7,9 @@ Invariants
 - A pass over the full version counts all its events before it learns any; an event that is learned is then left out of
   its own counts, so that they say of it what they will say of a new one. Later events are counted once learned.
 - A successor has its count exactly, from its last entry into the row on; the ones that were least often leave.
-- Popularity halves every `half_life` rows of the log. It is a logarithm, to which later events add more, so that a new
-  event touches no other item's row; what all items gain alike changes no order.
+- Popularity halves every `half_life` rows of the log, the one of HALF_LIVES that would have foretold the log best. It
+  is a logarithm, to which later events add more, so that a new event touches no other item's row; what all items gain
+  alike changes no order.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ from freshet_serving.processor.package.item_rows import (
     split_keys,
 )
 
-RECENT = 4
-"""Popularity halves in a RECENT-th of the full version's rows."""
+HALF_LIVES, USUAL = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0), 1.0
+"""Rows in which popularity may halve, as shares of the full version's, and that of a log which nobody counted."""
 FEWEST_ROWS = 1000
+"""The shortest half-life: fewer events are chance."""
+BLOCKS, SPREADS = 32, (0.3, 1.0, 3.0, 10.0)
+"""A half-life foretells a block of rows from those before; each item has a spread added, the best for the half-life."""
 MOST_COUNTED = 4096.0
 """A later event halves the counts of a row with more, so that habits may change."""
 SAMPLE, ROUNDS = 20_000, 60
@@ -77,9 +81,9 @@ class PopularityClock:
     total: float
 
     @classmethod
-    def at(cls, row: int) -> PopularityClock:
-        """Return the clock of a full version that ends before a row."""
-        half_life = float(max(FEWEST_ROWS, row // RECENT))
+    def at(cls, row: int, share: float = USUAL) -> PopularityClock:
+        """Return the clock of a full version that ends before a row; it halves in a share of its rows."""
+        half_life = max(FEWEST_ROWS, row * share)
         return cls(row, half_life, max(1.0, half_life / math.log(2) * (1 - 0.5 ** (row / half_life))))
 
     def logs(self, rows: Int64s) -> NDArray[np.float64]:
@@ -128,9 +132,9 @@ class ItemCounts:
         Returns:
             float32 [2], a1 and a2.
         """
-        self.clock = clock = PopularityClock.at(until)
         items, numbers, times = np.unique(keys, return_inverse=True, return_counts=True)
         numbers, count = numbers.reshape(-1), len(items)
+        self.clock = clock = PopularityClock.at(until, fitting_half_life(numbers, rows, count, until))
         refs = self._table.insert(items, times)
         there = refs >= 0
         counted = np.bincount(numbers, np.exp(clock.logs(rows)), minlength=count)
@@ -261,3 +265,32 @@ class ItemCounts:
             mixed = np.clip(mixed, 1e-4, 1e4)
         fitting: Float32s = np.log(mixed).astype(np.float32)
         return fitting
+
+
+def fitting_half_life(numbers: Int64s, rows: Int64s, count: int, until: int) -> float:
+    """Return which of HALF_LIVES foretells the events of a log best, each block from those before.
+
+    Args:
+        numbers: int64 [n], numbers of the events' items.
+        rows: int64 [n], their rows.
+        count: Number of items.
+        until: Row after the last one.
+    """
+    order = np.argsort(rows, kind="stable")
+    edges = np.linspace(0, until, BLOCKS + 1).astype(np.int64)
+    cuts = np.searchsorted(rows[order], edges)
+    likelihoods = np.zeros((len(HALF_LIVES), len(SPREADS)))
+    for likelihood, share in zip(likelihoods, HALF_LIVES):
+        half_life, counted = max(FEWEST_ROWS, until * share), np.zeros(count)
+        for block in range(BLOCKS):
+            some = order[cuts[block] : cuts[block + 1]]
+            items, end = numbers[some], edges[block + 1]
+            # The first ones are foretold by next to nothing.
+            if block >= BLOCKS // 4 and len(items):
+                total, of_items = counted.sum(), counted[items]
+                for at, spread in enumerate(SPREADS):
+                    likelihood[at] += np.log(of_items + spread).sum() - len(items) * np.log(total + spread * count)
+            counted *= 0.5 ** ((end - edges[block]) / half_life)
+            counted += np.bincount(items, 0.5 ** ((end - rows[some]) / half_life), minlength=count)
+    # Of half-lives that foretell alike the longest, which has more events.
+    return HALF_LIVES[-1 - int(np.argmax(likelihoods.max(1)[::-1]))]
