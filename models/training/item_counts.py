@@ -270,6 +270,8 @@ class ItemCounts:
 def fitting_half_life(numbers: Int64s, rows: Int64s, count: int, until: int) -> float:
     """Return which of HALF_LIVES foretells the events of a log best, each block from those before.
 
+    Of those that are within one standard error of the best it is the longest, which has more events.
+
     Args:
         numbers: int64 [n], numbers of the events' items.
         rows: int64 [n], their rows.
@@ -279,18 +281,20 @@ def fitting_half_life(numbers: Int64s, rows: Int64s, count: int, until: int) -> 
     order = np.argsort(rows, kind="stable")
     edges = np.linspace(0, until, BLOCKS + 1).astype(np.int64)
     cuts = np.searchsorted(rows[order], edges)
-    likelihoods = np.zeros((len(HALF_LIVES), len(SPREADS)))
+    likelihoods = np.zeros((len(HALF_LIVES), len(SPREADS), BLOCKS))
     for likelihood, share in zip(likelihoods, HALF_LIVES):
         half_life, counted = max(FEWEST_ROWS, until * share), np.zeros(count)
         for block in range(BLOCKS):
             some = order[cuts[block] : cuts[block + 1]]
             items, end = numbers[some], edges[block + 1]
-            # The first ones are foretold by next to nothing.
-            if block >= BLOCKS // 4 and len(items):
-                total, of_items = counted.sum(), counted[items]
-                for at, spread in enumerate(SPREADS):
-                    likelihood[at] += np.log(of_items + spread).sum() - len(items) * np.log(total + spread * count)
+            total, of_items = counted.sum(), counted[items]
+            for at, spread in enumerate(SPREADS if len(items) else ()):
+                likelihood[at, block] = np.log(of_items + spread).sum() - len(items) * np.log(total + spread * count)
             counted *= 0.5 ** ((end - edges[block]) / half_life)
             counted += np.bincount(items, 0.5 ** ((end - rows[some]) / half_life), minlength=count)
-    # Of half-lives that foretell alike the longest, which has more events.
-    return HALF_LIVES[-1 - int(np.argmax(likelihoods.max(1)[::-1]))]
+    # The first blocks are foretold by next to nothing.
+    likelihoods = likelihoods[:, :, BLOCKS // 4 :]
+    by_block = likelihoods[np.arange(len(HALF_LIVES)), likelihoods.sum(2).argmax(1)]
+    behind = by_block[by_block.sum(1).argmax()] - by_block
+    near = behind.sum(1) <= behind.std(1, ddof=1) * math.sqrt(behind.shape[1])
+    return max(share for share, is_near in zip(HALF_LIVES, near) if is_near)

@@ -113,7 +113,7 @@ def peer(events: tuple[Int64s, Int64s, Int64s], seed: int, epochs: int) -> float
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "split.npz"
         np.savez(file, **split.saved())
-        words = ["rectools", str(file), folder, str(seed), str(epochs), "1", str(LENGTH)]
+        words = ["rectools", str(file), folder, str(seed), str(epochs), "1", str(LENGTH), str(epochs)]
         subprocess.run([str(PEER_PYTHON), str(HERE / "rectools_side.py"), *words], check=True)
         told = json.loads((Path(folder) / f"rectools-{seed}.json").read_text())
         return float(told[-1]["ndcg"])

@@ -173,7 +173,9 @@ class RankingSession(Session):
                     for items, *given in zip(seen, vectors, results[ranking.mixture])
                 ]
                 seen = [np.concatenate([items, more.keys]) for items, more in zip(seen, successors)]
-            ranked = rank_rows(table, state.epoch, vectors, seen, most, proceed)
+            # The scan reads of a row what the product does.
+            dense = vectors if ranking.successors is None else vectors[:, : ranking.successors.dense]
+            ranked = rank_rows(table, state.epoch, dense, seen, most, proceed)
             ranked = [merged(*both, most) for both in zip(ranked, successors)] if successors else ranked
             generation = state.generation
         finally:

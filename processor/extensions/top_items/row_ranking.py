@@ -64,7 +64,7 @@ def rank_rows(
     Args:
         table: int64 [TABLE_FIELDS], the table's descriptor.
         epoch: The epoch that is read.
-        vectors: float32 [n, dim].
+        vectors: float32 [n, dim], of rows' first numbers or all of them.
         excluded: For each vector, the keys that do not count.
         k: Most rows for each vector.
         proceed: Asked with the number of rows read so far, again and again; returns False to end the scan early.

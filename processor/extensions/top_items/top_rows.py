@@ -169,7 +169,7 @@ def scan_entries(table, epoch, first, last, dim, file_keys, in_file, vectors, ex
         epoch: The epoch that is read.
         first: First entry of the index.
         last: Entry after the last one.
-        dim: Elements per row.
+        dim: Elements of a row that products read, the first ones.
         file_keys: int64 [rows of the file], the key of each row that is visible; written.
         in_file: bool [rows of the file], which are; written.
         vectors: float32 [n, padded(dim)], 0 beyond dim.
@@ -233,7 +233,7 @@ def scan_file(table, first, last, dim, file_keys, in_file, vectors, excluded, sp
         table: int64 [TABLE_FIELDS], the table's descriptor.
         first: First row of the file.
         last: Row after the last one.
-        dim: Elements per row.
+        dim: As of scan_entries().
         file_keys: int64 [rows of the file], as scan_entries() has noted them.
         in_file: bool [rows of the file], likewise.
         vectors: As of scan_entries(), and so are the others.
