@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.embedding.variable import EmbeddingVariable, RowInitializer
+from freshet_serving.models.training import item_count_kernels as kernels
 from freshet_serving.processor.package.item_rows import (
     KEY_PARTS,
     LOG_FLOOR,
@@ -38,8 +39,6 @@ FEWEST_ROWS = 1000
 """The shortest half-life: fewer events are chance."""
 BLOCKS, SPREADS = 32, (0.3, 1.0, 3.0, 10.0)
 """A half-life foretells a block of rows from those before; each item has a spread added, the best for the half-life."""
-MOST_COUNTED = 4096.0
-"""A later event halves the counts of a row with more, so that habits may change."""
 SAMPLE, ROUNDS = 20_000, 60
 LEARNED_ALONE = ItemRows(1, False, 0)
 
@@ -195,17 +194,8 @@ class ItemCounts:
         """
         clock = self.clock or self.go_on(first_row)
         gained = float(clock.logs(np.array([first_row]))[0]) + LOG_FLOOR
-        rows, dim = self._table.rows, self.layout.dim
-        for start, stop, new in zip(splits[:-1].tolist(), splits[1:].tolist(), counts.tolist()):
-            for at in range(max(start, stop - int(new)), stop):
-                if refs[at] < 0:
-                    continue
-                own = rows[refs[at]]
-                own[dim] = max(0.0, np.logaddexp(own[dim] * SCALE if own[dim] else -np.inf, gained) / SCALE)
-                if self.layout.successors:
-                    for number in (0, 1):
-                        if at - number - 1 >= start and refs[at - number - 1] >= 0:
-                            self._follow(rows[refs[at - number - 1]], own[self.layout.own], number)
+        layout = self.layout
+        kernels.count_events(self._table.rows, refs, splits, counts, layout.dense, layout.successors, gained)
 
     def followed(self, last: Int64s, before: Int64s, targets: Int64s, counted: bool) -> Followed:
         """Return what has followed the events before some targets.
@@ -223,26 +213,6 @@ class ItemCounts:
         refs = np.where(shares.any(-1), self._table.find(keys.reshape(-1)).reshape(keys.shape), -1)
         is_own = (keys == own[:, None]) & (targets >= 0)[:, None]
         return Followed(refs, shares, (shares * is_own[:, :, None]).sum(1))
-
-    def _follow(self, row: Float32s, key: Float32s, number: int) -> None:
-        """Count that an item followed another one; `number` is 1 for two events after it."""
-        layout, count = self.layout, self.layout.successors
-        keys, times = row[layout.keys].reshape(KEY_PARTS, count), row[layout.times(0).start :].reshape(2, count)
-        totals = row[layout.totals]
-        if totals[number] >= MOST_COUNTED:
-            totals *= np.float32(0.5)
-            times *= np.float32(0.5)
-        totals[number] += 1
-        there = np.flatnonzero((keys == key[:, None]).all(0) & times.any(0))
-        if len(there):
-            times[number, there[0]] += 1
-            return
-        least = int(np.argmin(times.sum(0)))
-        if times[:, least].sum() > 1:
-            times[:, least] = np.maximum(times[:, least] - 1, 0)
-            return
-        keys[:, least], times[:, least] = key, 0
-        times[number, least] = 1
 
     def _fitting(self, items: Int64s, numbers: Int64s, firsts: Bools, refs: Int64s) -> Float32s:
         """Return a1 and a2 that fit a sample of the events that were counted."""

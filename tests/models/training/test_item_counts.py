@@ -100,7 +100,8 @@ def test_popularity_halves_and_a_pass_and_later_events_agree():
     counts.count_log(keys, np.ones(4, bool), rows, 10_000)
     half_life = counts.clock.half_life
     shares = {key: np.exp(32.0 * row[DIM] - 20) for key, row in zip(table.export().keys.tolist(), table.export().rows)}
-    np.testing.assert_allclose(shares[1] / shares[2], 0.5 ** (10_000 / half_life) + 0.5 ** (1000 / half_life), rtol=1e-4)
+    expected = 0.5 ** (10_000 / half_life) + 0.5 ** (1000 / half_life)
+    np.testing.assert_allclose(shares[1] / shares[2], expected, rtol=1e-4)
     counts.count_events(table.insert(np.array([3])), np.array([0, 1]), np.array([1]), 10_000 + int(half_life))
     later = {key: np.exp(32.0 * row[DIM] - 20) for key, row in zip(table.export().keys.tolist(), table.export().rows)}
     np.testing.assert_allclose(later[3] / later[2], 1 + 2, rtol=1e-4)
