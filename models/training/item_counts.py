@@ -7,8 +7,9 @@ Invariants
 - A pass over the full version counts all its events before it learns any; an event that is learned is then left out of
   its own counts, so that they say of it what they will say of a new one. Later events are counted once learned.
 - A successor has its count exactly, from its last entry into the row on; the ones that were least often leave.
-- Popularity halves every `half_life` rows of the log. It is a logarithm, to which later events add more, so that a new
-  event touches no other item's row; what all items gain alike changes no order.
+- Popularity halves every `half_life` rows of the log, the one of HALF_LIVES that would have foretold the log best. It
+  is a logarithm, to which later events add more, so that a new event touches no other item's row; what all items gain
+  alike changes no order.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.embedding.variable import EmbeddingVariable, RowInitializer
+from freshet_serving.models.training import item_count_kernels as kernels
 from freshet_serving.processor.package.item_rows import (
     KEY_PARTS,
     LOG_FLOOR,
@@ -31,11 +33,12 @@ from freshet_serving.processor.package.item_rows import (
     split_keys,
 )
 
-RECENT = 4
-"""Popularity halves in a RECENT-th of the full version's rows."""
+HALF_LIVES, USUAL = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0), 1.0
+"""Rows in which popularity may halve, as shares of the full version's, and that of a log which nobody counted."""
 FEWEST_ROWS = 1000
-MOST_COUNTED = 4096.0
-"""A later event halves the counts of a row with more, so that habits may change."""
+"""The shortest half-life: fewer events are chance."""
+BLOCKS, SPREADS = 32, (0.3, 1.0, 3.0, 10.0)
+"""A half-life foretells a block of rows from those before; each item has a spread added, the best for the half-life."""
 SAMPLE, ROUNDS = 20_000, 60
 LEARNED_ALONE = ItemRows(1, False, 0)
 
@@ -77,9 +80,9 @@ class PopularityClock:
     total: float
 
     @classmethod
-    def at(cls, row: int) -> PopularityClock:
-        """Return the clock of a full version that ends before a row."""
-        half_life = float(max(FEWEST_ROWS, row // RECENT))
+    def at(cls, row: int, share: float = USUAL) -> PopularityClock:
+        """Return the clock of a full version that ends before a row; it halves in a share of its rows."""
+        half_life = max(FEWEST_ROWS, row * share)
         return cls(row, half_life, max(1.0, half_life / math.log(2) * (1 - 0.5 ** (row / half_life))))
 
     def logs(self, rows: Int64s) -> NDArray[np.float64]:
@@ -128,9 +131,9 @@ class ItemCounts:
         Returns:
             float32 [2], a1 and a2.
         """
-        self.clock = clock = PopularityClock.at(until)
         items, numbers, times = np.unique(keys, return_inverse=True, return_counts=True)
         numbers, count = numbers.reshape(-1), len(items)
+        self.clock = clock = PopularityClock.at(until, fitting_half_life(numbers, rows, count, until))
         refs = self._table.insert(items, times)
         there = refs >= 0
         counted = np.bincount(numbers, np.exp(clock.logs(rows)), minlength=count)
@@ -191,17 +194,8 @@ class ItemCounts:
         """
         clock = self.clock or self.go_on(first_row)
         gained = float(clock.logs(np.array([first_row]))[0]) + LOG_FLOOR
-        rows, dim = self._table.rows, self.layout.dim
-        for start, stop, new in zip(splits[:-1].tolist(), splits[1:].tolist(), counts.tolist()):
-            for at in range(max(start, stop - int(new)), stop):
-                if refs[at] < 0:
-                    continue
-                own = rows[refs[at]]
-                own[dim] = max(0.0, np.logaddexp(own[dim] * SCALE if own[dim] else -np.inf, gained) / SCALE)
-                if self.layout.successors:
-                    for number in (0, 1):
-                        if at - number - 1 >= start and refs[at - number - 1] >= 0:
-                            self._follow(rows[refs[at - number - 1]], own[self.layout.own], number)
+        layout = self.layout
+        kernels.count_events(self._table.rows, refs, splits, counts, layout.dense, layout.successors, gained)
 
     def followed(self, last: Int64s, before: Int64s, targets: Int64s, counted: bool) -> Followed:
         """Return what has followed the events before some targets.
@@ -219,26 +213,6 @@ class ItemCounts:
         refs = np.where(shares.any(-1), self._table.find(keys.reshape(-1)).reshape(keys.shape), -1)
         is_own = (keys == own[:, None]) & (targets >= 0)[:, None]
         return Followed(refs, shares, (shares * is_own[:, :, None]).sum(1))
-
-    def _follow(self, row: Float32s, key: Float32s, number: int) -> None:
-        """Count that an item followed another one; `number` is 1 for two events after it."""
-        layout, count = self.layout, self.layout.successors
-        keys, times = row[layout.keys].reshape(KEY_PARTS, count), row[layout.times(0).start :].reshape(2, count)
-        totals = row[layout.totals]
-        if totals[number] >= MOST_COUNTED:
-            totals *= np.float32(0.5)
-            times *= np.float32(0.5)
-        totals[number] += 1
-        there = np.flatnonzero((keys == key[:, None]).all(0) & times.any(0))
-        if len(there):
-            times[number, there[0]] += 1
-            return
-        least = int(np.argmin(times.sum(0)))
-        if times[:, least].sum() > 1:
-            times[:, least] = np.maximum(times[:, least] - 1, 0)
-            return
-        keys[:, least], times[:, least] = key, 0
-        times[number, least] = 1
 
     def _fitting(self, items: Int64s, numbers: Int64s, firsts: Bools, refs: Int64s) -> Float32s:
         """Return a1 and a2 that fit a sample of the events that were counted."""
@@ -261,3 +235,36 @@ class ItemCounts:
             mixed = np.clip(mixed, 1e-4, 1e4)
         fitting: Float32s = np.log(mixed).astype(np.float32)
         return fitting
+
+
+def fitting_half_life(numbers: Int64s, rows: Int64s, count: int, until: int) -> float:
+    """Return which of HALF_LIVES foretells the events of a log best, each block from those before.
+
+    Of those that are within one standard error of the best it is the longest, which has more events.
+
+    Args:
+        numbers: int64 [n], numbers of the events' items.
+        rows: int64 [n], their rows.
+        count: Number of items.
+        until: Row after the last one.
+    """
+    order = np.argsort(rows, kind="stable")
+    edges = np.linspace(0, until, BLOCKS + 1).astype(np.int64)
+    cuts = np.searchsorted(rows[order], edges)
+    likelihoods = np.zeros((len(HALF_LIVES), len(SPREADS), BLOCKS))
+    for likelihood, share in zip(likelihoods, HALF_LIVES):
+        half_life, counted = max(FEWEST_ROWS, until * share), np.zeros(count)
+        for block in range(BLOCKS):
+            some = order[cuts[block] : cuts[block + 1]]
+            items, end = numbers[some], edges[block + 1]
+            total, of_items = counted.sum(), counted[items]
+            for at, spread in enumerate(SPREADS if len(items) else ()):
+                likelihood[at, block] = np.log(of_items + spread).sum() - len(items) * np.log(total + spread * count)
+            counted *= 0.5 ** ((end - edges[block]) / half_life)
+            counted += np.bincount(items, 0.5 ** ((end - rows[some]) / half_life), minlength=count)
+    # The first blocks are foretold by next to nothing.
+    likelihoods = likelihoods[:, :, BLOCKS // 4 :]
+    by_block = likelihoods[np.arange(len(HALF_LIVES)), likelihoods.sum(2).argmax(1)]
+    behind = by_block[by_block.sum(1).argmax()] - by_block
+    near = behind.sum(1) <= behind.std(1, ddof=1) * math.sqrt(behind.shape[1])
+    return max(share for share, is_near in zip(HALF_LIVES, near) if is_near)

@@ -82,22 +82,22 @@ class ItemRows:
             return self.width
         return self.width - 1 - (KEY_PARTS + 2 + (KEY_PARTS + 2) * self.successors if self.successors else 0)
 
-    @property
+    @cached_property
     def dense(self) -> int:
         """Numbers that a product with a user's vector reads."""
         return self.dim + self.popularity
 
-    @property
+    @cached_property
     def own(self) -> slice:
         """The item's key."""
         return slice(self.dense, self.dense + KEY_PARTS)
 
-    @property
+    @cached_property
     def totals(self) -> slice:
         """The numbers of events after the item, and two after."""
         return slice(self.own.stop, self.own.stop + 2)
 
-    @property
+    @cached_property
     def keys(self) -> slice:
         """The successors' keys: the first part of each, then the second, then the third."""
         return slice(self.totals.stop, self.totals.stop + KEY_PARTS * self.successors)

@@ -40,6 +40,7 @@ SMALLEST = {
     "loadtest.bench.training.follow_race": "--data OUT --only folder",
     "loadtest.bench.training.growth": "--sizes 0.001 0.002 --rounds 1 --steps 1 --out OUT",
     "loadtest.bench.training.history_race": "--rounds 1 --seconds 0.1 --rows 1000 --batches 64 --data OUT --out OUT",
+    "loadtest.bench.training.next_item_costs": "--rows 3000 --scanned 1000 --rounds 2 --out OUT",
     "loadtest.bench.training.next_item_logs": "--only sasrec_next --seeds 1 --rows 6000 --logs 'last two items'"
     " --kept OUT/kept.json --results OUT",
     "loadtest.bench.training.late_labels": "--seeds 1 --out OUT/join",

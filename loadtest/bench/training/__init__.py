@@ -25,7 +25,8 @@ keras_quality  plain Keras, the same network
 fuxictr_side  FuxiCTR's DCN-v2, in a process and environment of its own
 sequence_quality  AUC of rankers over histories; loadtest/results/sequence-quality.md
 sequence_rows  MovieLens-1M with histories, cut in three
-next_item_logs  NDCG of the default next-item file on logs that differ; loadtest/results/next-item-logs.md
+next_item_costs  what counts in the items' rows cost; loadtest/results/next-item-costs.md
+next_item_logs  NDCG of default next-item files on logs that differ; loadtest/results/next-item-logs.md
 next_item_race  NDCG of next-item models over all items; loadtest/results/next-item.md
 next_item_side  one of Freshet's
 rectools_side  RecTools' SASRec, in a process and environment of its own

@@ -1,6 +1,6 @@
-"""`make -C loadtest next-item`: the default file of `sasrec_next` on logs that differ; results/next-item-logs.md.
+"""`make -C loadtest next-item`: default files of next-item networks on logs that differ; results/next-item-logs.md.
 
-What users liked in four made-up logs (loadtest.bench.event_logs), each for another reason, and the first rows of
+What users liked in six made-up logs (loadtest.bench.event_logs), each for another reason, and the first rows of
 MovieLens-1M; each seed draws another log. The file names its columns and the history, and neither steps, rates nor
 widths but `dim`. Each user's last event is the target and comes last in the log; users with fewer than three events are
 left out. Counts (models.evaluation.next_item_baselines) are of the same events, and so is what RecTools' SASRec learns,
@@ -11,6 +11,7 @@ own are ranked, ties by one rule. Each result is kept when it is there; the comm
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -27,10 +28,7 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.evaluation.next_item_baselines import LAST_ITEM, LAST_TWO, POPULARITY
 from freshet_serving.models.training.next_item_run import NextItemRun
-from loadtest.bench.event_logs import LAST_ITEM as HABITS
-from loadtest.bench.event_logs import LAST_TWO as LAST_TWO_HABITS
-from loadtest.bench.event_logs import POPULARITY as POPULAR
-from loadtest.bench.event_logs import TASTES, LogKind, event_log
+from loadtest.bench import event_logs
 from loadtest.bench.training.leave_one_out import LeaveOneOut
 from loadtest.reports.report import machine, opening, origin
 
@@ -38,35 +36,31 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"
 DATA = Path(os.environ.get("FRESHET_DATA", HERE.parents[3] / "shared" / "data"))
 PEER_PYTHON = Path(os.environ.get("FRESHET_PEER_PYTHON", HERE.parents[2] / "build/rectools-venv/bin/python"))
-KINDS: Mapping[str, tuple[LogKind, int]] = {
-    kind.name: (kind, rows)
-    for kind, rows in ((HABITS, 60_000), (LAST_TWO_HABITS, 60_000), (TASTES, 100_000), (POPULAR, 60_000))
-}
-MOVIELENS, MOVIELENS_ROWS = "MovieLens-1M, first 100,000", 100_000
-LOGS, SEEDS, DIM, LENGTH, TOP, FEWEST = (*KINDS, MOVIELENS), (1, 2), 50, 50, 10, 3
+KINDS = {kind.name: kind for kind in event_logs.KINDS}
+MOVIELENS = "MovieLens-1M"
+LOGS, ROWS, SEEDS, DIM, LENGTH, TOP, FEWEST = (*KINDS, MOVIELENS), (20_000, 100_000), (1, 2), 50, 50, 10, 3
 PEER, PEER_EPOCHS = "RecTools SASRec", 20
-OURS = ("sasrec_next",)
-RIVALS = (LAST_TWO, PEER)
+SASREC, HSTU = OURS = ("sasrec_next", "hstu_next")
+RIVALS = (POPULARITY, LAST_TWO, PEER)
 NEAR = 0.005
-"""Aim: how far a network may be behind the better of RIVALS."""
+"""Aim: how far a network may be behind the best of RIVALS."""
 
 Int64s = NDArray[np.int64]
-Results = dict[str, dict[str, dict[str, float]]]
-"""{log: {seed: {side: NDCG}}}"""
+Results = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""{rows: {log: {seed: {side: NDCG}}}}"""
 
 
-def events_of(name: str, seed: int, data: Path, rows: int = 0) -> tuple[Int64s, Int64s, Int64s]:
-    """Return users, items and times of the events of a log, each user's last event after all others."""
+def events_of(name: str, seed: int, data: Path, rows: int) -> tuple[Int64s, Int64s, Int64s]:
+    """Return users, items and times of the first rows' events of a log, each user's last event after all others."""
     if name == MOVIELENS:
         from freshet_serving.models.data.movielens import MovieLensSource
 
-        batch = next(MovieLensSource(str(data / "ml-1m"), ()).batches(rows or MOVIELENS_ROWS))
+        batch = next(MovieLensSource(str(data / "ml-1m"), ()).batches(rows))
         assert batch.time is not None
         users, items = (np.asarray(batch.columns[column], np.int64) for column in ("user_id", "movie_id"))
         times = np.floor(batch.time).astype(np.int64)
     else:
-        kind, usual = KINDS[name]
-        columns = event_log(kind, seed, rows or usual).columns
+        columns = event_logs.event_log(KINDS[name], seed, rows).columns
         liked = columns["label"] > 0
         users, items, times = (columns[column][liked] for column in ("user_id", "item_id", "time"))
     many = np.bincount(users)[users] >= FEWEST
@@ -79,11 +73,12 @@ def events_of(name: str, seed: int, data: Path, rows: int = 0) -> tuple[Int64s, 
 
 def ours(arch: str, events: tuple[Int64s, Int64s, Int64s], seed: int, **train: Any) -> dict[str, float]:
     """Return the NDCG of the default file and of counts, and the processor seconds of the run."""
-    users, items, _ = events
+    users, items, times = events
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.csv"
-        # The order of the rows is all that the network reads of time.
-        lines = [f"{user},{item},{n},1" for n, (user, item) in enumerate(zip(users.tolist(), items.tolist()))]
+        # Last events come last; no network reads their times.
+        clock = np.maximum.accumulate(times)
+        lines = [f"{user},{item},{time},1" for user, item, time in zip(*map(np.ndarray.tolist, (users, items, clock)))]
         log.write_text("\n".join(["user_id,item_id,time,liked", *lines]) + "\n")
         history: dict[str, Any] = {
             "columns": {"item": "item_id"},
@@ -91,6 +86,7 @@ def ours(arch: str, events: tuple[Int64s, Int64s, Int64s], seed: int, **train: A
             "from_events": "user_id",
             "ties": "file",
             "max_length": LENGTH,
+            **({"time": "time"} if arch == HSTU else {}),
         }
         raw = {
             "model": {"name": "next", "arch": arch},
@@ -117,7 +113,7 @@ def peer(events: tuple[Int64s, Int64s, Int64s], seed: int, epochs: int) -> float
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "split.npz"
         np.savez(file, **split.saved())
-        words = ["rectools", str(file), folder, str(seed), str(epochs), "1", str(LENGTH)]
+        words = ["rectools", str(file), folder, str(seed), str(epochs), "1", str(LENGTH), str(epochs)]
         subprocess.run([str(PEER_PYTHON), str(HERE / "rectools_side.py"), *words], check=True)
         told = json.loads((Path(folder) / f"rectools-{seed}.json").read_text())
         return float(told[-1]["ndcg"])
@@ -128,49 +124,59 @@ def page(results: Mapping[str, Any]) -> str:
     lines = opening("The default next-item file on logs of events", __doc__ or "", results)
     lines += [f"RecTools learns {results['peer_epochs']} epochs. {results['load']}".strip(), ""]
     sides = [POPULARITY, LAST_ITEM, LAST_TWO, PEER, *OURS]
-    lines += ["NDCG@10, the mean of the seeds that all sides have.", ""]
+    lines += ["NDCG@10, the mean of the seeds that all sides of a row have; seeds in brackets if a side has fewer.", ""]
+    lines += ["| rows | log | seeds | " + " | ".join(sides) + " | difference | met |"]
+    lines += ["|---:|---|" + "---:|" * (len(sides) + 2) + "---|"]
+    for rows, logs in results["logs"].items():
+        for log, seeds in logs.items():
+            if any(SASREC in told for told in seeds.values()):
+                lines.append(f"| {int(rows):,} | {log} | {' | '.join(_cells(seeds, sides))} |")
     lines += [
-        "| log | seeds | " + " | ".join(sides) + " | difference | met |",
-        "|---|" + "---:|" * (len(sides) + 2) + "---|",
+        "",
+        f"The difference is that of `{SASREC}` and the best of {', '.join(RIVALS)}; the aim is at least {-NEAR}.",
     ]
-    for log, seeds in results["logs"].items():
-        there = [side for side in sides if any(side in told for told in seeds.values())]
-        whole = [told for told in seeds.values() if set(there) <= set(told)]
-        means = {side: statistics.mean(told[side] for told in whole) for side in there if whole}
-        rivals, own = ([means[side] for side in names if side in means] for names in (RIVALS, OURS))
-        cells = [f"{means[side]:.4f}" if side in means else "" for side in sides]
-        behind = round(max(own) - max(rivals), 4) if rivals and own else float("nan")
-        met = "yes" if behind >= -NEAR else "no"
-        lines.append(f"| {log} | {len(whole)} | " + " | ".join(cells) + f" | {behind:+.4f} | {met} |")
-    lines += ["", f"The difference is that of `sasrec_next` and the better of {' and '.join(RIVALS)}; the aim is"]
-    lines += [f"at least {-NEAR}."]
+    lines += [f"`{HSTU}` ran on some logs alone."]
     return "\n".join(lines) + "\n"
+
+
+def _cells(seeds: Mapping[str, Mapping[str, float]], sides: Sequence[str]) -> list[str]:
+    """Return the cells of a log: seeds, the means of the sides, the difference, and whether the aim is met."""
+    there = [side for side in sides if any(side in told for told in seeds.values())]
+    whole = [told for told in seeds.values() if set(there) - {HSTU} <= set(told)]
+    means = {side: [told[side] for told in whole if side in told] for side in there}
+    rivals = [statistics.mean(means[side]) for side in RIVALS if means.get(side)]
+    behind = round(statistics.mean(means[SASREC]) - max(rivals), 4) if means[SASREC] and rivals else float("nan")
+    cells = [""] * len(sides)
+    for number, side in enumerate(sides):
+        if values := means.get(side):
+            fewer = f" ({len(values)})" if len(values) < len(whole) else ""
+            cells[number] = f"{statistics.mean(values):.4f}{fewer}"
+    return [str(len(whole)), *cells, f"{behind:+.4f}", "yes" if behind >= -NEAR else "no"]
 
 
 def run_sides(kept: Path, logs: Sequence[str], seeds: Sequence[int], sides: Sequence[str], arguments: Any) -> Results:
     """Run what is missing, and keep each result."""
     results: Results = json.loads(kept.read_text()) if kept.exists() else {}
-    for seed in seeds:
-        for log in logs:
-            told = results.setdefault(log, {}).setdefault(str(seed), {})
-            missing = [side for side in sides if side not in told]
-            events = events_of(log, seed, arguments.data, arguments.rows) if missing else None
-            for side in missing:
-                assert events is not None
-                told |= {PEER: peer(events, seed, arguments.epochs)} if side == PEER else ours(side, events, seed)
-                print(log, seed, told, flush=True)
-                kept.write_text(json.dumps(results, indent=1) + "\n")
+    for seed, rows, log in itertools.product(seeds, arguments.rows, logs):
+        told = results.setdefault(str(rows), {}).setdefault(log, {}).setdefault(str(seed), {})
+        missing = [side for side in sides if side not in told]
+        events = events_of(log, seed, arguments.data, rows) if missing else None
+        for side in missing:
+            assert events is not None
+            told |= {PEER: peer(events, seed, arguments.epochs)} if side == PEER else ours(side, events, seed)
+            print(rows, log, seed, told, flush=True)
+            kept.write_text(json.dumps(results, indent=1) + "\n")
     return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--only", nargs="*", choices=[*OURS, PEER], default=[*OURS, PEER], help="sides")
+    add("--only", nargs="*", choices=[*OURS, PEER], default=[SASREC, PEER], help="sides")
     add("--logs", nargs="*", choices=LOGS, default=list(LOGS))
     add("--seeds", nargs="*", type=int, default=list(SEEDS))
     add("--epochs", type=int, default=PEER_EPOCHS, help="epochs of RecTools")
-    add("--rows", type=int, default=0, help="rows of each log, those of the page by default")
+    add("--rows", nargs="*", type=int, default=list(ROWS), help="rows of each log")
     add("--data", type=Path, default=DATA, help="folder with ml-1m; FRESHET_DATA")
     add("--kept", type=Path, default=HERE.parents[2] / "build" / "next-item-logs.json", help="results, kept")
     add("--load", default="", help="a sentence on what else the machine did")

@@ -1,8 +1,8 @@
 """RecTools' SASRec in the next-item race; run in an environment with rectools and torch.
 
 Arguments: the side, `rectools` or `rectools-gpu`, a file of LeaveOneOut arrays, a folder, seed, epochs, threads, and
-perhaps the most events of a history. Writes
-after every epoch <folder>/<side>-<seed>.json, figures by epoch, and the model beside it, and continues from there.
+perhaps the most events of a history and the epochs between two measurements. Writes <folder>/<side>-<seed>.json
+after each, figures by measurement, and the model beside it, and continues from there.
 Everything is rectools 0.19's own but loss, widths, length and rate, which are the race's.
 """
 
@@ -63,7 +63,8 @@ def vectors(model, dataset, split, device):
 def main():
     warnings.simplefilter("ignore")
     side, split = sys.argv[1], LeaveOneOut.loaded(np.load(sys.argv[2]))
-    folder, (seed, epochs, threads, *length) = Path(sys.argv[3]), (int(word) for word in sys.argv[4:])
+    folder, (seed, epochs, threads, *more) = Path(sys.argv[3]), (int(word) for word in sys.argv[4:])
+    length, each = more or (LENGTH, 1)
     torch.set_num_threads(threads)
     device = "cuda" if side.endswith("gpu") else "cpu"
     told, kept = folder / f"{side}-{seed}.json", folder / f"{side}-{seed}.model"
@@ -85,7 +86,7 @@ def main():
             n_heads=HEADS,
             n_factors=DIM,
             dropout_rate=DROPOUT,
-            session_max_len=length[0] if length else LENGTH,
+            session_max_len=length,
             loss="softmax",
             lr=RATE,
             batch_size=BATCH,
@@ -93,9 +94,9 @@ def main():
             recommend_torch_device=device,
         )
     )
-    while len(done) < epochs:
+    while len(done) * each < epochs:
         began, cpu = time.perf_counter(), time.process_time()
-        model.fit_partial(dataset, min_epochs=1, max_epochs=1)
+        model.fit_partial(dataset, min_epochs=each, max_epochs=each)
         spent, cpu = time.perf_counter() - began, time.process_time() - cpu
         figures = split.measured(*vectors(model, dataset, split, device))
         done.append(figures | {"seconds": round(spent, 1), "cpu_seconds": round(cpu, 1)})

@@ -55,7 +55,8 @@ class RowCodes:
 
     Attributes:
         arrays: What readers map: code_keys (the file's keys), code_more_keys, code_bytes, code_scales, code_stale, and
-            code_count, int64 [1], the number of positions. Other arrays once there is no room for new keys.
+            code_count, int64 [2], the numbers of positions and of codes of each. Other arrays once there is no room for
+            new keys.
     """
 
     def __init__(
@@ -92,13 +93,13 @@ class RowCodes:
             "code_bytes": reserve(nbytes, f"codes-{name}").view(np.int8)[:nbytes],
             "code_scales": reserve(4 * most, f"code-scales-{name}").view(np.float32)[:most],
             "code_stale": reserve(8 * words, f"code-stale-{name}").view(np.int64)[:words],
-            "code_count": reserve(8, f"code-count-{name}").view(np.int64)[:1],
+            "code_count": reserve(16, f"code-count-{name}").view(np.int64)[:2],
         }
         arrays["code_more_keys"][: len(further)] = further
         arrays["code_stale"][: count // WORD] = -1
         if count % WORD:
             arrays["code_stale"][count // WORD] = (1 << count % WORD) - 1
-        arrays["code_count"][0] = count
+        arrays["code_count"][:] = count, self._columns
         return arrays
 
     @property

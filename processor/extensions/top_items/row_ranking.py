@@ -95,7 +95,7 @@ def rank_rows(
         table: int64 [TABLE_FIELDS], the table's descriptor.
         epoch: The epoch that is read.
         arrays: Codes of the table's rows (RowCodes.arrays).
-        vectors: float32 [n, columns], products with the leading columns of rows.
+        vectors: float32 [n, columns], as many as rows have codes, or fewer: products read the first ones.
         excluded: For each vector, the keys that do not count.
         k: Most rows for each vector.
         proceed: Asked with the number of rows looked at so far, again and again; returns False to end the scan early.
@@ -104,10 +104,10 @@ def rank_rows(
     Returns:
         For each vector up to k rows. They mean nothing if `proceed` has returned False.
     """
-    count, columns = vectors.shape
-    coded, width = CodedVectors.of(vectors), -(-columns // LANES) * LANES
-    padded, numbers = np.zeros((count, width), np.float32), np.zeros((count, width), np.int16)
-    padded[:, :columns], numbers[:, :columns] = vectors, coded.numbers
+    count, positions, columns = len(vectors), *arrays["code_count"].tolist()
+    padded = np.zeros((count, -(-columns // LANES) * LANES), np.float32)
+    padded[:, : vectors.shape[1]] = vectors
+    coded = CodedVectors.of(padded)
     # The row of unknown keys is no item.
     no_item = table[UNKNOWN_KEY // 8 : UNKNOWN_KEY // 8 + 1] if table[SHARED // 8] else np.empty(0, np.int64)
     without = [np.unique(np.concatenate([keys, no_item])) for keys in excluded]
@@ -118,10 +118,10 @@ def rank_rows(
     sizes, rows = np.zeros(count, np.int64), 0
     rest = (
         columns, *(arrays[f"code_{name}"] for name in ("keys", "more_keys", "bytes", "scales", "stale")),
-        np.empty(0, np.int64) if allowed is None else allowed, numbers, coded.steps, coded.slacks,
+        np.empty(0, np.int64) if allowed is None else allowed, coded.numbers, coded.steps, coded.slacks,
         padded, left_out, splits, scores, keys, sizes,
     )  # fmt: skip
-    positions, step = int(arrays["code_count"][0]), max(WORD, POSITIONS // max(1, count) // WORD * WORD)
+    step = max(WORD, POSITIONS // max(1, count) // WORD * WORD)
     for first in range(0, positions, step):
         rows += code_scan.scan_codes(table, epoch, first, min(first + step, positions), *rest)
         if not proceed(rows):

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from freshet_serving.models.embedding.optimizer import OPTIMIZERS
 from freshet_serving.models.embedding.variable import EmbeddingVariable
-from freshet_serving.models.training.item_counts import ItemCounts, ItemRowInitializer, PopularityClock
+from freshet_serving.models.training.item_counts import (
+    HALF_LIVES,
+    ItemCounts,
+    ItemRowInitializer,
+    PopularityClock,
+    fitting_half_life,
+)
 from freshet_serving.processor.package.item_rows import ItemRows, joined_keys
 
 DIM, SUCCESSORS = 2, 8
@@ -92,12 +98,27 @@ def test_popularity_halves_and_a_pass_and_later_events_agree():
     keys, rows = np.array([1, 1, 2, 3]), np.array([0, 9000, 10_000, 10_000])
     table, counts = made_counts()
     counts.count_log(keys, np.ones(4, bool), rows, 10_000)
-    half_life = 10_000 / 4
+    half_life = counts.clock.half_life
     shares = {key: np.exp(32.0 * row[DIM] - 20) for key, row in zip(table.export().keys.tolist(), table.export().rows)}
-    np.testing.assert_allclose(shares[1] / shares[2], 0.5**4 + 0.5 ** (1000 / half_life), rtol=1e-4)
+    expected = 0.5 ** (10_000 / half_life) + 0.5 ** (1000 / half_life)
+    np.testing.assert_allclose(shares[1] / shares[2], expected, rtol=1e-4)
     counts.count_events(table.insert(np.array([3])), np.array([0, 1]), np.array([1]), 10_000 + int(half_life))
     later = {key: np.exp(32.0 * row[DIM] - 20) for key, row in zip(table.export().keys.tolist(), table.export().rows)}
     np.testing.assert_allclose(later[3] / later[2], 1 + 2, rtol=1e-4)
+
+
+def test_half_life_is_the_one_that_foretells_the_log():
+    random = np.random.default_rng(5)
+    steady, rows = random.zipf(1.5, 20_000) % 100, np.arange(20_000)
+    assert fitting_half_life(steady, rows, 100, 20_000) >= 1
+    # Another tenth of the items every 2,000 rows, as of news.
+    news = random.integers(0, 10, 20_000) + rows // 2000 * 10
+    assert fitting_half_life(news, rows, 100, 20_000) <= 1 / 16
+    assert fitting_half_life(steady[::-1], rows[::-1], 100, 20_000) >= 1
+
+
+def test_no_events_have_the_longest_half_life():
+    assert fitting_half_life(np.empty(0, np.int64), np.empty(0, np.int64), 0, 100) == HALF_LIVES[-1]
 
 
 def test_saved_clock_counts_alike():

@@ -12,7 +12,7 @@ from loadtest.bench.training.next_item_logs import FEWEST, KINDS, PEER, events_o
 
 def results(**logs):
     about = {"machine": {"cores": 2, "cpu": "c"}, "origin": {"date": "2026-01-01", "command": "make"}}
-    return about | {"load": "", "peer_epochs": 20, "logs": logs}
+    return about | {"load": "", "peer_epochs": 20, "logs": {"20000": logs}}
 
 
 def told(ours, two, peer):
@@ -22,8 +22,14 @@ def told(ours, two, peer):
 
 def test_difference_is_to_the_better_rival_over_all_seeds():
     shown = page(results(shop={"1": told(0.3, 0.29, 0.2), "2": told(0.3, 0.32, 0.2)}, hits={"1": told(0.1, 0.1, 0.12)}))
-    assert "| shop | 2 | 0.0100 | 0.2000 | 0.3050 | 0.2000 | 0.3000 | -0.0050 | yes |" in shown
-    assert "| hits | 1 | 0.0100 | 0.2000 | 0.1000 | 0.1200 | 0.1000 | -0.0200 | no |" in shown
+    assert "| 20,000 | shop | 2 | 0.0100 | 0.2000 | 0.3050 | 0.2000 | 0.3000 |  | -0.0050 | yes |" in shown
+    assert "| 20,000 | hits | 1 | 0.0100 | 0.2000 | 0.1000 | 0.1200 | 0.1000 |  | -0.0200 | no |" in shown
+
+
+def test_popularity_is_a_rival_and_other_networks_may_have_fewer_seeds():
+    first = told(0.3, 0.2, 0.2) | {"popularity": 0.32, "hstu_next": 0.31}
+    shown = page(results(shop={"1": first, "2": told(0.3, 0.2, 0.2) | {"popularity": 0.32}}))
+    assert "| shop | 2 | 0.3200 | 0.2000 | 0.2000 | 0.2000 | 0.3000 | 0.3100 (1) | -0.0200 | no |" in shown
 
 
 @pytest.mark.parametrize("log", KINDS)

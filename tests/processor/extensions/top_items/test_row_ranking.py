@@ -175,3 +175,11 @@ def test_row_of_unknown_keys_is_never_ranked():
     table = CodedTable(TableEntry("t", 1, 2, unknown_key=-7), arrays)
     table.apply(TableDelta(np.array([-7]), np.array([[9]], np.float32), np.empty(0, np.int64)), 1)
     assert ranked(table, 1, [[1.0]]) == [([1, 2], [1.0, 1.0])]
+
+
+def test_vectors_may_read_the_first_numbers_of_rows_alone():
+    table = served(range(40), 40)
+    vector = [float(n % 3 - 1) for n in range(35)]
+    assert ranked(table, 0, [vector]) == [
+        reference(dict.fromkeys(range(40), 0), np.append(vector, [0.0] * 5), (), 5, 40)
+    ]
