@@ -20,12 +20,14 @@ Invariants
   KEPT_ROWS before the newest batch, can see it. So memory a user is at most that of 2 max_length events and of those of
   KEPT_ROWS rows.
 - The state of any row between `floor` and `position` can be written to a checkpoint: with the events of the rows until
-  then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists.
+  then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists. After a
+  state of a row that lies behind what was saved before (a rollback) the next part is a whole one again.
 - The heap's first words, `budget_nbytes` of them, are in memory, the others in a file without a name, of which hardly
   any page stays mapped; the system's page cache keeps what is hot and gives it back under pressure. The books take
   80 bytes a user, for a store 24 and the key's text more.
 - Guests have no events. The users themselves are not kept, only the hash of their key; for a store their keys are.
-- For a store, changed() names every user with an event of a row since settle(), and perhaps more.
+- For a store, changed() names every user with an event of a row since `settled`, and perhaps more. That row never goes
+  back: a store keeps what users did, whatever becomes of weights.
 
 Calls are atomic: a lock guards each.
 
@@ -91,6 +93,7 @@ class UserEvents:
     Attributes:
         position: Number of the next row.
         floor: First row whose events are still seen as they were.
+        settled: Row before which a store has all events.
 
     Example:
         >>> events = UserEvents(EventRules(most=2), ["ids"])
@@ -131,10 +134,10 @@ class UserEvents:
         # Users with events of rows between two, at most MERGED_USERS of them or twice as many as are distinct.
         self._changed, self._changed_users, self._merge_at = deque[tuple[int, int, Int64s]](), 0, MERGED_USERS
         self._texts = DistinctTexts()
-        self.position = self.floor = 0
+        self.position = self.floor = self.settled = 0
         # Newest time before the floor, and that of each batch behind it with the row after the batch.
         self._floor_s, self._clock = -np.inf, deque[tuple[int, float]]()
-        # Keys and events by batch, since row `since` of the newest checkpoint; without one, since the floor.
+        # Keys and events by batch: since row `since`, that of the newest checkpoint if an increment can follow it.
         self._saves, self._since, self._texts_since = False, 0, 0
         self._added: deque[tuple[Int64s, Int64s]] = deque()
 
@@ -217,6 +220,7 @@ class UserEvents:
     def settle(self, stop: int) -> None:
         """Forget which users have events of rows before `stop`: a store has them."""
         with self._lock:
+            self.settled = max(self.settled, stop)
             self._changed = deque(part for part in self._changed if part[1] > stop)
             self._changed_users = sum(len(users) for _, _, users in self._changed)
 
@@ -267,7 +271,7 @@ class UserEvents:
         """Return all events of rows before `stop`, to be restored; later increments begin there.
 
         Args:
-            stop: A row between `floor` and `position`.
+            stop: A row between `floor` and `position`. If it lies before that of a part, the next one has to be full().
         """
         with self._lock:
             self._drop_old_users()
@@ -347,7 +351,9 @@ class UserEvents:
         kept = [(keys[rows], events[rows]) for keys, events in self._added if len(rows := _after(events, stop))]
         self._added = deque(kept)
         texts = self._texts.since(first_text)
-        self._saves, self._since, self._texts_since = True, stop, len(self._texts)
+        # Behind the newest part its own events would be missing between the two.
+        self._saves = stop >= self._since
+        self._since, self._texts_since = max(self._since, stop), len(self._texts)
         position = np.array([stop, min(self.floor, stop)], np.int64)
         floor_time = ordered(np.array([self._floor_s if stop >= self.floor else -np.inf]))
         return {"position": position, "floor_time": floor_time, "text": texts.data, "offsets": texts.offsets}
@@ -364,6 +370,7 @@ class UserEvents:
             self._added.append((keys, events))
             while not self._saves and self._added and not len(_after(self._added[0][1], self.floor)):
                 self._added.popleft()
+                self._since = max(self._since, self.floor)
         if not len(keys):
             return
         users, new = self._users.put(keys)
