@@ -12,7 +12,8 @@ Rules
   max_length those until its own time.
 - So an event that arrives late is put in its place by time and is seen by rows that arrive after it; a row that arrives
   late sees nothing that happened after it. Neither changes a row that was read.
-- Events older than ttl_s before a row's time are not seen.
+- Events older than ttl_s before a row's time are not seen. What time it is, for events that no row can see any more and
+  for histories in a store, is said by events that are not in the future: one of a wrong clock ends nobody's history.
 - With keep = "oldest", a user's first max_length events to arrive are kept and no others.
 
 Invariants
@@ -41,6 +42,7 @@ import math
 import mmap
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +66,8 @@ MERGED_USERS = 1 << 17
 BUDGET_NBYTES = 256 << 20
 FIRST_WORDS, FILE_NBYTES, TAKEN_NBYTES = 1 << 16, 1 << 40, 64 << 20
 NEVER = np.iinfo(np.int64).min
+AHEAD_S = 86_400.0
+"""Clocks of different places differ by less than a day: later events are in the future."""
 FLOATS, TEXTS, IDS = "floats", "strings", "ids"
 
 Int64s = NDArray[np.int64]
@@ -181,7 +185,7 @@ class UserEvents:
             if self._stored and len(users):
                 self._note_changed(start + first, start + len(times), np.unique(users))
             self.position = start + len(times)
-            self._clock.append((self.position, float(times.max())))
+            self._clock.append((self.position, _latest(times)))
 
     def seen(self, start: int, keys: Column, times: NDArray[np.float64]) -> tuple[Int64s, Int64s, list[Any]]:
         """Return what rows see.
@@ -225,13 +229,17 @@ class UserEvents:
             self._changed_users = sum(len(users) for _, _, users in self._changed)
 
     def newest_time(self, users: Int64s) -> float:
-        """Return the time of the newest event of some users, Unix seconds; -inf without any."""
+        """Return the time of the newest event of some users, Unix seconds; -inf without any.
+
+        Events in the future count if there are no others.
+        """
         with self._lock:
             refs = self._users.find(users)
             refs = refs[refs >= 0]
             newest = np.full(len(refs), NEVER)
             event_kernels.newest_times(refs, self._users.columns["book"], *self._heap(), self._width, newest)
-            return float(_seconds(newest.max(keepdims=True))[0]) if len(refs) and newest.max() > NEVER else -math.inf
+            times = _seconds(newest[newest > NEVER])
+            return max(_latest(times), float(times.min())) if len(times) else -math.inf
 
     def histories(self, users: Int64s, stop: int, now_s: float) -> tuple[Column, Int64s, Int64s, list[Any]]:
         """Return what row `stop` sees if it is later than all before: also of events of the newest time.
@@ -388,6 +396,9 @@ class UserEvents:
             )  # fmt: skip
             if done < len(distinct):
                 self._lengthen(int(counts[done] + books[distinct[done], event_kernels.COUNT]))
+        if rules.newest:
+            order = np.lexsort((events[:, TIME], users))
+            users, events = users[order], events[order]
         columns = events[:, TIME], events[:, event_kernels.ROW], events[:, VALUES:]
         event_kernels.push(users, *columns, books, *self._heap(), self._width, 0 if rules.newest else rules.most)
 
@@ -525,6 +536,11 @@ def _seconds(ordered_times: Int64s) -> NDArray[np.float64]:
     """Return the times of ordered()."""
     bits = ordered_times ^ ((ordered_times >> 63) & np.iinfo(np.int64).max)
     return np.ascontiguousarray(bits).view(np.float64)
+
+
+def _latest(times: NDArray[np.float64]) -> float:
+    """Return the latest of times that are not in the future; -inf without any."""
+    return float(np.max(times, initial=-math.inf, where=times <= time.time() + AHEAD_S))
 
 
 def _whole_seconds(events: Int64s) -> Int64s:

@@ -187,6 +187,47 @@ def test_no_event_is_missing_after_a_state_that_went_back():
     assert len(parts) > 1
 
 
+def test_event_of_the_future_ends_nobody_elses_history(monkeypatch):
+    monkeypatch.setattr(user_events, "KEPT_ROWS", 2)
+    monkeypatch.setattr(user_events.time, "time", lambda: 1e9)
+    log = [(n % 2, 1e9 + n, True) for n in range(6)] + [(7, 2e9, True)] + [(n % 2, 1e9 + n, True) for n in range(7, 20)]
+    rules = EventRules(3, ttl_s=50.0)
+    events = UserEvents(rules, KINDS)
+    for first in range(0, 20, 2):
+        add(events, log, first, first + 2)
+        assert lists(events, log, first, first + 2) == [seen_by(log, row, rules) for row in (first, first + 1)]
+    assert sorted(events.full(20)["keys"].tolist()) == [0, 1, 7]
+    users = np.array([0, 1, 7])
+    assert events.newest_time(users) == 1e9 + 19
+    assert events.newest_time(users[2:]) == 2e9
+    splits = events.histories(users, 20, events.newest_time(users))[1]
+    assert np.diff(splits).tolist() == [3, 3, 1]
+
+
+@pytest.mark.parametrize("order", ["equal", "descending", "mixed"])
+def test_many_events_of_one_user_are_seen_in_their_order(order):
+    rows = 4_000
+    times = {"equal": np.zeros(rows), "descending": -np.arange(rows), "mixed": np.arange(rows) * 7_919 % rows}[order]
+    log = [(1, float(time), True) for time in times]
+    events = UserEvents(EventRules(3), KINDS)
+    for first in range(0, rows, 500):
+        add(events, log, first, first + 500)
+    chosen = [0, 1, 499, 500, 1234, rows - 1]
+    for row in chosen:
+        assert lists(events, log, row, row + 1) == [seen_by(log, row, EventRules(3))]
+
+
+def test_key_of_a_mebibyte_and_many_users_are_restored():
+    events = UserEvents(EventRules(5), ["ids"], stored="strings")
+    names = ["k" * (1 << 20), *(f"u{n}" for n in range(20_000))]
+    events.add(0, Strings.of(names), np.arange(20_001.0), np.ones(20_001, bool), [np.arange(20_001)])
+    again = UserEvents(EventRules(5), ["ids"], stored="strings")
+    again.restore([events.full(20_001)])
+    assert len(again) == 20_001
+    long = ids_of(Strings.of(names[:1]))
+    assert again.keys_of(long).tolist() == [names[0].encode()]
+
+
 def test_an_erased_user_is_in_no_later_checkpoint():
     events = UserEvents(EventRules(5), ["ids"])
     users = np.array([1, 2, 1, 2])
