@@ -318,18 +318,12 @@ class UserEvents:
             parts: The arrays, in order.
 
         Raises:
-            BadInput: They are of other columns.
+            BadInput: They are of other columns, or do not follow each other.
         """
         with self._lock:
             for part in parts:
                 position, floor = part["position"].tolist()
-                events = np.ascontiguousarray(part["events"], np.int64)
-                if events.shape[1:] != (self._width,):
-                    raise BadInput(f"history: expected {self._width} numbers an event, got {events.shape[1]}")
-                self._texts.extend(Strings(part["text"], part["offsets"]))
-                keys = np.ascontiguousarray(part["keys"], np.int64)
-                if "counts" in part:
-                    keys = np.repeat(keys, part["counts"])
+                events, keys = self._part(part)
                 names = None
                 if self._named:
                     named = np.searchsorted(np.unique(keys), keys)
@@ -339,6 +333,31 @@ class UserEvents:
                 self._floor_s = float(_seconds(part["floor_time"])[0])
             self._saves, self._since, self._texts_since = True, self.position, len(self._texts)
             self._added.clear()
+
+    def _part(self, part: Mapping[str, NDArray[Any]]) -> tuple[Int64s, Int64s]:
+        """Take over the texts of a saved part; return its events, and the user of each. Raises BadInput."""
+        events, keys = part["events"], part["keys"]
+        if events.shape[1:] != (self._width,):
+            raise BadInput(f"history: expected {self._width} numbers an event, got {events.shape[-1]}")
+        if "counts" in part:
+            counts = part["counts"]
+            fits = counts.shape == keys.shape and not (counts < 0).any() and int(counts.sum()) == len(events)
+            keys = np.repeat(keys, counts) if fits else keys[:0]
+        elif int(part["since"][0]) != self.position:
+            raise BadInput(
+                f"history: expected events since row {self.position:,}, got those since row {int(part['since'][0]):,}"
+            )
+        self._texts.extend(Strings(part["text"], part["offsets"]))
+        texts = events[:, [VALUES + n for n, kind in enumerate(self._kinds) if kind == TEXTS]]
+        known = texts.min(initial=0) >= 0 and texts.max(initial=0) <= len(self._texts)
+        named = True
+        if self._named:
+            ends = part["name_offsets"]
+            users, ascending = len(np.unique(keys)), (np.diff(ends) >= 0).all()
+            named = len(ends) == users + 1 and ascending and ends[0] >= 0 and ends[-1] <= len(part["names"])
+        if len(keys) != len(events) or not (known and named):
+            raise BadInput("history: the saved events are of several runs; restore the checkpoints of one")
+        return np.ascontiguousarray(events, np.int64), np.ascontiguousarray(keys, np.int64)
 
     def _drop_old_users(self) -> None:
         """Remove the users whose newest event is older than the time limit twice over."""

@@ -1,5 +1,7 @@
 """Events of users: what a plain loop over all earlier rows finds, from any row, in any batches, saved and restored."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -254,6 +256,32 @@ def test_saved_events_of_other_columns_are_refused():
     events.add(0, np.array([1]), np.zeros(1), np.ones(1, bool), [np.array([1])])
     with pytest.raises(BadInput, match="expected 4 numbers an event, got 3"):
         UserEvents(EventRules(5), ["ids", "floats"]).restore([events.full(1)])
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_saved_events_of_several_runs_are_refused_or_restored(data):
+    """Whatever is put together, no text is read that is not there."""
+    parts = {}
+    for run in range(2):
+        events = UserEvents(EventRules(5), KINDS, stored="strings")
+        for number, row in enumerate((0, 3, 6)):
+            names = Strings.of([f"u{(n + run) % 3}" for n in range(3)])
+            texts = Strings.of([f"{'abcd'[run + number]}{n}" for n in range(3)])
+            values = np.arange(3), texts, np.ones(3, np.float32)
+            events.add(row, names, np.arange(3.0), np.ones(3, bool), values)
+            parts[run, number] = events.increment(row + 3) if number else events.full(3)
+    chosen = [dict(parts[data.draw(st.integers(0, 1)), number]) for number in range(data.draw(st.integers(1, 3)))]
+    if data.draw(st.booleans()):
+        part = data.draw(st.sampled_from(chosen))
+        name = data.draw(st.sampled_from(sorted(part)))
+        part[name] = parts[data.draw(st.integers(0, 1)), data.draw(st.integers(0, 2))].get(name, part[name])
+    again = UserEvents(EventRules(5), KINDS, stored="strings")
+    with suppress(BadInput):
+        again.restore(chosen)
+        _, _, (_, texts, _) = again.seen(again.position, Strings.of(["u0", "u1", "u2"]), np.full(3, 9.0))
+        assert all(len(text) <= 6 for text in texts.tolist())
+        again.keys_of(again.users()).tolist()
 
 
 def test_users_of_strings_are_told_apart():
