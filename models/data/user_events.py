@@ -354,7 +354,7 @@ class UserEvents:
         if self._named:
             ends = part["name_offsets"]
             users, ascending = len(np.unique(keys)), (np.diff(ends) >= 0).all()
-            named = len(ends) == users + 1 and ascending and ends[0] >= 0 and ends[-1] <= len(part["names"])
+            named = bool(len(ends) == users + 1 and ascending and ends[0] >= 0 and ends[-1] <= len(part["names"]))
         if len(keys) != len(events) or not (known and named):
             raise BadInput("history: the saved events are of several runs; restore the checkpoints of one")
         return np.ascontiguousarray(events, np.int64), np.ascontiguousarray(keys, np.int64)
@@ -389,12 +389,11 @@ class UserEvents:
         self, keys: Int64s, events: Int64s, first_row: int, floor: int | None = None, names: Strings | None = None
     ) -> None:
         """Add events whose rows are `first_row` or later, or those of a saved part; `names`: the users' keys."""
-        rules = self._rules
+        rules, new_rows = self._rules, (keys, events) if floor is None else None
         if floor is None:
             self.floor = max(self.floor, first_row - KEPT_ROWS)
             while self._clock and self._clock[0][0] <= self.floor:
                 self._floor_s = max(self._floor_s, self._clock.popleft()[1])
-            self._added.append((keys, events))
             while not self._saves and self._added and not len(_after(self._added[0][1], self.floor)):
                 self._added.popleft()
                 self._since = max(self._since, self.floor)
@@ -420,6 +419,8 @@ class UserEvents:
             users, events = users[order], events[order]
         columns = events[:, TIME], events[:, event_kernels.ROW], events[:, VALUES:]
         event_kernels.push(users, *columns, books, *self._heap(), self._width, 0 if rules.newest else rules.most)
+        if new_rows is not None:
+            self._added.append(new_rows)
 
     @property
     def _named(self) -> bool:

@@ -230,6 +230,35 @@ def test_key_of_a_mebibyte_and_many_users_are_restored():
     assert again.keys_of(long).tolist() == [names[0].encode()]
 
 
+@pytest.mark.parametrize("operation", ["open", "ftruncate", "posix_fallocate"])
+def test_full_disk_is_one_line_and_loses_no_event(tmp_path, monkeypatch, operation):
+    monkeypatch.setattr(user_events, "FIRST_WORDS", 32)
+    log = [(n % 17, float(n), True) for n in range(60)]
+    events, parts = UserEvents(EventRules(5), KINDS, tmp_path / "run", 2048), []
+
+    def fill():
+        for first in range(0, 60, 4):
+            add(events, log, first, first + 4)
+            parts.append(events.full(first + 4))
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patches:
+        patches.setattr("os." + operation, full)
+        with pytest.raises(BadInput, match="histories: no room on disk for more events: No space left on device"):
+            fill()
+    # Where it ended, and in another process from what was saved.
+    again = UserEvents(EventRules(5), KINDS, tmp_path / "run", 2048)
+    again.restore(parts[-1:])
+    saved = again.position
+    for one in (events, again):
+        assert one.position == saved
+        add(one, log, saved, 60)
+        assert lists(one, log, saved, 60) == [seen_by(log, row, EventRules(5)) for row in range(saved, 60)]
+    assert events.increment(60)["events"].tolist() == again.increment(60)["events"].tolist()
+
+
 def test_an_erased_user_is_in_no_later_checkpoint():
     events = UserEvents(EventRules(5), ["ids"])
     users = np.array([1, 2, 1, 2])
