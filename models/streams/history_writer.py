@@ -110,16 +110,12 @@ class HistoryWriter:
         Raises:
             BadInput: A followed run does not know where a store is.
         """
+        check_stores(config)
         writers: dict[str, ListWriter] = {}
         for name, sequence in config.sequences.items():
             if sequence.store in config.online_stores:
                 inputs = [f.name for f in config.features if f.sequence is not None and f.sequence.name == name]
                 writers[name] = list_writer(config.online_stores[sequence.store], manifest, inputs)
-            elif sequence.store and config.data.follow:
-                raise BadInput(
-                    f"sequences.{name}.store: expected the address of {sequence.store!r}, got none; say it with "
-                    f"freshet train --online-store {sequence.store}=redis://HOST:PORT, or in [online_stores]"
-                )
         assert not writers or isinstance(source, SequenceSource)
         wait = Outages(config.data.follow, stopped, report.note, MOST_S).wait
         return cls(config.sequences, writers, source if isinstance(source, SequenceSource) else None, report, wait)
@@ -230,3 +226,17 @@ class HistoryWriter:
             return None
         self.trouble = ""
         return result
+
+
+def check_stores(config: TrainConfig) -> None:
+    """Raise BadInput if a followed run does not know where a store of its histories is.
+
+    Args:
+        config: The run's configuration.
+    """
+    for name, sequence in config.sequences.items():
+        if config.data.follow and sequence.store and sequence.store not in config.online_stores:
+            raise BadInput(
+                f"sequences.{name}.store: expected the address of {sequence.store!r}, got none; say it with "
+                f"freshet train --online-store {sequence.store}=redis://HOST:PORT, or in [online_stores]"
+            )

@@ -8,12 +8,14 @@ import itertools
 import json
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from freshet_serving import Publisher
 from freshet_serving.models.config.train_config import StartOptions, parse_config
 from freshet_serving.models.streams import history_writer
 from freshet_serving.models.streams.history_writer import HistoryWriter
@@ -227,6 +229,37 @@ def test_rollback_takes_back_weights_and_no_history(shop, undisturbed, again, re
     assert disturbed.stream_to(run, FULL + 300)[-1] == "1.3"
     assert f"skipped {DELTA} rows" in "".join(run._report.lines)
     assert disturbed.stored() == disturbed.learned()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_of_a_second_publisher_stay_until_they_change(shop, again):
+    disturbed = shop("two")
+    run = disturbed.story()
+    keys, before = disturbed.records(run)
+    publisher = Publisher(disturbed.folder / "repository", "shop")
+    user = publisher.manifest.features[0]
+    publisher.publish({user.table: ([1000], np.ones((1, 4), np.float32))}, entities={"item": ([5], {"price": [99.0]})})
+    if again:
+        run = disturbed.begin()
+    run._stopped.clear()
+    disturbed.events.send(100)
+    assert disturbed.stream_to(run, FULL + 300) == ["1.4"]
+    assert 1000 in run.trainer.tables[user.table].export().keys
+    assert disturbed.stored() == disturbed.learned()
+    other = disturbed.records(run)[1]
+    width = len(before) // len(keys)
+    rows = [other[n * width : (n + 1) * width] == before[n * width : (n + 1) * width] for n in range(len(keys))]
+    assert [key for key, same in zip(keys, rows) if not same] == [5]
+    disturbed.price(4)
+    while run._tables[0].mark < 3:
+        run._tables[0].refresh()
+    run._stopped.clear()
+    disturbed.events.send(100)
+    assert disturbed.stream_to(run, FULL + 400) == ["1.5"]
+    # The record is the file's again: to publish it changes nothing.
+    publisher.publish(entities={"item": ([5], {"price": [4.0 + 5 % 3]})})
+    last = disturbed.records(run)
+    assert Publisher(disturbed.folder / "repository", "shop").served().table("entities.item")[1].tobytes() == last[1]
 
 
 def test_new_version_keeps_histories_and_has_the_newest_items(shop):
