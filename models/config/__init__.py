@@ -10,6 +10,7 @@ sequence_defaults  what a file with [sequences] and no arch gets
 history_features  features that are made of the events of a history
 memorised_features  features of linear weights and of counts
 train_section     [train]
+network_rules     rules of a network of the zoo: what features, histories and labels it reads
 next_item_rules   rules of a file whose network learns which item comes next
 table_sections    [tables.*]
 entity_sections   [entities.*]

@@ -29,6 +29,7 @@ from freshet_serving.models.config.history_features import (
 )
 from freshet_serving.models.config.memorised_features import memorised_tables, with_memorised_features
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
+from freshet_serving.models.config.network_rules import check_fusion, check_network
 from freshet_serving.models.config.next_item_rules import check_next_item
 from freshet_serving.models.config.online_sections import read_online_features, with_stored_histories
 from freshet_serving.models.config.publish_section import PublishConfig, read_publish
@@ -324,6 +325,8 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     guard = read_guard(raw.get("guard", {}))
     fusion = _fusion(raw.get("fusion", {}))
     features += network_columns(columns, features, model.arch)
+    check_network(model.arch, label_names(data), features)
+    check_fusion(model.arch, label_names(data), features, fusion)
     if model.arch in NEXT_ITEM:
         check_next_item(model, data, features, sequences, train, publish, tables, guard, online, raw)
     return TrainConfig(

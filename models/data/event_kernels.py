@@ -85,6 +85,19 @@ def pruned(events, count, width, most, floor, oldest_time):
     return count - target
 
 
+@inlined
+def first_at(events, count, size, time):
+    """Return the number of events of a block, among the first `count`, that are older than a time."""
+    low = 0
+    while low < count:
+        middle = (low + count) // 2
+        if load_i64(events + middle * size) < time:
+            low = middle + 1
+        else:
+            count = middle
+    return low
+
+
 @kernel(
     nb.int64(
         _IDS, _IDS, nb.int64[:, ::1], nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1],
@@ -150,10 +163,13 @@ def make_room(users, needs, books, memory, file, base, end, used, free, width, m
 def push(users, times, rows, values, books, memory, file, base, width, first_only):
     """Add events where they belong by (time, row). Each user's block has room for its own.
 
+    With `first_only` they are inserted one by one. Else those of a user are merged, so that each event of theirs moves
+    once at most, however late these are.
+
     Args:
-        users: int64 [n], user numbers.
-        times: int64 [n], ordered.
-        rows: int64 [n], ascending.
+        users: int64 [n], user numbers; without `first_only` ascending.
+        times: int64 [n], ordered; without `first_only` ascending for each user.
+        rows: int64 [n], ascending, for each user and time.
         values: int64 [n, width - 2].
         books: int64 [users, 3].
         memory: See make_room().
@@ -162,23 +178,28 @@ def push(users, times, rows, values, books, memory, file, base, width, first_onl
         width: Words of an event.
         first_only: Events that a user may have, for histories that keep the oldest; 0 for no limit.
     """
-    size = 8 * width
-    for n in range(len(users)):
-        user = users[n]
-        count = books[user, COUNT]
-        if first_only and count >= first_only:
+    size, stop = 8 * width, 0
+    while stop < len(users):
+        user, first = users[stop], stop
+        stop += 1
+        while not first_only and stop < len(users) and users[stop] == user:
+            stop += 1
+        i = books[user, COUNT]
+        if first_only and i >= first_only:
             continue
-        events = block(memory, file, base, books[user, AT])
-        i = count
-        while i and load_i64(events + (i - 1) * size) > times[n]:
-            copy_words(events + (i - 1) * size, events + i * size, width)
-            i -= 1
-        event = events + i * size
-        store_i64(event, times[n])
-        store_i64(event + 8 * ROW, rows[n])
-        for v in range(width - VALUES):
-            store_i64(event + 8 * (VALUES + v), values[n, v])
-        books[user, COUNT] = count + 1
+        events, target = block(memory, file, base, books[user, AT]), i + stop - first
+        books[user, COUNT] = target
+        for n in range(stop - 1, first - 1, -1):
+            while i and load_i64(events + (i - 1) * size) > times[n]:
+                i -= 1
+                target -= 1
+                copy_words(events + i * size, events + target * size, width)
+            target -= 1
+            event = events + target * size
+            store_i64(event, times[n])
+            store_i64(event + 8 * ROW, rows[n])
+            for v in range(width - VALUES):
+                store_i64(event + 8 * (VALUES + v), values[n, v])
 
 
 @kernel(
@@ -219,8 +240,9 @@ def select(users, times, since, rows, books, memory, file, base, width, most, ex
             continue
         events, time = block(memory, file, base, books[user, AT]), times[n]
         newest, older, taken, target = nb.int64(0), 0, 0, splits[n + 1]
-        begun = False
-        for i in range(books[user, COUNT] - 1, -1, -1):
+        begun, i = False, books[user, COUNT]
+        while i:
+            i -= 1
             event = events + i * size
             if load_i64(event + 8 * ROW) >= rows[n]:
                 continue
@@ -229,6 +251,10 @@ def select(users, times, since, rows, books, memory, file, base, width, most, ex
                 break
             if not begun:
                 begun, newest = True, when
+                if exclude and time <= newest:
+                    # None of that time counts, and there may be many.
+                    i = first_at(events, i, size, newest)
+                    continue
             if not exclude or when < newest or time > newest:
                 older += 1
                 if older > most:

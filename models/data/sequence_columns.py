@@ -9,6 +9,8 @@ Invariants of from_events
   has read them, or from a checkpoint, and the rows that are missing are read first.
 - Passes share what they know: the pass that has read furthest holds the state, and a pass that starts behind it, within
   KEPT_ROWS, reads from it. So a stream, whose first rows are gone, is read from any position that a run returns to.
+- A run may go back further, to rows that it learns again. Then the pass that starts there has a state of its own, which
+  checkpoints and stores are written from until it has overtaken the other.
 - Rows of guests enter no history and see none.
 """
 
@@ -180,7 +182,9 @@ class SequenceSource:
         self.schema = Schema(tuple(fields), own.label, own.time, own.weight)
         self.saved: Callable[[int], Histories | None] | None = None
         self.erase_stored: Callable[[NDArray[np.int64], Any], Any] | None = None
+        # States of the pass that has read furthest, and of the newest one that began behind what that knows.
         self._furthest: dict[str, UserEvents] = {}
+        self._behind: dict[str, UserEvents] = {}
 
     @property
     def events(self) -> Source:
@@ -212,9 +216,13 @@ class SequenceSource:
             whole: True for all events, False for those since the last part.
         """
         arrays: dict[str, NDArray[Any]] = {}
-        for name, events in self._furthest.items():
-            if not events.floor <= row <= events.position:
-                return {} if whole else None
+        known = self._known(row)
+        if known is None and not whole:
+            return None
+        if known is None:
+            # A run that has just begun has read nothing; one that went back, other rows.
+            known = self.events_before(row) if self._furthest else {}
+        for name, events in known.items():
             part = events.full(row) if whole else events.increment(row)
             if part is None:
                 return None
@@ -234,7 +242,7 @@ class SequenceSource:
         """
         if self.erase_stored is not None:
             self.erase_stored(users, state)
-        for events in self._furthest.values():
+        for events in (*self._furthest.values(), *self._behind.values()):
             events.erase(users)
 
     def lists(self, name: str, splits: Int64s, times: Int64s, values: Sequence[Any]) -> dict[str, Ragged]:
@@ -271,9 +279,8 @@ class SequenceSource:
         """
         if not self._events:
             return {}
-        furthest = self._furthest
-        if furthest and all(events.floor <= start <= events.position for events in furthest.values()):
-            return furthest
+        if (read := self._known(start)) is not None:
+            return read
         histories = {name: self._no_events(name) for name in self._events}
         known = self.saved(start) if self.saved is not None and start else None
         if known is not None and all(self._restored(name, histories, known) for name in histories):
@@ -285,7 +292,16 @@ class SequenceSource:
                 break
             self._add(batch if batch.end <= start else batch.slice(0, start - batch.start), histories)
         self._note(histories)
+        if histories is not self._furthest:
+            self._behind = histories
         return histories
+
+    def _known(self, row: int) -> dict[str, UserEvents] | None:
+        """Return the events of a pass that knows what a row sees; None if no pass does."""
+        for histories in (self._furthest, self._behind):
+            if histories and all(events.floor <= row <= events.position for events in histories.values()):
+                return histories
+        return None
 
     def _restored(self, name: str, histories: Mapping[str, UserEvents], known: Histories) -> bool:
         """Return whether a sequence's events could be taken from a checkpoint."""
@@ -329,6 +345,7 @@ class SequenceSource:
         known = max((events.position for events in self._furthest.values()), default=-1)
         if histories and min(events.position for events in histories.values()) > known:
             self._furthest = histories
+            self._behind = {} if self._behind is histories else self._behind
 
     def _listed(self, batch: Batch) -> dict[str, Column]:
         """Return the columns of sequences that are lists of the table, without padding."""

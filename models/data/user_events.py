@@ -12,7 +12,8 @@ Rules
   max_length those until its own time.
 - So an event that arrives late is put in its place by time and is seen by rows that arrive after it; a row that arrives
   late sees nothing that happened after it. Neither changes a row that was read.
-- Events older than ttl_s before a row's time are not seen.
+- Events older than ttl_s before a row's time are not seen. What time it is, for events that no row can see any more and
+  for histories in a store, is said by events that are not in the future: one of a wrong clock ends nobody's history.
 - With keep = "oldest", a user's first max_length events to arrive are kept and no others.
 
 Invariants
@@ -20,12 +21,14 @@ Invariants
   KEPT_ROWS before the newest batch, can see it. So memory a user is at most that of 2 max_length events and of those of
   KEPT_ROWS rows.
 - The state of any row between `floor` and `position` can be written to a checkpoint: with the events of the rows until
-  then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists.
+  then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists. After a
+  state of a row that lies behind what was saved before (a rollback) the next part is a whole one again.
 - The heap's first words, `budget_nbytes` of them, are in memory, the others in a file without a name, of which hardly
   any page stays mapped; the system's page cache keeps what is hot and gives it back under pressure. The books take
   80 bytes a user, for a store 24 and the key's text more.
 - Guests have no events. The users themselves are not kept, only the hash of their key; for a store their keys are.
-- For a store, changed() names every user with an event of a row since settle(), and perhaps more.
+- For a store, changed() names every user with an event of a row since `settled`, and perhaps more. That row never goes
+  back: a store keeps what users did, whatever becomes of weights.
 
 Calls are atomic: a lock guards each.
 
@@ -39,6 +42,7 @@ import math
 import mmap
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +66,8 @@ MERGED_USERS = 1 << 17
 BUDGET_NBYTES = 256 << 20
 FIRST_WORDS, FILE_NBYTES, TAKEN_NBYTES = 1 << 16, 1 << 40, 64 << 20
 NEVER = np.iinfo(np.int64).min
+AHEAD_S = 86_400.0
+"""Clocks of different places differ by less than a day: later events are in the future."""
 FLOATS, TEXTS, IDS = "floats", "strings", "ids"
 
 Int64s = NDArray[np.int64]
@@ -91,6 +97,7 @@ class UserEvents:
     Attributes:
         position: Number of the next row.
         floor: First row whose events are still seen as they were.
+        settled: Row before which a store has all events.
 
     Example:
         >>> events = UserEvents(EventRules(most=2), ["ids"])
@@ -131,10 +138,10 @@ class UserEvents:
         # Users with events of rows between two, at most MERGED_USERS of them or twice as many as are distinct.
         self._changed, self._changed_users, self._merge_at = deque[tuple[int, int, Int64s]](), 0, MERGED_USERS
         self._texts = DistinctTexts()
-        self.position = self.floor = 0
+        self.position = self.floor = self.settled = 0
         # Newest time before the floor, and that of each batch behind it with the row after the batch.
         self._floor_s, self._clock = -np.inf, deque[tuple[int, float]]()
-        # Keys and events by batch, since row `since` of the newest checkpoint; without one, since the floor.
+        # Keys and events by batch: since row `since`, that of the newest checkpoint if an increment can follow it.
         self._saves, self._since, self._texts_since = False, 0, 0
         self._added: deque[tuple[Int64s, Int64s]] = deque()
 
@@ -178,7 +185,7 @@ class UserEvents:
             if self._stored and len(users):
                 self._note_changed(start + first, start + len(times), np.unique(users))
             self.position = start + len(times)
-            self._clock.append((self.position, float(times.max())))
+            self._clock.append((self.position, _latest(times)))
 
     def seen(self, start: int, keys: Column, times: NDArray[np.float64]) -> tuple[Int64s, Int64s, list[Any]]:
         """Return what rows see.
@@ -217,17 +224,22 @@ class UserEvents:
     def settle(self, stop: int) -> None:
         """Forget which users have events of rows before `stop`: a store has them."""
         with self._lock:
+            self.settled = max(self.settled, stop)
             self._changed = deque(part for part in self._changed if part[1] > stop)
             self._changed_users = sum(len(users) for _, _, users in self._changed)
 
     def newest_time(self, users: Int64s) -> float:
-        """Return the time of the newest event of some users, Unix seconds; -inf without any."""
+        """Return the time of the newest event of some users, Unix seconds; -inf without any.
+
+        Events in the future count if there are no others.
+        """
         with self._lock:
             refs = self._users.find(users)
             refs = refs[refs >= 0]
             newest = np.full(len(refs), NEVER)
             event_kernels.newest_times(refs, self._users.columns["book"], *self._heap(), self._width, newest)
-            return float(_seconds(newest.max(keepdims=True))[0]) if len(refs) and newest.max() > NEVER else -math.inf
+            times = _seconds(newest[newest > NEVER])
+            return max(_latest(times), float(times.min())) if len(times) else -math.inf
 
     def histories(self, users: Int64s, stop: int, now_s: float) -> tuple[Column, Int64s, Int64s, list[Any]]:
         """Return what row `stop` sees if it is later than all before: also of events of the newest time.
@@ -267,7 +279,7 @@ class UserEvents:
         """Return all events of rows before `stop`, to be restored; later increments begin there.
 
         Args:
-            stop: A row between `floor` and `position`.
+            stop: A row between `floor` and `position`. If it lies before that of a part, the next one has to be full().
         """
         with self._lock:
             self._drop_old_users()
@@ -306,18 +318,12 @@ class UserEvents:
             parts: The arrays, in order.
 
         Raises:
-            BadInput: They are of other columns.
+            BadInput: They are of other columns, or do not follow each other.
         """
         with self._lock:
             for part in parts:
                 position, floor = part["position"].tolist()
-                events = np.ascontiguousarray(part["events"], np.int64)
-                if events.shape[1:] != (self._width,):
-                    raise BadInput(f"history: expected {self._width} numbers an event, got {events.shape[1]}")
-                self._texts.extend(Strings(part["text"], part["offsets"]))
-                keys = np.ascontiguousarray(part["keys"], np.int64)
-                if "counts" in part:
-                    keys = np.repeat(keys, part["counts"])
+                events, keys = self._part(part)
                 names = None
                 if self._named:
                     named = np.searchsorted(np.unique(keys), keys)
@@ -327,6 +333,31 @@ class UserEvents:
                 self._floor_s = float(_seconds(part["floor_time"])[0])
             self._saves, self._since, self._texts_since = True, self.position, len(self._texts)
             self._added.clear()
+
+    def _part(self, part: Mapping[str, NDArray[Any]]) -> tuple[Int64s, Int64s]:
+        """Take over the texts of a saved part; return its events, and the user of each. Raises BadInput."""
+        events, keys = part["events"], part["keys"]
+        if events.shape[1:] != (self._width,):
+            raise BadInput(f"history: expected {self._width} numbers an event, got {events.shape[-1]}")
+        if "counts" in part:
+            counts = part["counts"]
+            fits = counts.shape == keys.shape and not (counts < 0).any() and int(counts.sum()) == len(events)
+            keys = np.repeat(keys, counts) if fits else keys[:0]
+        elif int(part["since"][0]) != self.position:
+            raise BadInput(
+                f"history: expected events since row {self.position:,}, got those since row {int(part['since'][0]):,}"
+            )
+        self._texts.extend(Strings(part["text"], part["offsets"]))
+        texts = events[:, [VALUES + n for n, kind in enumerate(self._kinds) if kind == TEXTS]]
+        known = texts.min(initial=0) >= 0 and texts.max(initial=0) <= len(self._texts)
+        named = True
+        if self._named:
+            ends = part["name_offsets"]
+            users, ascending = len(np.unique(keys)), (np.diff(ends) >= 0).all()
+            named = bool(len(ends) == users + 1 and ascending and ends[0] >= 0 and ends[-1] <= len(part["names"]))
+        if len(keys) != len(events) or not (known and named):
+            raise BadInput("history: the saved events are of several runs; restore the checkpoints of one")
+        return np.ascontiguousarray(events, np.int64), np.ascontiguousarray(keys, np.int64)
 
     def _drop_old_users(self) -> None:
         """Remove the users whose newest event is older than the time limit twice over."""
@@ -347,7 +378,9 @@ class UserEvents:
         kept = [(keys[rows], events[rows]) for keys, events in self._added if len(rows := _after(events, stop))]
         self._added = deque(kept)
         texts = self._texts.since(first_text)
-        self._saves, self._since, self._texts_since = True, stop, len(self._texts)
+        # Behind the newest part its own events would be missing between the two.
+        self._saves = stop >= self._since
+        self._since, self._texts_since = max(self._since, stop), len(self._texts)
         position = np.array([stop, min(self.floor, stop)], np.int64)
         floor_time = ordered(np.array([self._floor_s if stop >= self.floor else -np.inf]))
         return {"position": position, "floor_time": floor_time, "text": texts.data, "offsets": texts.offsets}
@@ -356,14 +389,14 @@ class UserEvents:
         self, keys: Int64s, events: Int64s, first_row: int, floor: int | None = None, names: Strings | None = None
     ) -> None:
         """Add events whose rows are `first_row` or later, or those of a saved part; `names`: the users' keys."""
-        rules = self._rules
+        rules, new_rows = self._rules, (keys, events) if floor is None else None
         if floor is None:
             self.floor = max(self.floor, first_row - KEPT_ROWS)
             while self._clock and self._clock[0][0] <= self.floor:
                 self._floor_s = max(self._floor_s, self._clock.popleft()[1])
-            self._added.append((keys, events))
             while not self._saves and self._added and not len(_after(self._added[0][1], self.floor)):
                 self._added.popleft()
+                self._since = max(self._since, self.floor)
         if not len(keys):
             return
         users, new = self._users.put(keys)
@@ -381,8 +414,13 @@ class UserEvents:
             )  # fmt: skip
             if done < len(distinct):
                 self._lengthen(int(counts[done] + books[distinct[done], event_kernels.COUNT]))
+        if rules.newest:
+            order = np.lexsort((events[:, TIME], users))
+            users, events = users[order], events[order]
         columns = events[:, TIME], events[:, event_kernels.ROW], events[:, VALUES:]
         event_kernels.push(users, *columns, books, *self._heap(), self._width, 0 if rules.newest else rules.most)
+        if new_rows is not None:
+            self._added.append(new_rows)
 
     @property
     def _named(self) -> bool:
@@ -518,6 +556,11 @@ def _seconds(ordered_times: Int64s) -> NDArray[np.float64]:
     """Return the times of ordered()."""
     bits = ordered_times ^ ((ordered_times >> 63) & np.iinfo(np.int64).max)
     return np.ascontiguousarray(bits).view(np.float64)
+
+
+def _latest(times: NDArray[np.float64]) -> float:
+    """Return the latest of times that are not in the future; -inf without any."""
+    return float(np.max(times, initial=-math.inf, where=times <= time.time() + AHEAD_S))
 
 
 def _whole_seconds(events: Int64s) -> Int64s:

@@ -112,6 +112,8 @@ class FollowedSource:
         self._seen_rows = self._seen_rejected = 0
         self._forget_at = FORGET_SEGMENTS
         self._told = IngestStatus(0, 0, 0, 0, "", "")
+        # Segments that the stream has handed out once, and the journal could not record.
+        self._unrecorded = list[Segment]()
         stream.begin(journal.segments)
 
     def count_rows(self) -> int:
@@ -190,9 +192,10 @@ class FollowedSource:
     def _take(self, wait_s: float) -> bool:
         """Poll the stream and number the new segments; return True if there are any."""
         with self._lock:
-            found = self._stream.poll(wait_s)
+            found = self._unrecorded = self._unrecorded or self._stream.poll(wait_s)
             if found:
                 self._journal.append(found)
+                self._unrecorded = []
             return bool(found)
 
     def _cut(self, rows: int, start: int, endless: bool) -> Iterator[Batch | None]:

@@ -12,6 +12,10 @@ Invariants
 - While a store does not take them, nothing is published and no row is learned: whoever waits decides for how long.
 - Memory: the users of one delta, 8 bytes each, and CHUNK_EVENTS events.
 
+- A rollback takes back weights, not what users did. The store stays ahead of weights that went back: nothing is removed
+  from it, and a store that comes up empty meanwhile gets what the other had. The run goes on at its position, and rows
+  that it learns again see what they saw.
+
 Users who are away longer than the time limit (`ttl_s`) lose their histories by the keys' expiry, not by a write. The
 newest time that counts is that of the events, not of a clock: a log of last year is written as it was then.
 
@@ -87,6 +91,8 @@ class HistoryWriter:
         if source is not None and writers:
             source.erase_stored = self.erase
         self.trouble, self._checked_s = "", -CHECK_S
+        # By sequence: what was written last, whose word about what the store has counts.
+        self._written: dict[str, UserEvents] = {}
 
     @classmethod
     def of(
@@ -104,16 +110,12 @@ class HistoryWriter:
         Raises:
             BadInput: A followed run does not know where a store is.
         """
+        check_stores(config)
         writers: dict[str, ListWriter] = {}
         for name, sequence in config.sequences.items():
             if sequence.store in config.online_stores:
                 inputs = [f.name for f in config.features if f.sequence is not None and f.sequence.name == name]
                 writers[name] = list_writer(config.online_stores[sequence.store], manifest, inputs)
-            elif sequence.store and config.data.follow:
-                raise BadInput(
-                    f"sequences.{name}.store: expected the address of {sequence.store!r}, got none; say it with "
-                    f"freshet train --online-store {sequence.store}=redis://HOST:PORT, or in [online_stores]"
-                )
         assert not writers or isinstance(source, SequenceSource)
         wait = Outages(config.data.follow, stopped, report.note, MOST_S).wait
         return cls(config.sequences, writers, source if isinstance(source, SequenceSource) else None, report, wait)
@@ -135,6 +137,7 @@ class HistoryWriter:
             while not self._wrote(name, writer, events, state, bar):
                 pass
             events.settle(state.position)
+            self._written[name] = events
 
     def check(self, state: Written) -> None:
         """Every CHECK_S, write all histories to a store that may have lost some since; skip one that is away.
@@ -173,8 +176,10 @@ class HistoryWriter:
 
     def _wrote(self, name: str, writer: ListWriter, events: UserEvents, state: Written, bar: bool) -> bool:
         """Write to one store; return False if another process of it came up meanwhile, and has to get all."""
-        store, row = self._begun(writer), state.position
-        whole = state.histories.get(name) != store
+        store, row = self._begun(writer), max(state.position, events.settled)
+        # After a run has gone far back it writes from other events than before, and then from those again.
+        behind = events.settled > 0 and self._written.get(name, events) is not events
+        whole = behind or state.histories.get(name) != store
         users = events.users() if whole else events.changed(row)
         now_s = events.newest_time(users)
         step = max(1, min(CHUNK_USERS, CHUNK_EVENTS // self._sequences[name].max_length))
@@ -221,3 +226,17 @@ class HistoryWriter:
             return None
         self.trouble = ""
         return result
+
+
+def check_stores(config: TrainConfig) -> None:
+    """Raise BadInput if a followed run does not know where a store of its histories is.
+
+    Args:
+        config: The run's configuration.
+    """
+    for name, sequence in config.sequences.items():
+        if config.data.follow and sequence.store and sequence.store not in config.online_stores:
+            raise BadInput(
+                f"sequences.{name}.store: expected the address of {sequence.store!r}, got none; say it with "
+                f"freshet train --online-store {sequence.store}=redis://HOST:PORT, or in [online_stores]"
+            )

@@ -11,6 +11,7 @@ Invariants
 - One writer: the run whose checkpoints are in the same folder.
 - A line is durable before rows of its segment are trained on; lines are appended and never changed. A partial line left
   by a crash is no segment: no consumer has had a row of it. Lines after an invalid line are ignored.
+- What cannot be written is not known: after an error, memory and file say what they said before.
 - Row numbers increase from line to line without a gap, except for segments dropped by forget().
 - forget() rewrites the file atomically. It may run while since() iterates, in another thread or between two segments:
   the known segments are one list, which is replaced as a whole.
@@ -71,23 +72,28 @@ class StreamJournal:
         return self._known[-1][0] + self._known[-1][1].rows if self._known else 0
 
     def append(self, segments: Sequence[Segment]) -> None:
-        """Record segments, which numbers their rows for good."""
-        lines = []
+        """Record segments, which numbers their rows for good.
+
+        Raises:
+            OSError: The file cannot be written, and nothing is recorded.
+        """
+        numbered, start = [], self.rows
         for segment in segments:
-            start = self.rows
-            self._known.append((start, segment))
-            lines.append(_line({"start": start, "rows": segment.rows, "where": segment.where}))
+            numbered.append((start, segment))
+            start += segment.rows
         if not self._nbytes:
-            self._write(lines)
-            return
-        with open(self._path, "r+b") as file:
-            # Remove a partial line left by a crash.
-            file.truncate(self._nbytes)
-            file.seek(self._nbytes)
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-            self._nbytes = file.tell()
+            self._write(numbered)
+        else:
+            with open(self._path, "r+b") as file:
+                # Remove a partial line left by a crash or a full disk.
+                file.truncate(self._nbytes)
+                file.seek(self._nbytes)
+                file.writelines(map(_segment_line, numbered))
+                file.flush()
+                os.fsync(file.fileno())
+                nbytes = file.tell()
+            self._nbytes = nbytes
+        self._known.extend(numbered)
 
     def since(self, row: int) -> Iterator[tuple[int, Segment]]:
         """Yield the segments with rows from number `row` on, each with its first row's number.
@@ -121,15 +127,16 @@ class StreamJournal:
         kept = kept or self._known[-1:]
         if len(kept) == len(self._known):
             return
-        self._write([_line({"start": start, "rows": one.rows, "where": one.where}) for start, one in kept])
+        self._write(kept)
         self._known = kept
 
-    def _write(self, lines: Sequence[bytes]) -> None:
+    def _write(self, numbered: Sequence[tuple[int, Segment]]) -> None:
         """Write the file anew, atomically."""
         with atomic_file(self._path) as file:
             file.write(_line({"format": FORMAT, "stream": self._identity}))
-            file.writelines(lines)
-            self._nbytes = file.tell()
+            file.writelines(map(_segment_line, numbered))
+            nbytes = file.tell()
+        self._nbytes = nbytes
 
     def _load(self) -> int:
         """Read the valid lines; return their size in bytes."""
@@ -161,6 +168,11 @@ class StreamJournal:
             return False
         self._known.append((start, Segment(where, rows)))
         return True
+
+
+def _segment_line(numbered: tuple[int, Segment]) -> bytes:
+    start, segment = numbered
+    return _line({"start": start, "rows": segment.rows, "where": segment.where})
 
 
 def _line(said: dict[str, Any]) -> bytes:

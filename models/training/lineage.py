@@ -7,7 +7,8 @@ chunk, and again before it publishes one, it reads the records.
 - Its newest generation is undone: it restores its own weights, optimizer included, of the newest generation on the
   current line that a checkpoint has, and advances from there to the head. Rows that were published and undone are
   skipped, or trained on again (replay). Rows not published yet are trained on again in any case. If no checkpoint
-  reaches back far enough, the weights are those of the repository, and the optimizer starts anew.
+  reaches back far enough, the weights are those of the repository, and the optimizer starts anew. Histories are not
+  weights and stay as they are, in stores too (models.streams.history_writer).
 - A hold (gate) stops what is served, not training: deltas continue behind it.
 So trainer and head agree at the start of every chunk.
 
@@ -297,7 +298,8 @@ class Lineage:
         position = back if self._replay else until
         self._marks = state.entities if self._replay and number else self._marks
         here = dataclasses.replace(state, position=position, step=self._at.step, digest=self._at.digest)
-        self._become(dataclasses.replace(here, entities=self._marks))
+        # The store of histories did not go back.
+        self._become(dataclasses.replace(here, entities=self._marks, histories=self._state.histories))
         # No increment contains changes loaded from other writers.
         clear_changed(self._trainer)
         self._checkpoints.save_full(self._trainer, self._state, self.wanted())

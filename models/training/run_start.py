@@ -72,14 +72,16 @@ class ContinuedStart(RunStart):
         old: Contents of the version.
         position: Rows that are not read: those of a withdrawn version's checkpoint; 0 without one.
         data: Which rows these are, as the checkpoint has it.
+        histories: Which stores have all histories, as the checkpoint has it.
     """
 
     old: VersionContents
     position: int = 0
     data: dict[str, Any] = field(default_factory=dict)
+    histories: dict[str, str] = field(default_factory=dict)
 
     def state(self) -> RunState:
-        return replace(RunStart.state(self), position=self.position, data=self.data)
+        return replace(RunStart.state(self), position=self.position, data=self.data, histories=self.histories)
 
 
 class StartVersions(Protocol):
@@ -124,7 +126,7 @@ def find_start(
     Raises:
         BadInput: The configuration cannot continue the existing state; one line lists the changes.
     """
-    old, position, data = None, 0, dict[str, Any]()
+    old, position, data, histories = None, 0, dict[str, Any](), dict[str, str]()
     if not beginning.from_scratch:
         saved = checkpoints.newest()
         if versions.was_refused(saved, beginning.new_version):
@@ -137,12 +139,13 @@ def find_start(
         if saved is not None and old is not None:
             # Servers went back: the weights are those that they serve, and what the version had read is skipped.
             position, data = saved.version_row if beginning.replay else saved.position, saved.data
+            histories = saved.histories
             note(f"version {saved.version} is {why}: not continuing from its checkpoint")
     version = old.base.manifest if old is not None else None
     whole = start_config(config, source, version, rows, note)
     scaling, hash_seeds = scaling_of(whole, source, version), hash_seeds_of(whole, version)
     if old is not None:
-        return ContinuedStart(whole, scaling, hash_seeds, old, position, data)
+        return ContinuedStart(whole, scaling, hash_seeds, old, position, data, histories)
     return FreshStart(whole, scaling, hash_seeds)
 
 

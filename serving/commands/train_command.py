@@ -119,10 +119,12 @@ def _train(
     from freshet_serving.models.runs.live_view import LiveView, live_view
     from freshet_serving.models.runs.run_lock import trainer_lock
     from freshet_serving.models.runs.train_metrics import TrainMetrics, serve_metrics
+    from freshet_serving.models.streams.history_writer import check_stores
     from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows
     from freshet_serving.models.training.heartbeat import Heartbeat
 
     settings = load_config(config, overrides)
+    check_stores(settings)
     exit_on_sigterm()
     console, checkpoints = Console(), checkpoint_folder(settings)
     heartbeat = Heartbeat(settings.publish.repository, settings.model.name, settings.data.follow)

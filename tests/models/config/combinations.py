@@ -181,6 +181,8 @@ FIELDS = {
     "labels wide": "features.item.wide",
     "labels counts": "features.item.counts",
     "counts loss": "features.item.counts",
+    "events labels": "sequences.history",
+    "lists labels": "sequences.viewed",
 }
 
 
@@ -194,9 +196,9 @@ def _in_order(names) -> tuple[str, ...]:
 
 REFUSED = {_in_order(pair.split()): field for pair, field in FIELDS.items()}
 """Pairs that do not fit, with the key that the line names."""
+REPAIRED = {("events", "labels"): "crosses", ("lists", "labels"): "crosses"}
+"""Pairs that do not fit alone, each with a setting beside which they do: it makes features of the history."""
 REFUSED_LATER = {
-    ("events", "labels"): "sequences.history: architecture 'mmoe' reads no sequence",
-    ("lists", "labels"): "sequences.viewed: architecture 'mmoe' reads no sequence",
     ("next_item", "processes"): "--processes: expected 1 for a next-item network",
 }
 """Pairs that are refused once the run has opened the data, with the beginning of the line."""

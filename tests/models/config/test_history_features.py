@@ -89,7 +89,6 @@ def test_decay_parts_events_by_their_age():
 
 def test_network_over_features_reads_no_history_but_its_features():
     assert parse(last=LAST)["history.item"].dim == 0
-    assert parse()["history.item"].dim == 16
     shared = HISTORY | {"tables": {"item": "item"}}
     assert parse("din", shared, last=LAST)["history.item"].dim == 16
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from freshet_serving.models.config.sequence_defaults import with_sequence_defaults
 from freshet_serving.models.config.train_config import parse_config
 
 LOG = {
@@ -73,11 +74,8 @@ def test_tables_that_are_shared_say_what_a_list_column_has_to_do_with_a_candidat
     ],
 )
 def test_file_that_says_more_or_has_no_history_is_left_alone(sections):
-    config = parse(**sections)
-    assert counted(config) == []
-    assert (config.train.shuffle_rows, config.train.learning_rate) == (65536, 0.0)
+    assert with_sequence_defaults(LOG | sections, ["clicked"]) == LOG | sections
 
 
 def test_several_labels_are_left_alone():
-    config = parse(model={"name": "shop", "arch": "mmoe"}, data=LOG["data"] | {"label": ["clicked", "bought"]})
-    assert counted(config) == []
+    assert with_sequence_defaults(LOG, ["clicked", "bought"]) == LOG

@@ -171,7 +171,7 @@ def test_request_may_have_times_that_the_network_does_not_read(times):
 
 
 def test_file_without_sequences_has_none():
-    assert draft(parse_config(FILE), {}).sequences == []
+    assert draft(parse_config(FILE | {"model": {"name": "m"}}), {}).sequences == []
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,9 @@ def test_what_does_not_fit_is_refused_in_one_line(section, message):
 
 def test_followed_data_may_have_sequences():
     followed = FILE | {"data": FILE["data"] | {"follow": True}}
-    config = parse_config(followed | {"sequences": {"history": {"columns": {"item": "hist"}}}})
+    config = parse_config(
+        followed | {"sequences": {"history": {"columns": {"item": "hist"}, "tables": {"item": "item_id"}}}}
+    )
     assert list(config.sequences) == ["history"]
 
 
@@ -270,7 +272,7 @@ def test_padding_that_does_not_fit_is_refused(section, message):
 
 
 def sides(**features):
-    file = FILE | {"features": FILE["features"] | features}
+    file = FILE | {"model": {"name": "m", "arch": "own:network"}, "features": FILE["features"] | features}
     history = {"columns": {"item": "hist_items"}, "tables": {"item": "item_id"}}
     return {f.name: f.side for f in parse_config(file | {"sequences": {"history": history}}).features}
 

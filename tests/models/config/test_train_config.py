@@ -111,7 +111,7 @@ def test_publish_table_dtype_can_be_overridden_per_feature():
 
 
 def test_fusion_expressions_are_kept_in_file_order():
-    raw = config(fusion={"base": "score ** 0.5", "final": "base * price"})
+    raw = config(fusion={"base": "score ** 0.5", "final": "base * price"}, features__price={"kind": "float"})
     read = parse_config(raw)
 
     assert list(read.fusion.items()) == [("base", "score ** 0.5"), ("final", "base * price")]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data import user_events
 from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.data.source import Batch, Field, Schema
 from freshet_serving.processor.columns import Ragged, Strings
@@ -178,3 +179,24 @@ def test_empty_user_of_strings_is_a_guest():
     made = [replace(f, kind="string") if f.name == "user" else f for f in made]
     (batch,) = SequenceSource(Named([7, 1, 7, 1], "abcd", [1] * 4, range(4)), made).batches(8)
     assert np.diff(batch.columns["h.i"].row_splits).tolist() == [0, 0, 0, 1]
+
+
+def test_run_that_goes_far_back_saves_what_its_rows_see(monkeypatch):
+    monkeypatch.setattr(user_events, "KEPT_ROWS", 4)
+    log = Log([n % 3 for n in range(28)], [f"i{n}" for n in range(28)], [1] * 28, [float(n) for n in range(28)])
+
+    def lists(source, first):
+        return [batch.columns["h.i"].values.tolist() for batch in source.batches(4, first)]
+
+    source, saved = SequenceSource(log, features()), []
+    source.saved = lambda row: {"h": saved[-1:]} if saved else None
+    expected = lists(source, 0)
+    for _ in range(2):
+        # Back at row 12, before a pass begins there, and again after one has overtaken what was read first.
+        part = source.saved_part(12, whole=True)
+        saved.append({name.removeprefix("h/"): array for name, array in part.items()})
+        assert saved[-1]["position"].tolist()[0] == 12
+        assert lists(source, 12) == expected[3:]
+        other = SequenceSource(log, features())
+        other.saved = source.saved
+        assert lists(other, 12) == expected[3:]

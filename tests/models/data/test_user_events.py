@@ -1,5 +1,7 @@
 """Events of users: what a plain loop over all earlier rows finds, from any row, in any batches, saved and restored."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,7 +87,8 @@ def test_rows_see_what_a_plain_loop_finds(log, rules, kept_rows, ttl_s, data):
             assert lists(events, rows, since, stop) == expected
             first = stop
             if data.draw(st.booleans()):
-                row = data.draw(st.integers(max(events.floor, events._since), stop))
+                # A run that goes back saves a state behind one that it has saved.
+                row = data.draw(st.integers(events.floor, stop))
                 part = events.increment(row)
                 parts = [events.full(row)] if part is None else [*parts, part]
                 other = UserEvents(rules, KINDS, budget_nbytes=0)
@@ -168,6 +171,94 @@ def test_events_beyond_the_budget_are_in_a_file():
     assert np.array_equal(ids, np.repeat(users[:50_000], 4))
 
 
+def test_no_event_is_missing_after_a_state_that_went_back():
+    log = [(0, float(n), True) for n in range(6)]
+    events = UserEvents(EventRules(5), KINDS)
+    add(events, log, 0, 4)
+    events.full(2)
+    events.increment(4)
+    # Rolled back to row 2, learned again until 3, and on.
+    parts = [events.full(2)]
+    add(events, log, 4, 6)
+    for row in (3, 5, 6):
+        part = events.increment(row)
+        parts = [events.full(row)] if part is None else [*parts, part]
+        again = UserEvents(EventRules(5), KINDS)
+        again.restore(parts)
+        assert lists(again, [*log[:row], (0, 9.0, False)], row, row + 1) == [list(range(row))[-5:]]
+    assert len(parts) > 1
+
+
+def test_event_of_the_future_ends_nobody_elses_history(monkeypatch):
+    monkeypatch.setattr(user_events, "KEPT_ROWS", 2)
+    monkeypatch.setattr(user_events.time, "time", lambda: 1e9)
+    log = [(n % 2, 1e9 + n, True) for n in range(6)] + [(7, 2e9, True)] + [(n % 2, 1e9 + n, True) for n in range(7, 20)]
+    rules = EventRules(3, ttl_s=50.0)
+    events = UserEvents(rules, KINDS)
+    for first in range(0, 20, 2):
+        add(events, log, first, first + 2)
+        assert lists(events, log, first, first + 2) == [seen_by(log, row, rules) for row in (first, first + 1)]
+    assert sorted(events.full(20)["keys"].tolist()) == [0, 1, 7]
+    users = np.array([0, 1, 7])
+    assert events.newest_time(users) == 1e9 + 19
+    assert events.newest_time(users[2:]) == 2e9
+    splits = events.histories(users, 20, events.newest_time(users))[1]
+    assert np.diff(splits).tolist() == [3, 3, 1]
+
+
+@pytest.mark.parametrize("order", ["equal", "descending", "mixed"])
+def test_many_events_of_one_user_are_seen_in_their_order(order):
+    rows = 4_000
+    times = {"equal": np.zeros(rows), "descending": -np.arange(rows), "mixed": np.arange(rows) * 7_919 % rows}[order]
+    log = [(1, float(time), True) for time in times]
+    events = UserEvents(EventRules(3), KINDS)
+    for first in range(0, rows, 500):
+        add(events, log, first, first + 500)
+    chosen = [0, 1, 499, 500, 1234, rows - 1]
+    for row in chosen:
+        assert lists(events, log, row, row + 1) == [seen_by(log, row, EventRules(3))]
+
+
+def test_key_of_a_mebibyte_and_many_users_are_restored():
+    events = UserEvents(EventRules(5), ["ids"], stored="strings")
+    names = ["k" * (1 << 20), *(f"u{n}" for n in range(20_000))]
+    events.add(0, Strings.of(names), np.arange(20_001.0), np.ones(20_001, bool), [np.arange(20_001)])
+    again = UserEvents(EventRules(5), ["ids"], stored="strings")
+    again.restore([events.full(20_001)])
+    assert len(again) == 20_001
+    long = ids_of(Strings.of(names[:1]))
+    assert again.keys_of(long).tolist() == [names[0].encode()]
+
+
+@pytest.mark.parametrize("operation", ["open", "ftruncate", "posix_fallocate"])
+def test_full_disk_is_one_line_and_loses_no_event(tmp_path, monkeypatch, operation):
+    monkeypatch.setattr(user_events, "FIRST_WORDS", 32)
+    log = [(n % 17, float(n), True) for n in range(60)]
+    events, parts = UserEvents(EventRules(5), KINDS, tmp_path / "run", 2048), []
+
+    def fill():
+        for first in range(0, 60, 4):
+            add(events, log, first, first + 4)
+            parts.append(events.full(first + 4))
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patches:
+        patches.setattr("os." + operation, full)
+        with pytest.raises(BadInput, match="histories: no room on disk for more events: No space left on device"):
+            fill()
+    # Where it ended, and in another process from what was saved.
+    again = UserEvents(EventRules(5), KINDS, tmp_path / "run", 2048)
+    again.restore(parts[-1:])
+    saved = again.position
+    for one in (events, again):
+        assert one.position == saved
+        add(one, log, saved, 60)
+        assert lists(one, log, saved, 60) == [seen_by(log, row, EventRules(5)) for row in range(saved, 60)]
+    assert events.increment(60)["events"].tolist() == again.increment(60)["events"].tolist()
+
+
 def test_an_erased_user_is_in_no_later_checkpoint():
     events = UserEvents(EventRules(5), ["ids"])
     users = np.array([1, 2, 1, 2])
@@ -194,6 +285,32 @@ def test_saved_events_of_other_columns_are_refused():
     events.add(0, np.array([1]), np.zeros(1), np.ones(1, bool), [np.array([1])])
     with pytest.raises(BadInput, match="expected 4 numbers an event, got 3"):
         UserEvents(EventRules(5), ["ids", "floats"]).restore([events.full(1)])
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_saved_events_of_several_runs_are_refused_or_restored(data):
+    """Whatever is put together, no text is read that is not there."""
+    parts = {}
+    for run in range(2):
+        events = UserEvents(EventRules(5), KINDS, stored="strings")
+        for number, row in enumerate((0, 3, 6)):
+            names = Strings.of([f"u{(n + run) % 3}" for n in range(3)])
+            texts = Strings.of([f"{'abcd'[run + number]}{n}" for n in range(3)])
+            values = np.arange(3), texts, np.ones(3, np.float32)
+            events.add(row, names, np.arange(3.0), np.ones(3, bool), values)
+            parts[run, number] = events.increment(row + 3) if number else events.full(3)
+    chosen = [dict(parts[data.draw(st.integers(0, 1)), number]) for number in range(data.draw(st.integers(1, 3)))]
+    if data.draw(st.booleans()):
+        part = data.draw(st.sampled_from(chosen))
+        name = data.draw(st.sampled_from(sorted(part)))
+        part[name] = parts[data.draw(st.integers(0, 1)), data.draw(st.integers(0, 2))].get(name, part[name])
+    again = UserEvents(EventRules(5), KINDS, stored="strings")
+    with suppress(BadInput):
+        again.restore(chosen)
+        _, _, (_, texts, _) = again.seen(again.position, Strings.of(["u0", "u1", "u2"]), np.full(3, 9.0))
+        assert all(len(text) <= 6 for text in texts.tolist())
+        again.keys_of(again.users()).tolist()
 
 
 def test_users_of_strings_are_told_apart():

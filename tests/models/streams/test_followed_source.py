@@ -13,6 +13,7 @@ from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput
 from tests.models.streams.made import SCHEMA, ListStream, rows_of, said, users
+from tests.support.failing_calls import FailingCalls
 
 COUNTS = st.lists(st.integers(0, 30), max_size=8)
 
@@ -64,6 +65,22 @@ def test_batch_is_returned_when_full_or_after_a_delay(tmp_path):
     assert next(arriving) is None
     clock.advance(followed_source.LINGER_S)
     assert users([next(arriving)]) == [(n, n) for n in range(24, 29)]
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+def test_segment_that_a_full_disk_refused_is_recorded_by_the_next_look(tmp_path, monkeypatch, call):
+    stream = ListStream()
+    stream.send(4)
+    source = opened(tmp_path, stream)
+    assert source.count_rows() == 4
+    stream.send(3, 2)
+    calls = FailingCalls(tmp_path, monkeypatch)
+    calls.begin(call)
+    with pytest.raises(OSError, match="No space left"):
+        source.count_rows()
+    calls.at = None
+    assert users(source.batches(3)) == [(n, n) for n in range(9)]
+    assert users(opened(tmp_path, stream).batches(3)) == [(n, n) for n in range(9)]
 
 
 def test_finite_stream_ends_with_its_existing_rows(tmp_path):

@@ -19,9 +19,10 @@ from freshet_serving.models.streams import table_state
 from freshet_serving.models.streams.followed_tables import KEEP_S, LOOK_S, POLL_S, RETRY_S, followed_tables, open_table
 from freshet_serving.models.streams.open_rows import open_stream
 from freshet_serving.models.streams.table_copy import read_copy
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, NotReady
 from tests.models.streams.test_feature_feed_streams import KafkaRows, RedisRows
 from tests.processor.extensions.remote_rows.fakes import needs_redis
+from tests.support.failing_calls import FailingCalls
 from tests.support.waiting import until
 
 KEY, PRICE, TAGS = Field("item", "string"), Field("price", "float"), Field("tags", "strings")
@@ -464,6 +465,39 @@ def test_no_record_is_lost_by_kills(data, tmp_path_factory):
                 told = table.identity, rows.mark
                 served |= prices_of(rows)
                 assert served == sent
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_no_record_is_lost_by_full_disks(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stream")
+    stream = FolderRecords(folder)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr("freshet_serving.models.streams.growing_folder.LOOK_S", 0.0)
+        patches.setattr("freshet_serving.models.streams.growing_folder.LOOK_SHARE", 0)
+        patches.setattr(table_state, "RECENT_ROWS", data.draw(st.sampled_from([0, 2, 1024])))
+        clock, calls = Clock(patches), FailingCalls(folder / "run", patches)
+        table, sent = None, {}
+        for _ in range(data.draw(st.integers(1, 6))):
+            records = data.draw(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), min_size=1))
+            stream.send(records)
+            sent |= records
+            calls.begin(data.draw(st.sampled_from([None, *range(1, 9)])), lasting=data.draw(st.booleans()))
+            try:
+                if table is None or data.draw(st.booleans()):
+                    table = None
+                    table = opened(stream.url, folder / "run")
+                else:
+                    clock.look(table)
+                    assert "\n" not in table.trouble
+            except (OSError, NotReady):
+                assert calls.hit
+            calls.at = None
+        if table is not None:
+            clock.now_s += RETRY_S
+            table.refresh()
+            assert (table.trouble, prices_of(table.newest())) == ("", sent)
+        assert prices_of(opened(stream.url, folder / "run").newest()) == sent
 
 
 def test_events_are_joined_to_what_is_known_when_they_arrive(tmp_path, clock, file):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.compiler.progress import SilentReporter
 from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data import user_events
 from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.data.source import Batch, Field, Schema
 from freshet_serving.models.streams import history_writer
@@ -199,6 +200,31 @@ def test_a_store_that_lost_all_gets_all_with_the_next_check(monkeypatch):
     run.target.down = False
     run.writer.check(run.state)
     assert (run.store.hashes, run.writer.trouble) == (before, "")
+
+
+@pytest.mark.parametrize("kept_rows", [0, 1000])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_store_keeps_what_users_did_when_weights_go_back(monkeypatch, lost, kept_rows):
+    monkeypatch.setattr(user_events, "KEPT_ROWS", kept_rows)
+    rows = [(n % 5, float(n), 1) for n in range(20)]
+    run = Run(rows)
+    run.learn(20)
+    run.writer.write(run.state)
+    newest = run.served(range(5))
+    assert newest == run.seen(range(5), 100.0)
+    # Rolled back: rows from 8 on are learned again.
+    run.state.position = 8
+    if lost:
+        run.target.restart()
+    run.writer.write(run.state)
+    if kept_rows:
+        assert run.served(range(5)) == newest
+    for stop in (12, 16, 20):
+        run.learn(stop)
+        run.writer.write(run.state)
+        served, least = (times["h.time"] for times in (run.served(range(5)), run.seen(range(5), 100.0)))
+        assert all(there[-1] >= own[-1] for there, own in zip(served, least))
+    assert run.served(range(5)) == newest
 
 
 def test_a_run_that_resumes_writes_no_more_than_it_learns_again():

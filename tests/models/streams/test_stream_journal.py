@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from freshet_serving.models.streams.stream import ErrorContext, Segment
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.errors import BadInput, Corrupt
+from tests.support.failing_calls import FailingCalls
 
 COUNTS = st.lists(st.integers(0, 9), max_size=12)
 
@@ -55,6 +56,33 @@ def test_partial_line_after_a_crash_is_removed(tmp_path_factory, counts, data):
     assert again.segments == segments(counts)[: kept - 1]
     again.append(segments([5], 99))
     assert opened(tmp_path).segments == [*segments(counts)[: kept - 1], *segments([5], 99)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_what_a_full_disk_refuses_is_not_known(tmp_path_factory, data):
+    tmp_path = tmp_path_factory.mktemp("journal")
+    with pytest.MonkeyPatch.context() as patches:
+        calls = FailingCalls(tmp_path, patches)
+        journal, sent = opened(tmp_path), []
+        for _ in range(data.draw(st.integers(1, 8))):
+            new = segments(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)), len(sent))
+            forgets = data.draw(st.booleans())
+            calls.begin(data.draw(st.sampled_from([None, None, 1, 2, 3])))
+            try:
+                if forgets:
+                    journal.forget(data.draw(st.integers(0, journal.rows)), lambda segment: True)
+                else:
+                    journal.append(new)
+                    sent += new
+            except OSError:
+                pass
+            calls.at = None
+            # A line may be there although the disk refused to say so, until the next one is appended.
+            assert opened(tmp_path).segments[: len(journal)] == journal.segments
+            assert journal.segments == sent[len(sent) - len(journal) :]
+        journal.append(segments([5], 99))
+        assert opened(tmp_path).segments == journal.segments
 
 
 def test_corrupted_line_ends_the_trusted_part(tmp_path):

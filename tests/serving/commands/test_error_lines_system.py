@@ -1,6 +1,5 @@
 """What the system refuses a command is one line and exit code 2, wherever it happens, and nothing committed is lost."""
 
-import builtins
 import errno
 import os
 import random
@@ -12,8 +11,8 @@ import pytest
 from freshet_serving.serving.commands import cli
 from freshet_serving.serving.commands.error_lines import system_line
 from tests.serving.commands.test_repository_commands import write_chain
+from tests.support.failing_calls import FailingCalls
 
-OPERATIONS = ("open", "replace", "rename", "fsync", "mkdir", "link", "write")
 ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO, errno.ENOTDIR)
 CONFIG = """
 [model]
@@ -63,52 +62,25 @@ def test_mistakes_of_ours_keep_their_traceback(error):
     assert system_line(error) is None
 
 
-class Faults:
-    """Counts the system calls that touch a folder, and has one of them fail."""
-
-    def __init__(self, folder, monkeypatch):
-        self.folder, self.count, self.at, self.number = str(folder), 0, None, errno.ENOSPC
-        self.hit = ""
-        for name in OPERATIONS:
-            if name != "write":
-                monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
-        monkeypatch.setattr(builtins, "open", self._wrapped("open", builtins.open))
-
-    def _wrapped(self, name, function):
-        def call(*arguments, **keywords):
-            path = arguments[0] if arguments else ""
-            if name == "fsync" or (isinstance(path, (str, os.PathLike)) and self._ours(path)):
-                self.count += 1
-                if self.count == self.at:
-                    self.hit = name
-                    raise OSError(self.number, os.strerror(self.number), None if name == "fsync" else os.fspath(path))
-            return function(*arguments, **keywords)
-
-        return call
-
-    def _ours(self, path):
-        return os.path.abspath(os.fspath(path)).startswith(self.folder)
-
-
 @pytest.fixture
 def sweep(tmp_path, monkeypatch, capsys):
     """sweep(arguments, points, forget): fail a command at so many of its calls, spread over all; each time a second
     run completes it. forget: undo what a run has made."""
     monkeypatch.chdir(tmp_path)
-    faults = Faults(tmp_path, monkeypatch)
+    calls_made = FailingCalls(tmp_path, monkeypatch)
 
     def run(arguments, at=None, number=errno.ENOSPC):
-        faults.count, faults.at, faults.number, faults.hit = 0, at, number, ""
+        calls_made.begin(at, number)
         monkeypatch.setattr(sys, "argv", ["freshet", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
-        faults.at = None
+        calls_made.at = None
         return ended.value.code
 
     def swept(arguments, points, forget):
         forget()
         assert run(arguments) == 0, capsys.readouterr().err
-        calls = faults.count
+        calls = calls_made.count
         assert calls > points
         capsys.readouterr()
         for number in range(points):
@@ -117,7 +89,7 @@ def sweep(tmp_path, monkeypatch, capsys):
             error = ERRORS[number % len(ERRORS)]
             code = run(arguments, at, error)
             printed = capsys.readouterr().err
-            where = f"call {at} of {calls}, {faults.hit}, {os.strerror(error)}: {printed[-500:]}"
+            where = f"call {at} of {calls}, {calls_made.hit}, {os.strerror(error)}: {printed[-500:]}"
             assert "Traceback" not in printed, where
             if code != 0:
                 assert code == 2, where

@@ -1,9 +1,15 @@
 """`freshet train` says what is wrong in a file before it starts anything."""
 
+import socket
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from freshet_serving.models.parallel import mpi_launch
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.models.runs.run_lock import LOCK, trainer_lock
+from freshet_serving.processor.errors import BadInput, Conflict
 from tests.serving.commands.running import run
 
 FILE = """
@@ -38,3 +44,62 @@ def test_file_is_refused_before_processes_start(more, message, tmp_path, monkeyp
     with pytest.raises(BadInput) as refused:
         run("train", "--config", str(tmp_path / "train.toml"), "--processes", "2")
     assert str(refused.value).startswith(message)
+
+
+FOLLOWED = """
+[model]
+name = "shop"
+arch = "din"
+[data]
+path = "events"
+label = "label"
+time = "ts"
+follow = true
+[features]
+user = { kind = "id", side = "user" }
+item = { kind = "id", side = "item" }
+price = { kind = "float", side = "item" }
+[sequences.history]
+columns = { item = "item" }
+tables = { item = "item" }
+from_events = "user"
+store = "main"
+[entities.item]
+key = "item"
+path = "items.parquet"
+columns = ["price"]
+[publish]
+full_rows = 2
+"""
+
+
+@pytest.fixture
+def followed(tmp_path, monkeypatch):
+    """A training file that follows events and items, beside them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.toml").write_text(FOLLOWED)
+    (tmp_path / "events").mkdir()
+    events = {"user": [1, 2], "item": [1, 2], "label": [0.0, 1.0], "ts": [1.7e9, 1.7e9 + 1]}
+    pq.write_table(pa.table(events), tmp_path / "events" / "0.parquet")
+    pq.write_table(pa.table({"item": [1, 2], "price": [1.0, 2.0]}), tmp_path / "items.parquet")
+    return tmp_path / "train.toml"
+
+
+def test_store_without_an_address_is_refused_before_anything_is_read(followed, monkeypatch):
+    monkeypatch.setitem(sys.modules, "freshet_serving.models.training.loop", None)
+    with pytest.raises(BadInput, match=r"sequences\.history\.store: expected the address of 'main', got none"):
+        run("train", "--config", str(followed))
+    assert not (followed.parent / "repository").exists()
+
+
+def test_second_trainer_touches_neither_store_nor_state(followed):
+    checkpoints = followed.parent / "repository" / ".checkpoints" / "shop"
+    with socket.create_server(("127.0.0.1", 0)) as store, trainer_lock(checkpoints, "shop"):
+        store.settimeout(0)
+        with pytest.raises(Conflict, match="another trainer of 'shop' is running"):
+            run(
+                "train", "--config", str(followed), "--online-store", f"main=redis://127.0.0.1:{store.getsockname()[1]}"
+            )
+        with pytest.raises(BlockingIOError):
+            store.accept()
+        assert [path.name for path in checkpoints.iterdir()] == [LOCK]
