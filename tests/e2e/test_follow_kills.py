@@ -15,7 +15,7 @@ import pytest
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.e2e.following import MODEL, FolderEvents, FollowingTrainer, RedisEvents, learned, sent
+from tests.e2e.following import MODEL, FolderEvents, FollowingTrainer, RedisEvents, learned, sent, weights
 from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_kills import SEED
 from tests.support.waiting import until
@@ -100,6 +100,8 @@ def test_every_event_is_learned_exactly_once(source, tmp_path):
         until(lambda: trainer.metrics().get("freshet_train_position") == source.count)
         assert trainer.end() == 0, trainer.log.read_text()[-3000:]
         assert learned(trainer.checkpoints) == sent(source.count)
+        # What it has written down of its steps is what it has learned.
+        assert weights(trainer.repeat(tmp_path / "again")) == weights(trainer.checkpoints)
         generation = newest(trainer.repository)
         until(lambda: server.generation(MODEL) == str(generation))
     finally:
