@@ -337,6 +337,9 @@ class Checkpoints:
                 raise Corrupt(f"checkpoint: number {wanted} is missing between the last full one and {path.name}")
             before = None if restored is None else trainer.dense.weights()
             restored = self._read(path, kind, trainer, before)
+        if restored is not None and restored.state.version and not restored.state.borders:
+            # Of an older release, which wrote no borders.
+            self.borders.interrupted(restored.state.position)
         return restored
 
     def _files(self) -> list[tuple[int, str, Path]]:

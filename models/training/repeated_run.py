@@ -52,7 +52,8 @@ class RepeatedRun:
         except (OSError, Corrupt):
             raise BadInput(f"--repeat: expected the file {BORDERS!r} that the newest checkpoint says") from None
         self.state, self.closed = state, state.borders[2] == CLOSED
-        self.full_rows = next(self._published(), 0)
+        first = next(self.entries(), None)
+        self.full_rows = first.first if first is not None and first.generation is not None else 0
         if not self.full_rows:
             raise BadInput("--repeat: expected a run from its first row on, got one that began with other weights")
 

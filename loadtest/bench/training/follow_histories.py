@@ -131,6 +131,10 @@ class Program:
         if self._process.poll() is None:
             self.kill()
 
+    def started(self) -> bool:
+        """Return True once it answers; one without metrics has."""
+        return not self._port or self.value("") >= 0
+
     def ended(self) -> bool:
         return self._process.poll() == 0
 
@@ -143,13 +147,15 @@ class Program:
         return self.log.read_text(errors="replace")[-2000:]
 
     def value(self, family: str) -> float:
-        """Return a metric; -1 while nobody answers."""
+        """Return a metric, or 0 without a name; -1 while nobody answers."""
         self.check()
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=30) as reply:
                 lines = reply.read().decode().splitlines()
         except OSError:
             return -1.0
+        if not family:
+            return 0.0
         return next((float(line.split()[-1]) for line in lines if line.startswith(f"{family}{{")), -1.0)
 
 
@@ -180,7 +186,7 @@ class Story:
         train_metrics = ["--metrics-port", str(train_port)]
         self.programs["trainer"] = Program("trainer", [*train, *train_metrics], folder, train_port)
         self.until(lambda: (self.repository / MODEL / "1" / "model.json").exists(), "the full version")
-        self.programs["server"] = Program("server", [*serve, *port_options(self.ports), *where], folder)
+        self.programs["server"] = Program("server", [*serve, *port_options(self.ports), *where], folder, self.ports[0])
         self.until(self.generation, "the server")
         self.programs["feed"] = Program("feed", [*feed, "--rate", str(rate)], folder)
 
@@ -200,13 +206,15 @@ class Story:
                 raise SystemExit(f"{expected}: waited for {PATIENT_S:g} s; {self.programs['join'].tail()[-300:]}")
             time.sleep(LOOK_S)
 
-    def kill(self, victim: str, away_s: float) -> None:
+    def kill(self, victim: str, away_s: float) -> bool:
+        """Kill one, and start it again after a while; return False if it had ended."""
         program = self.programs[victim]
-        if victim == "feed" and program.ended():
-            return
+        if program.ended():
+            return False
         program.kill()
         time.sleep(away_s)
         program.start()
+        return True
 
     def finish(self, clicks: int) -> int:
         """Wait until everything has been learned and is served; return the rows.
@@ -317,17 +325,16 @@ def tell(folder: Path, arguments: argparse.Namespace, console: Console) -> dict[
     draw, began_s = random.Random(f"story {arguments.seed}"), time.monotonic()
     story = Story(folder, arguments.events, arguments.rate, arguments.full_rows, arguments.seed)
     try:
-        victims = [VICTIMS[n % len(VICTIMS)] for n in range(arguments.rounds)]
-        draw.shuffle(victims)
+        rounds, killed, late = arguments.rounds, Counter[str](), 0
+        victims = [victim for _ in range(rounds) for victim in draw.sample(VICTIMS, len(VICTIMS))][:rounds]
         first, last = story.feed.next, story.feed.blocks
-        moments = sorted(first + draw.random() * max(0, last - first) for _ in victims)
         generations: list[tuple[int, ...]] = []
-        for n, (victim, moment) in enumerate(zip(victims, moments)):
+        for n, victim in enumerate(victims):
+            moment = first + (last - first) * (n + draw.random()) / rounds
             story.until(lambda at=moment: story.feed.next >= at, "the next moment")  # type: ignore[misc]
-            story.kill(victim, draw.random())
-            if victim in ("trainer", "server"):
-                story.until(lambda: story.programs["trainer"].value("freshet_train_step") >= 0, "the trainer")
-                story.until(story.generation, "the server")
+            story.until(story.programs[victim].started, f"the {victim}")
+            late += story.feed.next >= last
+            killed[victim] += story.kill(victim, draw.random())
             if served := story.generation():
                 generations.append(tuple(int(part) for part in served.split(".")))
             console.print(f"  {n + 1}: killed the {victim} at block {story.feed.next}, served {served}")
@@ -355,7 +362,8 @@ def tell(folder: Path, arguments: argparse.Namespace, console: Console) -> dict[
         "rows": rows,
         "late": rows - arguments.events,
         "full_rows": arguments.full_rows,
-        "kills": dict(Counter(victims)),
+        "kills": dict(killed),
+        "kills_after_the_feed": late,
         "steps": len(steps),
         "full_steps": sum(entry.end - entry.first == 512 for entry in steps),
         "deltas": sum(entry.generation is not None for entry in entries) - 1,
@@ -385,6 +393,7 @@ def page(result: dict[str, Any]) -> str:
         f"| rows learned, late clicks as corrections among them | {result['rows']:,}, {result['late']:,} late |",
         f"| of these by the full version | {result['full_rows']:,} |",
         f"| kills | {sum(result['kills'].values())}: {kills} |",
+        f"| of these when all had been sent | {result['kills_after_the_feed']:,} |",
         f"| steps behind the full version, of a full batch | {result['steps']:,}, {result['full_steps']:,} |",
         f"| deltas | {result['deltas']:,} |",
         f"| followed, repeated | {result['followed_s']:,.0f} s, {result['batch_s']:,.0f} s |",

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.train_config import StartOptions, parse_config
-from freshet_serving.models.training.batch_borders import BORDERS
+from freshet_serving.models.training.batch_borders import BORDERS, Entry
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.repeated_run import RepeatedRun
 from freshet_serving.processor.errors import BadInput
@@ -163,6 +163,17 @@ def test_run_ends_where_another_writer_published(tmp_path, events):
         repeated(tmp_path)
 
 
+def test_run_that_an_older_release_began_is_refused(tmp_path, events):
+    run = follow(tmp_path, events, rows=(50,))
+    run.state.borders = []
+    run._checkpoints.save_full(run.trainer, run.state)
+    events.send(60)
+    stream_to(begin(config_of(tmp_path)), events.sent)
+    assert steps(checkpoints(tmp_path))[:2] == [Entry(500, 500), Entry(500, 560)]
+    with pytest.raises(BadInput, match="--repeat: expected a run from its first row on"):
+        repeated(tmp_path)
+
+
 def test_too_few_rows_are_refused(tmp_path, events):
     run = follow(tmp_path, events)
     (last, *_) = sorted(events.folder.iterdir(), reverse=True)
@@ -186,5 +197,5 @@ def test_folder_without_borders_is_refused(tmp_path, events):
 def test_other_settings_are_refused(tmp_path, events):
     follow(tmp_path, events, rows=(50,))
     other = config_of(tmp_path, follow=False, repository=str(tmp_path / "again"), sequence={"max_length": 5})
-    with pytest.raises(BadInput, match=r"--repeat: .*, sequences\.h\.max_length was 6 and is 5; repeat"):
+    with pytest.raises(BadInput, match=r"--repeat: .*sequences\.h\.max_length was 6 and is 5, "):
         repeated(tmp_path, other)
