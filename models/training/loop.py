@@ -113,7 +113,7 @@ class TrainingRun:
         own, folder = make_folders(config), checkpoints or checkpoint_folder(config)
         self.config = config = with_unsigned_ids(config)
         like = self._begun.repeat
-        self.source = source or open_rows(config, folder, self._begun.from_scratch, like is not None)
+        self.source = source or open_rows(config, folder, self._begun.from_scratch, like)
         self._followed, self._tables = followed_source(self.source), followed_tables(self.source)
         self._endless = self._followed is not None and self._followed.endless
         self._repeated = None if like is None else RepeatedRun(like)

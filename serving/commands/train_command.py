@@ -143,7 +143,7 @@ def _train(
     heartbeat = Heartbeat(settings.publish.repository, settings.model.name, settings.data.follow)
     # The lock first: a second trainer, which is refused, does not report in the place of the first.
     with trainer_lock(checkpoints, settings.model.name), heartbeat:
-        source = open_rows(settings, checkpoints, start_options.from_scratch, start_options.repeat is not None)
+        source = open_rows(settings, checkpoints, start_options.from_scratch, start_options.repeat)
         # Imported late: TensorFlow takes seconds to import, and errors in the data should be reported first.
         from freshet_serving.models.training.loop import TrainingRun
         from freshet_serving.models.training.next_item_run import NextItemRun

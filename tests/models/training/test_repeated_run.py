@@ -1,11 +1,14 @@
 """A followed run that is repeated over its rows: the same weights to the bit, whatever the run went through."""
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.train_config import StartOptions, parse_config
-from freshet_serving.models.training.batch_borders import BORDERS, Entry
+from freshet_serving.models.training.batch_borders import BORDERS, Entry, parse_entries, read_entries
+from freshet_serving.models.training.checkpoint import newest_state
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.repeated_run import RepeatedRun
 from freshet_serving.processor.errors import BadInput
@@ -169,17 +172,18 @@ def test_run_that_an_older_release_began_is_refused(tmp_path, events):
     run._checkpoints.save_full(run.trainer, run.state)
     events.send(60)
     stream_to(begin(config_of(tmp_path)), events.sent)
-    assert steps(checkpoints(tmp_path))[:2] == [Entry(500, 500), Entry(500, 560)]
+    mark = newest_state(checkpoints(tmp_path)).borders
+    entries = list(parse_entries(read_entries(checkpoints(tmp_path) / BORDERS, mark)))
+    assert entries[:2] == [Entry(500, 500), Entry(500, 560)]
     with pytest.raises(BadInput, match="--repeat: expected a run from its first row on"):
         repeated(tmp_path)
 
 
 def test_too_few_rows_are_refused(tmp_path, events):
-    run = follow(tmp_path, events)
-    (last, *_) = sorted(events.folder.iterdir(), reverse=True)
-    last.unlink()
-    with pytest.raises(BadInput, match=f"data: expected the {run.state.position:,} rows that the repeated run learned"):
-        repeated(tmp_path)
+    run = follow(tmp_path, events, rows=(50,))
+    fewer = SimpleNamespace(batches=lambda rows, start: (b for b in run.source.batches(10, start) if b.end < 450))
+    with pytest.raises(BadInput, match="data: expected the 500 rows that the repeated run learned, got 4"):
+        list(RepeatedRun(checkpoints(tmp_path)).batches(fewer, 400))
 
 
 def test_folder_without_borders_is_refused(tmp_path, events):
