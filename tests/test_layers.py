@@ -75,6 +75,7 @@ HEAVY_HOMES = (
     "processor/extensions/remote_rows/redis.py",
     "loadtest/peers/fastapi_tf/",
     "loadtest/bench/foreign_models/builders/",
+    "loadtest/bench/training/follow_histories.py",
     "loadtest/bench/training/follow_race.py",
     "loadtest/bench/training/fuxictr_din_side.py",
     "loadtest/bench/training/fuxictr_side.py",

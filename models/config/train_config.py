@@ -197,6 +197,7 @@ class StartOptions:
         replay: Learn rows of undone deltas again instead of skipping them.
         new_version: First publish the existing weights as a new full version.
         from_scratch: Only with new_version: train new weights for it, as for the first version.
+        repeat: Folder of a followed run's checkpoints; new weights learn what it says in the same steps.
 
     Raises:
         BadInput: The options do not fit together.
@@ -205,10 +206,13 @@ class StartOptions:
     replay: bool = False
     new_version: bool = False
     from_scratch: bool = False
+    repeat: Path | None = None
 
     def __post_init__(self) -> None:
         if self.from_scratch and not self.new_version:
             raise BadInput("--from-scratch: only allowed with --new-version")
+        if self.repeat is not None and (self.replay or self.new_version):
+            raise BadInput("--repeat: not allowed with --replay or --new-version")
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool = True) -> TrainConfig:

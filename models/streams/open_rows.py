@@ -39,13 +39,14 @@ def checkpoint_folder(config: TrainConfig) -> Path:
     return trainer_folder(config) / ".checkpoints" / config.model.name
 
 
-def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
+def open_rows(config: TrainConfig, folder: Path, anew: bool = False, repeat: Path | None = None) -> Source:
     """Open the configured data for a run, as a stream if they are one, are followed, or were followed before.
 
     Args:
         config: The run's configuration.
         folder: Folder of the run's checkpoints.
         anew: Start with the first row, whatever the run has read.
+        repeat: Folder of the checkpoints of a run that has followed them: the rows get the same numbers.
 
     Raises:
         BadInput: The data cannot be read; the message is one line.
@@ -55,17 +56,25 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     more = [field for field in columns if field is not None]
     table = partial(open_table, folder=folder, open_stream=open_stream, anew=anew) if config.data.follow else None
     return joined_rows(
-        lambda fields: _open_rows(config, fields, folder, anew), config.features, config.joined, more, folder, table
+        lambda fields: _open_rows(config, fields, folder, anew, repeat),
+        config.features,
+        config.joined,
+        more,
+        folder,
+        table,
     )
 
 
-def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, anew: bool) -> Source:
+def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, anew: bool, repeat: Path | None) -> Source:
     data, journal = config.data, folder / JOURNAL
-    if not (data.format in STREAMS or data.follow or (journal.exists() and not anew)):
+    if not (data.format in STREAMS or data.follow or repeat is not None or (journal.exists() and not anew)):
         return open_source(data, fields)
     schema = Schema(fields, data.label, data.time, data.weight, data.list_separator)
     stream = open_stream(data.format, data.path, schema)
     folder.mkdir(parents=True, exist_ok=True)
+    if repeat is not None and not journal.exists():
+        # Only there is it said in which order files came. Of Redis it may be incomplete; its entries have an order.
+        StreamJournal(repeat / JOURNAL, stream.identity).copy_whole(journal)
     return FollowedSource(stream, StreamJournal(journal, stream.identity, anew), schema, data.follow)
 
 

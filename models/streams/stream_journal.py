@@ -71,6 +71,11 @@ class StreamJournal:
         """Number of the next row."""
         return self._known[-1][0] + self._known[-1][1].rows if self._known else 0
 
+    def copy_whole(self, path: Path) -> None:
+        """Write a copy to another path, unless rows have been forgotten: without them it is of no use elsewhere."""
+        if self._known and sum(segment.rows for segment in self.segments) == self.rows:
+            StreamJournal(path, self._identity, anew=True, context=self._context).append(self.segments)
+
     def append(self, segments: Sequence[Segment]) -> None:
         """Record segments, which numbers their rows for good.
 

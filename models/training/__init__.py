@@ -52,6 +52,8 @@ stream_quality   quality of scores on a stream before training on it
 published_baseline     a version as published, as a second scorer
 repeated_rows    the share of rows that are there more than once
 checkpoint       checkpoints from which a killed run resumes exactly
+batch_borders    which rows a followed run has learned in which step
+repeated_run     the same steps again, over stored rows
 """
 
 __all__ = [
@@ -66,5 +68,6 @@ __all__ = [
     "next_item_step",
     "next_item_trainer",
     "publication",
+    "repeated_run",
     "trainer",
 ]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.data.sequence_columns import Histories, SequenceSource
-from freshet_serving.models.data.source import Source
+from freshet_serving.models.data.source import Batch, Source
 from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.models.evaluation.row_layers import RowLayer, RowLayers
+from freshet_serving.models.training.batch_borders import BatchBorders
 from freshet_serving.models.training.divergence import check_weights
 from freshet_serving.processor.errors import Corrupt, NotReady
 from freshet_serving.processor.package import (
@@ -81,6 +82,8 @@ class RunState:
         entities: Marks of the entities that the newest step's generation has (models.training.entity_deltas).
         parent_entities: Marks of those that the generation has which it is based on.
         popularity: The clock of a next-item network's counts (models.training.item_counts); {} without one.
+        log_odds: Of each label, measured once.
+        borders: Mark of the steps of deltas (models.training.batch_borders); [] before the first one.
     """
 
     fingerprint: str
@@ -107,6 +110,8 @@ class RunState:
     entities: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
     parent_entities: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
     popularity: dict[str, Any] = dataclasses.field(default_factory=dict)
+    log_odds: list[float] = dataclasses.field(default_factory=list)
+    borders: list[int] = dataclasses.field(default_factory=list)
 
     def begin_version(self, number: int, finished_at: float) -> None:
         """Make this the state of a new version.
@@ -124,16 +129,29 @@ class RunState:
         self.digest, self.parent, self.finished_at = before.digest, before.parent, before.finished_at
         self.entities, self.parent_entities = before.entities, before.parent_entities
 
-    def resumed(self, rows: int | None) -> str:
-        """Return one line about a run that continues from this state.
+    def learned(self, batch: Batch) -> None:
+        """Take in that a batch has been learned."""
+        self.position, self.events = batch.end, self.events + batch.stream_rows
+        if batch.time is not None:
+            first, last = float(batch.time.min()), float(batch.time.max())
+            known = self.event_time or (first, last)
+            self.event_time = min(known[0], first), max(known[1], last)
+
+    def resumed(self, rows: int | None, full_rows: int) -> Iterator[str]:
+        """Yield lines about a run that continues from this state.
 
         Args:
             rows: Rows of the data; None if they have no end.
+            full_rows: publish.full_rows of the run.
         """
         line = f"resumed at row {self.position}, generation {self.version}.{self.step}"
-        if not self.version or rows is None or rows > self.position:
-            return line
-        return f"{line}: the data have no rows after it, so nothing is trained on"
+        ended = self.version and rows is not None and rows <= self.position
+        yield f"{line}: the data have no rows after it, so nothing is trained on" if ended else line
+        if self.version and self.full_rows not in (None, full_rows):
+            yield (
+                f"publish.full_rows is {full_rows:,} and was {self.full_rows:,} when version {self.version} was made,"
+                " which does not change; --new-version --from-scratch trains another one"
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,7 +170,11 @@ class RestoredCheckpoint:
 
 
 class Checkpoints:
-    """A folder of checkpoints of one model, written by one trainer."""
+    """A folder of checkpoints of one model, written by one trainer.
+
+    Attributes:
+        borders: What the run has learned in which step; each checkpoint has its mark.
+    """
 
     def __init__(self, folder: Path, source: Source | None = None) -> None:
         """Open the folder, which is made if necessary, and remove what a killed run left.
@@ -161,7 +183,7 @@ class Checkpoints:
             folder: The folder.
             source: The run's rows: checkpoints have what their histories know, if there are any, and tell them.
         """
-        self.folder = folder
+        self.folder, self.borders = folder, BatchBorders(folder)
         self._histories, self._erasures = (source if isinstance(source, SequenceSource) else None), Erasures(folder)
         if self._histories is not None:
             self._histories.saved = self.saved_histories
@@ -261,8 +283,7 @@ class Checkpoints:
 
     def newest(self) -> RunState | None:
         """Return the state of the newest checkpoint without its weights; None if there is none."""
-        files = self._files()
-        return _state(_open(files[-1][2])) if files else None
+        return newest_state(self.folder)
 
     def saved_histories(self, position: int) -> Histories | None:
         """Return what checkpoints have of the rows before a position at most, by sequence; None if nothing.
@@ -309,12 +330,16 @@ class Checkpoints:
         if not full:
             return None
         restored: RestoredCheckpoint | None = None
+        self.borders.forget()
         trainer.clear()
         for wanted, (found, kind, path) in enumerate(files[full[-1] :], files[full[-1]][0]):
             if found != wanted:
                 raise Corrupt(f"checkpoint: number {wanted} is missing between the last full one and {path.name}")
             before = None if restored is None else trainer.dense.weights()
             restored = self._read(path, kind, trainer, before)
+        if restored is not None and restored.state.version and not restored.state.borders:
+            # Of an older release, which wrote no borders.
+            self.borders.interrupted(restored.state.position)
         return restored
 
     def _files(self) -> list[tuple[int, str, Path]]:
@@ -342,6 +367,7 @@ class Checkpoints:
             seen = None if kind == "full" else self._histories.saved_part(state.position, whole=False)
             seen = seen if seen is not None else self._histories.saved_part(state.position, whole=True)
             arrays |= {f"{HISTORIES}/{name}": array for name, array in (seen or {}).items()}
+        state.borders = self.borders.commit(state.borders)
         metadata = {
             "format": FORMAT,
             "steps": str(trainer.steps),
@@ -395,6 +421,12 @@ def clear_changed(trainer: Trainer) -> None:
     """Start a new set of changes in each table."""
     for table in trainer.tables.values():
         table.clear_changed()
+
+
+def newest_state(folder: Path) -> RunState | None:
+    """Return the state of the newest checkpoint of a folder without its weights; None if there is none."""
+    files = _files(folder)
+    return _state(_open(files[-1][2])) if files else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

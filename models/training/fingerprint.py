@@ -110,15 +110,24 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     for name in sorted(columns[0] ^ columns[1]):
         changes.append(f"features.{name} {'was removed' if name in columns[0] else 'was added'}")
     for key in [*before, *(key for key in now if key not in before)]:
-        column = key.split(".")[1] if key.startswith("features.") else ""
+        column = key.removeprefix("features.").rpartition(".")[0] if key.startswith("features.") else ""
         if before.get(key) == now.get(key) or (column and not (column in columns[0] and column in columns[1])):
             continue
         if key == "features":
             if columns[0] == columns[1]:
                 changes.append("the order of the features has changed")
             continue
-        changes.append(f"{key} was {_shown(before, key)} and is {_shown(now, key)}")
-    return ", ".join(changes)
+        changes += _differences(key, before, now)
+    return ", ".join(dict.fromkeys(changes))
+
+
+def _differences(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what differs in a setting; of a feature's sequence, which others may have too, each of its keys."""
+    old, new = before.get(key), now.get(key)
+    if not (key.endswith(".sequence") and isinstance(old, dict) and isinstance(new, dict)):
+        return [f"{key} was {_shown(before, key)} and is {_shown(now, key)}"]
+    keys = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return [f"sequences.{new['name']}.{name} was {_shown(old, name)} and is {_shown(new, name)}" for name in keys]
 
 
 def _shown(settings: Mapping[str, Any], key: str) -> str:

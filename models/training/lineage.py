@@ -241,6 +241,7 @@ class Lineage:
         if digest != state.digest:
             state.step, state.digest, state.parent = delta.step, digest, head.digest
             state.entities, state.parent_entities = marks, self._marks
+            self._checkpoints.borders.published(state.position, Generation(state.version, state.step))
             self._checkpoints.save_changes(self._trainer, state, changes)
         self._at = retry_until_ready(lambda: self._published(delta, digest), self._wait)
         clear_changed(self._trainer)
@@ -331,6 +332,7 @@ class Lineage:
             self._rebuild(head)
         self._at = head
         if links:
+            self._checkpoints.borders.interrupted(self._state.position)
             self._report.note(
                 f"{self._state.version}.{head.step} was published by another writer: continuing from there"
             )
@@ -351,6 +353,8 @@ class Lineage:
             lambda: rebuild(self._trainer, VersionContents(self._version, self._change_log, link)), self._wait
         )
         self._at, self._dense = link, self._trainer.dense.weights()
+        self._checkpoints.borders.forget()
+        self._checkpoints.borders.interrupted(self._state.position)
 
     def _become(self, state: RunState) -> None:
         """Copy a state into the run's state, which others hold by reference."""

@@ -54,6 +54,7 @@ from freshet_serving.models.training.full_versions import PRACTICE_ROWS, FullVer
 from freshet_serving.models.training.learned_rows import LearnedRows
 from freshet_serving.models.training.lineage import Lineage, rebuild, retry_until_ready
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
+from freshet_serving.models.training.repeated_run import RepeatedRun
 from freshet_serving.models.training.resolved_config import with_unsigned_ids
 from freshet_serving.models.training.run_start import ContinuedStart, ResumedStart, RunStart, find_start, make_folders
 from freshet_serving.models.training.run_summary import Summary, held_out_lines
@@ -111,9 +112,11 @@ class TrainingRun:
         self._named = [f"train.{key}" for key in CHOSEN if getattr(config.train, key)]
         own, folder = make_folders(config), checkpoints or checkpoint_folder(config)
         self.config = config = with_unsigned_ids(config)
-        self.source = source or open_rows(config, folder, self._begun.from_scratch)
+        like = self._begun.repeat
+        self.source = source or open_rows(config, folder, self._begun.from_scratch, like)
         self._followed, self._tables = followed_source(self.source), followed_tables(self.source)
         self._endless = self._followed is not None and self._followed.endless
+        self._repeated = None if like is None else RepeatedRun(like)
         self._report = reporter = reporter or SilentReporter()
         self._unix_s, self._stopped, self._told_s, self._in_order = unix_s, threading.Event(), 0.0, True
         self._outages = Outages(self._endless and is_address(config.publish.repository), self._stopped, reporter.note)
@@ -187,7 +190,8 @@ class TrainingRun:
         if isinstance(start, ContinuedStart):
             self._begin_with(start.old)
         else:
-            self.trainer.dense.set_initial_bias(measure_log_odds(self.source))
+            self.state.log_odds = self.state.log_odds or measure_log_odds(self.source)
+            self.trainer.dense.set_initial_bias(self.state.log_odds)
             if self._begun.from_scratch or self._checkpoints.newest():
                 self._checkpoints.save_full(self.trainer, self.state)
 
@@ -197,14 +201,10 @@ class TrainingRun:
             return
         self.state = state = replace(restored.state, settings=self.state.settings, train=self.state.train)
         self._recognise()
-        self._report.note(state.resumed(self._total_rows))
+        for line in state.resumed(self._total_rows, self.config.publish.full_rows):
+            self._report.note(line)
         if not state.version:
             return
-        if state.full_rows not in (None, self.config.publish.full_rows):
-            self._report.note(
-                f"publish.full_rows is {self.config.publish.full_rows:,} and was {state.full_rows:,} when version"
-                f" {state.version} was made, which does not change; --new-version --from-scratch trains another one"
-            )
         self.guard.windows.restore(state.guard)
         self._histories.write(state)
         committed = state.step or state.version in self._versions.numbers()
@@ -224,8 +224,9 @@ class TrainingRun:
     def _begin_with(self, old: VersionContents) -> None:
         """Start from the newest weights of a version without checkpoints."""
         rebuild(self.trainer, old)
-        row = f"row {self.state.position:,}" if self.state.position else "the first row"
-        before = Generation(old.base.manifest.version, old.link.step)
+        before, position = Generation(old.base.manifest.version, old.link.step), self.state.position
+        row = f"row {position:,}" if position else "the first row"
+        self._checkpoints.borders.interrupted(position)
         self._report.note(f"no checkpoint: starting with the weights of {before} and {row}")
         self._begin_version()
 
@@ -289,6 +290,7 @@ class TrainingRun:
     def _save_version(self) -> None:
         """Save the weights as those of version state.version, and publish it."""
         self.state.version_row, self.state.refused = self.state.position, False
+        self._checkpoints.borders.published(self.state.position, Generation(self.state.version, 0))
         self._histories.write(self.state, bar=True)
         self.state.entities = marks_of(self._tables)
         self._checkpoints.save_full(self.trainer, self.state)
@@ -315,7 +317,7 @@ class TrainingRun:
             stop_row: Row to end at; by default the end of the data.
         """
         publish = self.config.publish
-        if not (publish.delta_rows or publish.delta_seconds or publish.delta_movement):
+        if not (publish.delta_rows or publish.delta_seconds or publish.delta_movement or self._repeated):
             return
         # After the weights went back, or a new version was published, reading restarts at the state's position.
         while not (yield from self._stream_on(before, stop_row)):
@@ -327,8 +329,10 @@ class TrainingRun:
         """Train and publish from the state's position on; return False if reading has to restart."""
         lineage, self._in_order = self._open_chain(), True
         rules = DeltaRules(self.config.publish, self.trainer.dense.weights, time.monotonic, lineage.entities_changed)
-        left = None if self._endless else self.source.count_rows()
-        left = None if left is None else left - self.state.position
+        if self._repeated is not None:
+            rules = self._repeated.rules(self.config.publish, self.trainer.dense.weights, self.state)
+        rows = None if self._endless else self.source.count_rows()
+        left = None if rows is None else rows - self.state.position
         self._report.begin("streaming", left)
         every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
         batches = 0
@@ -343,6 +347,7 @@ class TrainingRun:
                         before(work.batch)
                     self._score(work, batches % every == 0)
                     self._learn_batch(work)
+                    self._checkpoints.borders.learned(work.batch.start, work.batch.end)
                     rules.learned(work.batch.stream_rows)
                     batches += 1
                 self._tell_news()
@@ -368,12 +373,13 @@ class TrainingRun:
     def _arriving(self, stop_row: int | None) -> Iterator[Batch | None]:
         """Yield the batches to stream, up to row `stop_row`; None if nothing has arrived for a moment."""
         rows, chunk_rows = self.config.train.batch_rows, self.config.publish.delta_rows
-        if self._followed is not None:
+        if self._repeated is not None:
+            yield from self._timed(self._repeated.batches(self.source, self.state.position), stop_row)
+        elif self._followed is not None:
             most = min(rows, chunk_rows) if chunk_rows else rows
             yield from self._timed(self.source.arriving(most, self.state.position), stop_row)  # type: ignore[attr-defined]
-            return
-        for chunk in self._timed(self.source.batches(chunk_rows or rows, self.state.position), stop_row):
-            if chunk is not None:
+        else:
+            for chunk in self._timed(self.source.batches(chunk_rows or rows, self.state.position), stop_row):
                 yield from chunk.pieces(rows)
 
     def _version_due(self) -> bool:
@@ -478,15 +484,10 @@ class TrainingRun:
     def _learn_batch(self, work: BoundBatch) -> None:
         batch, state, loss = work.batch, self.state, self.trainer.learn(work)
         check_loss(loss, self.trainer, self._checkpoints.newest)
-        state.position, rows = batch.end, batch.stream_rows
+        state.learned(batch)
         if self._in_order and self._followed is None and batch.covers is None:
             LearnedRows(self.state.data, self._joined).learned(batch)
-        state.events += rows
-        if batch.time is not None:
-            first, last = float(batch.time.min()), float(batch.time.max())
-            known = state.event_time or (first, last)
-            state.event_time = min(known[0], first), max(known[1], last)
-        event_time = state.event_time[1] if state.event_time else 0.0
+        event_time, rows = state.event_time[1] if state.event_time else 0.0, batch.stream_rows
         learned_rows = self._counted.learned_rows + rows
         self._counted = replace(self._counted, learned_rows=learned_rows, loss=loss, event_time=event_time)
         self.journal.learned(rows, loss)
@@ -530,10 +531,8 @@ class TrainingRun:
             self._report.advance(there - came)
 
     def _publish_version(self) -> None:
-        state = self.state
-        before_s = self._outages.waited_s
-        held_out = HeldOut() if self._lineage is not None else self._held_out_quality()
-        args = self.trainer, state, held_out
+        state, before_s = self.state, self._outages.waited_s
+        args = self.trainer, state, HeldOut() if self._lineage is not None else self._held_out_quality()
         try:
             generation = retry_until_ready(
                 lambda: self._versions.publish(*args, again=self._outages.waited_s != before_s), self._outages.wait

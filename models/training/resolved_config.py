@@ -60,7 +60,7 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
         config: The configuration of the file.
         saved: State of the checkpoint.
         rows: Rows of the full version; None if they have no end.
-        folder: Folder of the checkpoint in the repository, for the message.
+        folder: Folder of the checkpoint in the repository, for the message; "" to repeat its run.
 
     Raises:
         BadInput: The file cannot continue the checkpoint.
@@ -71,6 +71,8 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
     train = scheduled(filled(config.train, {**ONE_EPOCH, **(saved.train or BEFORE)}), rows)
     features, tables = transformed(config.features, before), decided(config, hashes)
     whole = replace(config, train=train, features=features, tables=tables)
+    if saved.fingerprint != fingerprint(whole) and not folder:
+        raise BadInput(f"--repeat: {changed(saved.settings, settings(whole))}; repeat a run with its own training file")
     if saved.fingerprint != fingerprint(whole):
         raise BadInput(
             f"checkpoint: {changed(saved.settings, settings(whole))}, so the run in {folder} of the repository cannot"

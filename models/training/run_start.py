@@ -18,6 +18,7 @@ from freshet_serving.models.streams.open_rows import trainer_folder
 from freshet_serving.models.training.checkpoint import Checkpoints, RunState
 from freshet_serving.models.training.defaults import kept
 from freshet_serving.models.training.fingerprint import fingerprint, settings
+from freshet_serving.models.training.repeated_run import RepeatedRun
 from freshet_serving.models.training.resolved_config import hash_seeds_of, resume_config, scaling_of, start_config
 from freshet_serving.models.training.spec import HashSeeds, Scaling
 from freshet_serving.processor.repository import CANDIDATES, VersionContents, is_address
@@ -51,7 +52,16 @@ class RunStart:
 
 @dataclass(frozen=True, slots=True)
 class FreshStart(RunStart):
-    """No state to continue: new weights, and rows from the first on."""
+    """No state to continue: new weights, and rows from the first on.
+
+    Attributes:
+        log_odds: Of each label, as a run had them that is repeated; [] to measure them.
+    """
+
+    log_odds: list[float] = field(default_factory=list)
+
+    def state(self) -> RunState:
+        return replace(RunStart.state(self), log_odds=self.log_odds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,10 @@ def find_start(
             position, data = saved.version_row if beginning.replay else saved.position, saved.data
             histories = saved.histories
             note(f"version {saved.version} is {why}: not continuing from its checkpoint")
+    if beginning.repeat is not None and old is None:
+        like = RepeatedRun(beginning.repeat).state
+        whole = resume_config(config, like, rows, "")
+        return FreshStart(whole, like.scaling, like.hash_seeds, like.log_odds)
     version = old.base.manifest if old is not None else None
     whole = start_config(config, source, version, rows, note)
     scaling, hash_seeds = scaling_of(whole, source, version), hash_seeds_of(whole, version)

@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from freshet_serving.compiler.progress import output, progress_bars
-from freshet_serving.processor.errors import Refused
+from freshet_serving.processor.errors import BadInput, Refused
 from freshet_serving.serving.commands.shutdown_signals import exit_on_sigterm, stop_on_signal
 
 if TYPE_CHECKING:
@@ -42,6 +42,13 @@ def train(
         bool,
         typer.Option("--follow", help="Keep training on new rows from a folder of Parquet files, Redis or Kafka."),
     ] = False,
+    repeat: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Learn what a followed run has learned, in the same steps: .checkpoints/NAME of its repository.",
+        ),
+    ] = None,
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port that serves /metrics for Prometheus; 0: off.")
     ] = 0,
@@ -73,8 +80,14 @@ def train(
     from freshet_serving.processor.features.input_lookup import named_addresses
 
     refuse_processes(processes)
-    start_options = StartOptions(replay, new_version, from_scratch)
+    start_options = StartOptions(replay, new_version, from_scratch, repeat)
     changes = [*(overrides or ()), *(["data.follow=true"] if follow else ())]
+    if repeat is not None:
+        from freshet_serving.models.training.repeated_run import RepeatedRun
+
+        if follow:
+            raise BadInput("--repeat: not allowed with --follow, because it reads stored rows")
+        changes += ["data.follow=false", f"publish.full_rows={RepeatedRun(repeat).full_rows}"]
     stores = named_addresses(online_store.split(","), "--online-store") if online_store else {}
     changes += [f"online_stores.{name}={json.dumps(address)}" for name, address in stores.items()]
     # With "package.module:function" in model.arch, the package may be beside the configuration.
@@ -127,10 +140,12 @@ def _train(
     check_stores(settings)
     exit_on_sigterm()
     console, checkpoints = Console(), checkpoint_folder(settings)
+    if start_options.repeat is not None and start_options.repeat.resolve() == checkpoints.resolve():
+        raise BadInput("--repeat: expected checkpoints of another repository than publish.repository, got its own")
     heartbeat = Heartbeat(settings.publish.repository, settings.model.name, settings.data.follow)
     # The lock first: a second trainer, which is refused, does not report in the place of the first.
     with trainer_lock(checkpoints, settings.model.name), heartbeat:
-        source = open_rows(settings, checkpoints, start_options.from_scratch)
+        source = open_rows(settings, checkpoints, start_options.from_scratch, start_options.repeat)
         # Imported late: TensorFlow takes seconds to import, and errors in the data should be reported first.
         from freshet_serving.models.training.loop import TrainingRun
         from freshet_serving.models.training.next_item_run import NextItemRun

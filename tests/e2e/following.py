@@ -37,6 +37,17 @@ def learned(checkpoints):
     return found
 
 
+def weights(checkpoints):
+    """Steps, and rows by table and key, as the newest checkpoint has them."""
+    from freshet_serving.models.training.checkpoint import map_newest
+
+    newest, found = map_newest(checkpoints), {}
+    for name, layers in newest.tables.items():
+        for layer in reversed(layers):
+            found |= {(name, key): row.tobytes() for key, row in zip(layer.keys.tolist(), layer.rows)}
+    return newest.steps, found
+
+
 def sent(count):
     """The same of the first so many events."""
     return {user: (count + USERS - 1 - user) // USERS for user in range(USERS)}
@@ -127,6 +138,14 @@ class FollowingTrainer:
             self.process = subprocess.Popen(
                 [*command, *self.options, "--metrics-port", str(self.metrics_port)], cwd=ROOT, stdout=out, stderr=out
             )
+
+    def repeat(self, repository):
+        """Learn all of it again, in the same steps, into another repository; return the folder of the checkpoints."""
+        command = [sys.executable, "-m", "freshet_serving", "train", "--config", str(self.config)]
+        command += ["--set", f"publish.repository={json.dumps(str(repository))}", "--repeat", str(self.checkpoints)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return repository / ".checkpoints" / MODEL
 
     def alive(self):
         assert self.process.poll() is None, self.log.read_text()[-3000:]

@@ -9,13 +9,14 @@ import random
 import shutil
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.e2e.following import MODEL, FolderEvents, FollowingTrainer, RedisEvents, learned, sent
+from tests.e2e.following import MODEL, FolderEvents, FollowingTrainer, RedisEvents, learned, sent, weights
 from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_kills import SEED
 from tests.support.waiting import until
@@ -26,6 +27,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "3"))
 LIFE_S = 4.0
+wait = partial(until, within_s=300.0)
 
 
 class Feeder(threading.Thread):
@@ -73,12 +75,12 @@ def test_every_event_is_learned_exactly_once(source, tmp_path):
     feeder = Feeder(source, draw)
     server, reached = None, Generation(0, 0)
     try:
-        until(lambda: trainer.metrics().get("freshet_train_version") == 1)
+        wait(lambda: trainer.metrics().get("freshet_train_version") == 1)
         server = LiveServer(trainer.repository, *ALONE, log=tmp_path / "serve.log")
         server.wait_ready()
         feeder.start()
         for life in range(ROUNDS):
-            until(lambda: trainer.metrics().get("freshet_train_deltas_total", 0) > 0)
+            wait(lambda: trainer.metrics().get("freshet_train_deltas_total", 0) > 0)
             time.sleep(draw.random() * LIFE_S)
             victim = ("trainer", "stream", "server")[life % 3]
             if victim == "server":
@@ -97,11 +99,13 @@ def test_every_event_is_learned_exactly_once(source, tmp_path):
             print(f"life {life}: killed the {victim}, {source.count:,} events sent, generation {reached}")
         feeder.ended.set()
         feeder.join()
-        until(lambda: trainer.metrics().get("freshet_train_position") == source.count)
+        wait(lambda: trainer.metrics().get("freshet_train_position") == source.count)
         assert trainer.end() == 0, trainer.log.read_text()[-3000:]
         assert learned(trainer.checkpoints) == sent(source.count)
+        # What it has written down of its steps is what it has learned.
+        assert weights(trainer.repeat(tmp_path / "again")) == weights(trainer.checkpoints)
         generation = newest(trainer.repository)
-        until(lambda: server.generation(MODEL) == str(generation))
+        wait(lambda: server.generation(MODEL) == str(generation))
     finally:
         feeder.ended.set()
         trainer.close()

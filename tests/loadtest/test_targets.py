@@ -37,6 +37,7 @@ SMALLEST = {
     "loadtest.bench.costly_requests": "--layouts 'one process' --out OUT/costly-requests.md",
     "loadtest.bench.foreign_models": "--only nobody",
     "loadtest.bench.training.event_race": "--seeds 1 --events 600 --logs sparse --out OUT",
+    "loadtest.bench.training.follow_histories": "--events 20000 --full-rows 5000 --rounds 5 --users 20 --out OUT",
     "loadtest.bench.training.follow_race": "--data OUT --only folder",
     "loadtest.bench.training.growth": "--sizes 0.001 0.002 --rounds 1 --steps 1 --out OUT",
     "loadtest.bench.training.history_race": "--rounds 1 --seconds 0.1 --rows 1000 --batches 64 --data OUT --out OUT",

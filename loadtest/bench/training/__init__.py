@@ -12,6 +12,8 @@ turns         a side's end of the line: "learn so many steps" in, seconds out
 freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call
 follow_race   what it is worth to publish all the time; loadtest/results/follow.md
+follow_histories  a followed shop log under kills, beside a run that repeats it; loadtest/results/follow-histories.md
+shop_feed     its feed: impressions, clicks and items
 late_labels   labels that come late, joined and learned; loadtest/results/join.md
 nights        good and bad nights before both gates; loadtest/results/nights.md
 night_rows    the rows of them, and what is wrong with these

@@ -49,6 +49,12 @@ def test_folder_is_a_table_unless_it_is_followed(tmp_path, clicks):
     assert not again.endless
     assert users(again.batches(4)) == [(n, n) for n in range(8)]
     assert isinstance(open_rows(config, folder, anew=True), TableSource)
+    # A run that repeats another one reads the rows in the order in which they came to that one.
+    for folder in (tmp_path / "other", tmp_path / "other"):
+        repeated = open_rows(config, folder, repeat=checkpoint_folder(config))
+        assert isinstance(repeated, FollowedSource)
+        assert not repeated.endless
+        assert users(repeated.batches(4)) == [(n, n) for n in range(8)]
 
 
 def with_history(tmp_path, entities=None, columns=None, **data):

@@ -145,6 +145,16 @@ def test_forgetting_during_iteration_skips_no_segment(tmp_path):
     assert len(journal) == 1
 
 
+@pytest.mark.parametrize("forgotten", [(), ("f0",), ("f1",)])
+def test_journal_is_copied_unless_rows_were_forgotten(tmp_path, forgotten):
+    journal = opened(tmp_path)
+    journal.append(segments((3, 2, 4)))
+    journal.forget(9, lambda segment: segment.where["file"] in forgotten)
+    journal.copy_whole(tmp_path / "copy.journal")
+    copy = StreamJournal(tmp_path / "copy.journal", "a folder")
+    assert copy.segments == ([] if forgotten else segments((3, 2, 4)))
+
+
 def test_newest_segment_is_kept_so_numbering_continues(tmp_path):
     journal = opened(tmp_path)
     journal.append(segments([3, 4]))

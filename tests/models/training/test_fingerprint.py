@@ -48,6 +48,24 @@ def test_incompatible_change_is_named_with_old_and_new_values(other, words):
     assert changed(settings(before), settings(now)) == words
 
 
+def test_change_of_a_sequence_is_named_once():
+    def shop(most):
+        raw = {
+            "model": {"name": "shop", "arch": "din"},
+            "data": {"path": "x", "format": "csv", "label": "y", "time": "t"},
+            "features": {
+                "user": {"kind": "id", "side": "user"},
+                "item": {"kind": "id", "side": "item"},
+                "last": {"kind": "id", "from": "h.item", "take": -1},
+            },
+            "sequences": {"h": {"columns": {"item": "item"}, "from_events": "user", "max_length": most}},
+        }
+        return settings(parse_config(raw))
+
+    words = "features.h.item.max_length was 6 and is 5, sequences.h.max_length was 6 and is 5"
+    assert changed(shop(6), shop(5)) == words
+
+
 def test_feature_order_changes_the_fingerprint():
     before = config()
     now = dataclasses.replace(before, features=before.features[::-1])

@@ -380,7 +380,8 @@ def whole(tmp_path_factory, _stand_ins):
         run = TrainingRun(make_config(repository), MixedSource(ROWS))
         for generation in itertools.chain([run.full()], run.stream()):
             generations[generation] = served_as_bytes(exported(run.trainer))
-    kinds = sorted({path.name.split(".", 1)[1] for path in disks.rglob(".checkpoints/mixed/*") if path.name[0] != "."})
+    kept = [path for path in disks.rglob(".checkpoints/mixed/*.safetensors") if path.name[0] != "."]
+    kinds = sorted({path.name.split(".", 1)[1] for path in kept})
     assert kinds == ["full.safetensors", "inc.safetensors"]
     assert disk.count > 4 + 3 + 3 * DELTAS
     return Whole(snapshot(run.trainer), generations, disks, disk.count)
@@ -390,7 +391,8 @@ def test_increments_outweigh_the_full_checkpoint_by_at_most_one(whole):
     phases = set()
     for commit in range(whole.commits):
         disk = whole.disks / f"{commit:03d}"
-        files = sorted(path for path in (disk / ".checkpoints" / "mixed").iterdir() if path.name[0] != ".")
+        checkpoints = (disk / ".checkpoints" / "mixed").glob("*.safetensors")
+        files = sorted(path for path in checkpoints if path.name[0] != ".")
         fulls = [i for i, path in enumerate(files) if ".full." in path.name]
         if not fulls:
             continue

@@ -1,7 +1,9 @@
 """`freshet train` says what is wrong in a file before it starts anything."""
 
+import json
 import socket
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,6 +11,7 @@ import pytest
 
 from freshet_serving.models.parallel import mpi_launch
 from freshet_serving.models.runs.run_lock import LOCK, trainer_lock
+from freshet_serving.models.training import repeated_run
 from freshet_serving.processor.errors import BadInput, Conflict
 from tests.serving.commands.running import run
 
@@ -103,3 +106,13 @@ def test_second_trainer_touches_neither_store_nor_state(followed):
         with pytest.raises(BlockingIOError):
             store.accept()
         assert [path.name for path in checkpoints.iterdir()] == [LOCK]
+
+
+def test_run_is_not_repeated_over_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(repeated_run, "RepeatedRun", lambda folder: SimpleNamespace(full_rows=5))
+    (tmp_path / "train.toml").write_text(FILE + f"[publish]\nrepository = {json.dumps(str(tmp_path))}\n")
+    repeat = "train", "--config", str(tmp_path / "train.toml"), "--repeat", str(tmp_path / ".checkpoints" / "next")
+    with pytest.raises(BadInput, match="--repeat: expected checkpoints of another repository"):
+        run(*repeat)
+    with pytest.raises(BadInput, match="--repeat: not allowed with --follow"):
+        run(*repeat, "--follow")
