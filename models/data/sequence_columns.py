@@ -185,6 +185,8 @@ class SequenceSource:
         # States of the pass that has read furthest, and of the newest one that began behind what that knows.
         self._furthest: dict[str, UserEvents] = {}
         self._behind: dict[str, UserEvents] = {}
+        # What the newest saved part is of, which an increment can follow.
+        self._saved: dict[str, UserEvents] = {}
 
     @property
     def events(self) -> Source:
@@ -217,7 +219,9 @@ class SequenceSource:
         """
         arrays: dict[str, NDArray[Any]] = {}
         known = self._known(row)
-        if known is None and not whole:
+        if known is self._furthest:
+            self._behind = {}
+        if not whole and known is not self._saved:
             return None
         if known is None:
             # A run that has just begun has read nothing; one that went back, other rows.
@@ -228,6 +232,7 @@ class SequenceSource:
                 return None
             part["rules"] = np.frombuffer(self._rules(name).encode(), np.uint8)
             arrays |= {f"{name}/{key}": array for key, array in part.items()}
+        self._saved = known
         return arrays
 
     def erase(self, users: NDArray[np.int64], state: Any) -> None:
@@ -284,7 +289,7 @@ class SequenceSource:
         histories = {name: self._no_events(name) for name in self._events}
         known = self.saved(start) if self.saved is not None and start else None
         if known is not None and all(self._restored(name, histories, known) for name in histories):
-            position = min(events.position for events in histories.values())
+            position, self._saved = min(events.position for events in histories.values()), histories
         else:
             histories, position = {name: self._no_events(name) for name in self._events}, 0
         for batch in self._source.batches(READ_ROWS, position) if position < start else ():

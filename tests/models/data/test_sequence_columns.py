@@ -200,3 +200,37 @@ def test_run_that_goes_far_back_saves_what_its_rows_see(monkeypatch):
         other = SequenceSource(log, features())
         other.saved = source.saved
         assert lists(other, 12) == expected[3:]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_saved_parts_follow_each_other_wherever_a_run_goes_back_to(data):
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(user_events, "KEPT_ROWS", data.draw(st.sampled_from([0, 6, 1000])))
+        log = Log([n % 3 for n in range(60)], [f"i{n}" for n in range(60)], [1] * 60, [float(n) for n in range(60)])
+        source, parts = SequenceSource(log, features(max_length=4)), []
+        source.saved = lambda row: {"h": parts} if parts and parts[-1]["position"][0] <= row else None
+        expected = [
+            batch.columns["h.i"].values.tolist() for batch in SequenceSource(log, features(max_length=4)).batches(2)
+        ]
+        row = 0
+        for _ in range(data.draw(st.integers(1, 4))):
+            passed = source.batches(2, row)
+            for _ in range(data.draw(st.integers(1, 12))):
+                if (batch := next(passed, None)) is None:
+                    break
+                assert batch.columns["h.i"].values.tolist() == expected[batch.start // 2]
+                row = batch.end
+                if data.draw(st.booleans()):
+                    part = source.saved_part(row, whole=False)
+                    whole = part is None
+                    part = source.saved_part(row, whole=True) if whole else part
+                    part = {name.removeprefix("h/"): array for name, array in part.items()}
+                    assert whole or part["since"][0] == parts[-1]["position"][0]
+                    parts = [part] if whole else [*parts, part]
+                    other = SequenceSource(log, features(max_length=4))
+                    other.saved = source.saved
+                    assert [b.columns["h.i"].values.tolist() for b in other.batches(2, row)] == expected[row // 2 :]
+            row = 2 * data.draw(st.integers(0, row // 2))
+            part = source.saved_part(row, whole=True)
+            parts = [{name.removeprefix("h/"): array for name, array in part.items()}]

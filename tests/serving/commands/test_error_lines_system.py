@@ -33,6 +33,28 @@ full_rows = 128
 delta_rows = 64
 """
 
+HISTORY = """
+[features.item_id]
+kind = "id"
+dim = 2
+side = "item"
+[features.price]
+kind = "float"
+side = "item"
+[features.last]
+kind = "id"
+from = "h.item"
+take = -1
+[sequences.h]
+columns = { item = "item_id" }
+tables = { item = "item_id" }
+from_events = "user_id"
+[entities.item]
+key = "item_id"
+path = "items.csv"
+columns = ["price"]
+"""
+
 
 def test_line_has_file_reason_and_what_to_do(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -116,13 +138,15 @@ def copied(tmp_path):
 
 
 @pytest.mark.long
-def test_failing_system_call_ends_training_in_one_line(sweep, tmp_path):
+@pytest.mark.parametrize("more", ["", HISTORY], ids=["rows", "histories"])
+def test_failing_system_call_ends_training_in_one_line(sweep, tmp_path, more):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     rows = random.Random(1)
-    (tmp_path / "clicks.csv").write_text(
-        "user_id,clicked\n" + "".join(f"{rows.randrange(20)},{rows.randrange(2)}\n" for _ in range(256))
-    )
-    (tmp_path / "train.toml").write_text(CONFIG)
+    lines = (f"{rows.randrange(20)},{rows.randrange(9)},{n},{rows.randrange(2)}\n" for n in range(256))
+    (tmp_path / "clicks.csv").write_text("user_id,item_id,ts,clicked\n" + "".join(lines))
+    (tmp_path / "items.csv").write_text("item_id,price\n" + "".join(f"{n},{n}.5\n" for n in range(9)))
+    config = CONFIG if not more else CONFIG.replace('label = "clicked"', 'label = "clicked"\ntime = "ts"')
+    (tmp_path / "train.toml").write_text(config + more)
     repository = tmp_path / "repository"
     sweep(["train", "--config", "train.toml"], 6, lambda: shutil.rmtree(repository, ignore_errors=True))
 
