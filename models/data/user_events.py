@@ -21,10 +21,11 @@ Invariants
   KEPT_ROWS rows.
 - The state of any row between `floor` and `position` can be written to a checkpoint: with the events of the rows until
   then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists.
-- The heap's first words, `budget_nbytes` of them, are in memory, the others in a file without a name, of which hardly
-  any page stays mapped; the system's page cache keeps what is hot and gives it back under pressure. The books take
-  80 bytes a user, for a store 24 and the key's text more.
-- Guests have no events. The users themselves are not kept, only the hash of their key; for a store their keys are.
+- The budget holds the table of users, with half of it again for when it grows, and events (models.data.event_heap); the
+  other events are in a file. The table is always in memory: 60 to 150 bytes a user, for a store of texts 24 and the
+  text more. A whole part for a checkpoint is in a file, too, if the budget has no room for it.
+- Guests have no events. The users themselves are not kept, only the hash of their key; for a store their keys are, here
+  and in saved parts, from which erasing takes them (models.data.saved_events).
 - For a store, changed() names every user with an event of a row since settle(), and perhaps more.
 
 Calls are atomic: a lock guards each.
@@ -37,7 +38,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -49,23 +49,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.data import event_kernels
+from freshet_serving.models.data.event_heap import EventHeap
 from freshet_serving.models.data.event_kernels import TIME, VALUES
 from freshet_serving.models.data.keyed_rows import ids_of
 from freshet_serving.models.data.numbered_texts import DistinctTexts, NumberedTexts
+from freshet_serving.models.data.saved_events import Arrays, Int64s, pieces_of
 from freshet_serving.models.embedding.id_rows import IdRows
 from freshet_serving.processor.columns import Column, Strings, take_rows
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.memory import ScratchFile, advise
+from freshet_serving.processor.memory import advise
 
 KEPT_ROWS = 1 << 17
 MERGED_USERS = 1 << 17
 BUDGET_NBYTES = 256 << 20
-FIRST_WORDS, FILE_NBYTES, TAKEN_NBYTES = 1 << 16, 1 << 40, 64 << 20
 NEVER = np.iinfo(np.int64).min
 FLOATS, TEXTS, IDS = "floats", "strings", "ids"
-
-Int64s = NDArray[np.int64]
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +118,8 @@ class UserEvents:
         """
         self._rules, self._kinds = rules, tuple(kinds)
         self._width = VALUES + len(kinds)
-        self._folder, self._lock = folder, threading.Lock()
-        self._base = max(FIRST_WORDS, budget_nbytes // 8)
-        self._memory = np.zeros(min(FIRST_WORDS, self._base), np.int64)
-        self._file: ScratchFile | None = None
-        self._end, self._touched_nbytes = len(self._memory), 0
-        self._used, self._free = np.zeros(1, np.int64), np.full(64, event_kernels.NOWHERE, np.int64)
+        self._lock, self._budget_nbytes = threading.Lock(), budget_nbytes
+        self._heap = EventHeap(budget_nbytes, 8 * self._width * rules.most, folder)
         self._stored, self._names = stored, NumberedTexts()
         self._users = IdRows({"book": ((3,), np.int64)} | ({"name": ((), np.int64)} if stored == TEXTS else {}))
         # Users with events of rows between two, at most MERGED_USERS of them or twice as many as are distinct.
@@ -144,13 +138,17 @@ class UserEvents:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of events in memory; those in the file are not counted."""
-        return self._memory.nbytes
+        """Bytes of events and users in memory; those in the file are not counted."""
+        return self._heap.nbytes + self._table_nbytes
 
     @property
     def file_nbytes(self) -> int:
-        """Bytes of events in the file."""
-        return max(0, self._end - self._base) * 8 if self._file is not None else 0
+        """Bytes of the file of events."""
+        return self._heap.file_nbytes
+
+    @property
+    def _table_nbytes(self) -> int:
+        return self._users.nbytes + self._names.nbytes + self._texts.nbytes
 
     def add(self, start: int, keys: Column, times: NDArray[np.float64], enter: Any, values: Sequence[Any]) -> None:
         """Add the events of the next rows; rows that were added before are left out.
@@ -225,8 +223,7 @@ class UserEvents:
         with self._lock:
             refs = self._users.find(users)
             refs = refs[refs >= 0]
-            newest = np.full(len(refs), NEVER)
-            event_kernels.newest_times(refs, self._users.columns["book"], *self._heap(), self._width, newest)
+            newest = self._newest(refs)
             return float(_seconds(newest.max(keepdims=True))[0]) if len(refs) and newest.max() > NEVER else -math.inf
 
     def histories(self, users: Int64s, stop: int, now_s: float) -> tuple[Column, Int64s, Int64s, list[Any]]:
@@ -311,18 +308,18 @@ class UserEvents:
         with self._lock:
             for part in parts:
                 position, floor = part["position"].tolist()
-                events = np.ascontiguousarray(part["events"], np.int64)
+                events = part["events"]
                 if events.shape[1:] != (self._width,):
                     raise BadInput(f"history: expected {self._width} numbers an event, got {events.shape[1]}")
                 self._texts.extend(Strings(part["text"], part["offsets"]))
-                keys = np.ascontiguousarray(part["keys"], np.int64)
-                if "counts" in part:
-                    keys = np.repeat(keys, part["counts"])
-                names = None
-                if self._named:
-                    named = np.searchsorted(np.unique(keys), keys)
-                    names = take_rows(Strings(part["names"], part["name_offsets"]), named)
-                self._push(keys, events, position, floor, names)
+                distinct = part["keys"] if "counts" in part else np.unique(part["keys"])
+                for keys, some in pieces_of(part):
+                    names = None
+                    if self._named:
+                        named = np.searchsorted(distinct, keys)
+                        names = take_rows(Strings(part["names"], part["name_offsets"]), named)
+                    self._push(keys, some, position, floor, names)
+                    advise(events, mmap.MADV_DONTNEED)
                 self.position, self.floor = position, floor
                 self._floor_s = float(_seconds(part["floor_time"])[0])
             self._saves, self._since, self._texts_since = True, self.position, len(self._texts)
@@ -333,9 +330,15 @@ class UserEvents:
         if not self._rules.ttl_s:
             return
         refs = self._users.present()
+        self._remove(self._users.keys[refs[self._newest(refs) < self._oldest_time()]])
+
+    def _newest(self, refs: Int64s) -> Int64s:
+        """Return the time of each user's newest event, ordered; NEVER without any."""
         newest = np.full(len(refs), NEVER)
-        event_kernels.newest_times(refs, self._users.columns["book"], *self._heap(), self._width, newest)
-        self._remove(self._users.keys[refs[newest < self._oldest_time()]])
+        for part in self._heap.touching(len(refs)):
+            heap = self._users.columns["book"], *self._heap.addresses(), self._width
+            event_kernels.newest_times(refs[part], *heap, newest[part])
+        return newest
 
     def _oldest_time(self) -> int:
         """Return the time, ordered, of the oldest event that is kept: rows may be late by the time limit."""
@@ -371,18 +374,27 @@ class UserEvents:
         if names is not None and len(new):
             numbers = self._names.append(take_rows(names, firsts[np.searchsorted(distinct, new)]))
             self._users.columns["name"][new] = numbers
+        if len(new):
+            self._heap.fit(max(0, self._budget_nbytes - self._table_nbytes * 3 // 2))
         books = self._users.columns["book"]
         most = rules.most if rules.newest else 0
-        done = 0
-        while done < len(distinct):
-            done += event_kernels.make_room(
-                distinct[done:], counts[done:], books, *self._heap(), self._end, self._used, self._free, self._width,
-                most, self.floor if floor is None else floor, self._oldest_time(),
-            )  # fmt: skip
-            if done < len(distinct):
-                self._lengthen(int(counts[done] + books[distinct[done], event_kernels.COUNT]))
-        columns = events[:, TIME], events[:, event_kernels.ROW], events[:, VALUES:]
-        event_kernels.push(users, *columns, books, *self._heap(), self._width, 0 if rules.newest else rules.most)
+        oldest, first = self._oldest_time(), self.floor if floor is None else floor
+        for part in self._heap.touching(len(distinct)):
+            done = part.start
+            while done < part.stop:
+                some = slice(done, part.stop)
+                done += event_kernels.make_room(
+                    distinct[some], counts[some], books, *self._heap.addresses(), self._heap.end, self._heap.used,
+                    self._heap.free, self._width, most, first, oldest,
+                )  # fmt: skip
+                self._heap.note_border()
+                if done < part.stop:
+                    events_of_one = int(counts[done] + books[distinct[done], event_kernels.COUNT])
+                    self._heap.lengthen(4 * events_of_one * self._width)
+        for part in self._heap.touching(len(users)):
+            columns = events[part, TIME], events[part, event_kernels.ROW], events[part, VALUES:]
+            kept = 0 if rules.newest else rules.most
+            event_kernels.push(users[part], *columns, books, *self._heap.addresses(), self._width, kept)
 
     @property
     def _named(self) -> bool:
@@ -420,71 +432,50 @@ class UserEvents:
         """Return splits [n + 1] and the events that rows of users see; with `since`, only later ones."""
         rules, books = self._rules, self._users.columns["book"]
         oldest = np.full(len(times), NEVER) if since is None else ordered(since)
-        splits = np.zeros(len(times) + 1, np.int64)
-        empty = np.empty((0, self._width), np.int64)
-        seeing = users, ordered(times), oldest, rows
-        heap = books, *self._heap(), self._width, rules.most, rules.exclude
-        event_kernels.select(*seeing, *heap, splits, empty)
-        np.cumsum(splits, out=splits)
-        events = np.empty((int(splits[-1]), self._width), np.int64)
-        if len(events):
-            event_kernels.select(*seeing, *heap, splits, events)
-        self._release_pages(len(splits) - 1)
+        splits, moments = np.zeros(len(times) + 1, np.int64), ordered(times)
+        events = np.empty((0, self._width), np.int64)
+        for counting in (True, False):
+            for part in self._heap.touching(len(times)):
+                event_kernels.select(
+                    users[part], moments[part], oldest[part], rows[part], books, *self._heap.addresses(), self._width,
+                    rules.most, rules.exclude, splits[part.start : part.stop + 1], events,
+                )  # fmt: skip
+            if counting:
+                np.cumsum(splits, out=splits)
+                if not splits[-1]:
+                    break
+                events = np.empty((int(splits[-1]), self._width), np.int64)
         return splits, events
-
-    def _heap(self) -> tuple[int, int, int]:
-        file = 0 if self._file is None else self._file.array.ctypes.data
-        return self._memory.ctypes.data, file, self._base
-
-    def _lengthen(self, events: int) -> None:
-        """Make the heap longer, by room for at least twice these events."""
-        words = max(2 * len(self._memory), 4 * events * self._width)
-        if len(self._memory) < self._base:
-            longer = np.zeros(min(self._base, words), np.int64)
-            longer[: len(self._memory)] = self._memory
-            self._memory = longer
-            self._end = len(longer)
-            return
-        try:
-            if self._file is None:
-                with tempfile.TemporaryDirectory() as place:
-                    folder = self._folder or Path(place)
-                    folder.mkdir(parents=True, exist_ok=True)
-                    self._file = ScratchFile(folder, FILE_NBYTES)
-                advise(self._file.array, mmap.MADV_RANDOM)
-            nbytes = max(TAKEN_NBYTES, 32 * events * self._width)
-            self._file.take(8 * (self._end - self._base), nbytes)
-        except OSError as error:
-            raise BadInput(f"histories: no room on disk for more events: {error.strerror}") from None
-        self._end += nbytes // 8
-
-    def _release_pages(self, blocks: int) -> None:
-        """Unmap pages of the file now and then, so that memory stays within the budget and a quarter.
-
-        Args:
-            blocks: Blocks that were read or written since the last call; each has a page of its own, or more.
-        """
-        if self._file is None:
-            return
-        self._touched_nbytes += blocks * max(mmap.PAGESIZE, 8 * self._width * self._rules.most)
-        if self._touched_nbytes > 2 * self._base:
-            advise(self._file.array, mmap.MADV_DONTNEED)
-            self._touched_nbytes = 0
 
     def _copied(self, refs: Int64s, stop: int) -> tuple[Int64s, Int64s]:
         """Return how many events of rows before `stop` users have, and the events."""
         counts, books = np.zeros(len(refs), np.int64), self._users.columns["book"]
-        heap = refs, books, *self._heap(), self._width, stop, counts
-        total = event_kernels.copy_out(*heap, np.empty((0, self._width), np.int64))
-        copied = np.empty((total, self._width), np.int64)
-        if len(copied):
-            event_kernels.copy_out(*heap, copied)
-        return counts, copied
+        none = np.empty((0, self._width), np.int64)
+        for part in self._heap.touching(len(refs)):
+            event_kernels.copy_out(refs[part], books, *self._heap.addresses(), self._width, stop, counts[part], none)
+        shape = int(counts.sum()), self._width
+        nbytes = 8 * shape[0] * self._width
+        # Beside the copy, users are sorted.
+        beyond = self.nbytes + nbytes + 64 * len(refs) > self._budget_nbytes
+        scratch = self._heap.scratch(nbytes) if nbytes and beyond else None
+        events = np.empty(shape, np.int64) if scratch is None else scratch.array.view(np.int64).reshape(shape)
+        done = 0
+        for part in self._heap.touching(len(refs)):
+            until = done + int(counts[part].sum())
+            if until > done:
+                some = events[done:until] if scratch is None else np.empty((until - done, self._width), np.int64)
+                event_kernels.copy_out(
+                    refs[part], books, *self._heap.addresses(), self._width, stop, counts[part], some
+                )
+                if scratch is not None:
+                    scratch.write(8 * done * self._width, some)
+            done = until
+        return counts, events
 
     def _remove(self, ids: Int64s) -> int:
         refs = self._users.find(ids)
         for user in refs[refs >= 0].tolist():
-            event_kernels.release(user, self._users.columns["book"], *self._heap(), self._free)
+            event_kernels.release(user, self._users.columns["book"], *self._heap.addresses(), self._heap.free)
         return self._users.remove(ids)
 
     def _words(self, kind: str, column: Any, rows: Int64s) -> Int64s:

@@ -53,6 +53,11 @@ class IdRows:
     def __len__(self) -> int:
         return self._bump - len(self._free)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays and the index."""
+        return sum(array.nbytes for array in (self.keys, self.marks, self.index, *self.columns.values()))
+
     def find(self, ids: Int64s) -> Int64s:
         """Return the row numbers of `ids`, negative for ids without a row."""
         refs = np.empty(len(ids), np.int64)
@@ -196,7 +201,8 @@ class IdRows:
             return
         size = self._size_for(rows)
         self.keys, self.marks = longer(self.keys, size), longer(self.marks, size)
-        self.columns = {name: longer(column, size) for name, column in self.columns.items()}
+        for name in self.columns:
+            self.columns[name] = longer(self.columns[name], size)
 
 
 def longer(column: NDArray[Any], rows: int) -> NDArray[Any]:

@@ -37,7 +37,9 @@ SMALLEST = {
     "loadtest.bench.costly_requests": "--layouts 'one process' --out OUT/costly-requests.md",
     "loadtest.bench.foreign_models": "--only nobody",
     "loadtest.bench.training.event_race": "--seeds 1 --events 600 --logs sparse --out OUT",
+    "loadtest.bench.training.follow_cost": "--full-rows 1000 --window-rows 100 --windows 1 --models flat --out OUT",
     "loadtest.bench.training.follow_race": "--data OUT --only folder",
+    "loadtest.bench.training.follow_worth": "--models deepfm --windows 2 --scale 0.02 --data OUT --out OUT",
     "loadtest.bench.training.growth": "--sizes 0.001 0.002 --rounds 1 --steps 1 --out OUT",
     "loadtest.bench.training.history_race": "--rounds 1 --seconds 0.1 --rows 1000 --batches 64 --data OUT --out OUT",
     "loadtest.bench.training.next_item_logs": "--only sasrec_next --seeds 1 --rows 6000 --logs 'last two items'"
@@ -53,6 +55,7 @@ SMALLEST = {
     "loadtest.bench.training.sequence_quality": "--only din --rows 1000 --data OUT --alone --out OUT",
     "loadtest.bench.training.small_runs": "--rows 2000 --new-rows 100 --rounds 1 --models flat --out OUT",
     "loadtest.bench.training.tier_race": "--table-rows 1000 --batch-rows 64 --rounds 1 --steps 2 --out OUT",
+    "loadtest.bench.training.user_memory": "--users 1000 --events 2 --memory-mb 1 --out OUT",
     "loadtest.bench.verdict.loadgen_judge": "--seconds 1 --search-seconds 1 --most-rows 100 --out OUT",
     "loadtest.bench.verdict.lookup_race": "--rounds 1 --seconds 0.01 --fbgemm= --out OUT",
     "loadtest.bench.verdict.perf_analyzer_judge": "--rounds 1 --seconds 0.1 --program= --out OUT",
