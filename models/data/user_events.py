@@ -21,9 +21,9 @@ Invariants
   KEPT_ROWS rows.
 - The state of any row between `floor` and `position` can be written to a checkpoint: with the events of the rows until
   then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists.
-- The budget holds the table of users, with half of it again for when it grows, and events (models.data.event_heap); the
-  other events are in a file. The table is always in memory: 60 to 150 bytes a user, for a store of texts 24 and the
-  text more. A whole part for a checkpoint is in a file, too, if the budget has no room for it.
+- The budget holds the table of users, what it copies when it grows, SORTED_NBYTES a user for whole parts, and events
+  (models.data.event_heap); the other events are in a file. The table is always in memory: 60 to 150 bytes a user, for a
+  store of texts 24 and the text more. A whole part for a checkpoint is in a file, too, if it has no room in the budget.
 - Guests have no events. The users themselves are not kept, only the hash of their key; for a store their keys are, here
   and in saved parts, from which erasing takes them (models.data.saved_events).
 - For a store, changed() names every user with an event of a row since settle(), and perhaps more.
@@ -62,6 +62,8 @@ from freshet_serving.processor.memory import advise
 KEPT_ROWS = 1 << 17
 MERGED_USERS = 1 << 17
 BUDGET_NBYTES = 256 << 20
+SORTED_NBYTES = 64
+"""Of a user while a whole part is made."""
 NEVER = np.iinfo(np.int64).min
 FLOATS, TEXTS, IDS = "floats", "strings", "ids"
 
@@ -139,16 +141,16 @@ class UserEvents:
     @property
     def nbytes(self) -> int:
         """Bytes of events and users in memory; those in the file are not counted."""
-        return self._heap.nbytes + self._table_nbytes
+        return self._heap.nbytes + self._table_nbytes(0)
 
     @property
     def file_nbytes(self) -> int:
         """Bytes of the file of events."""
         return self._heap.file_nbytes
 
-    @property
-    def _table_nbytes(self) -> int:
-        return self._users.nbytes + self._names.nbytes + self._texts.nbytes
+    def _table_nbytes(self, more: int) -> int:
+        """Return the bytes of users and texts once there are events of so many keys more."""
+        return self._users.nbytes_with(more) + self._names.nbytes + self._texts.nbytes
 
     def add(self, start: int, keys: Column, times: NDArray[np.float64], enter: Any, values: Sequence[Any]) -> None:
         """Add the events of the next rows; rows that were added before are left out.
@@ -369,13 +371,15 @@ class UserEvents:
                 self._added.popleft()
         if not len(keys):
             return
+        # Texts may grow, too, and are copied then.
+        taken = self._table_nbytes(len(keys)) + SORTED_NBYTES * len(self._users)
+        taken += 2 * (self._names.nbytes + self._texts.nbytes)
+        self._heap.fit(max(0, self._budget_nbytes - taken))
         users, new = self._users.put(keys)
         distinct, firsts, counts = np.unique(users, return_index=True, return_counts=True)
         if names is not None and len(new):
             numbers = self._names.append(take_rows(names, firsts[np.searchsorted(distinct, new)]))
             self._users.columns["name"][new] = numbers
-        if len(new):
-            self._heap.fit(max(0, self._budget_nbytes - self._table_nbytes * 3 // 2))
         books = self._users.columns["book"]
         most = rules.most if rules.newest else 0
         oldest, first = self._oldest_time(), self.floor if floor is None else floor
@@ -455,8 +459,7 @@ class UserEvents:
             event_kernels.copy_out(refs[part], books, *self._heap.addresses(), self._width, stop, counts[part], none)
         shape = int(counts.sum()), self._width
         nbytes = 8 * shape[0] * self._width
-        # Beside the copy, users are sorted.
-        beyond = self.nbytes + nbytes + 64 * len(refs) > self._budget_nbytes
+        beyond = self.nbytes + nbytes + SORTED_NBYTES * len(refs) > self._budget_nbytes
         scratch = self._heap.scratch(nbytes) if nbytes and beyond else None
         events = np.empty(shape, np.int64) if scratch is None else scratch.array.view(np.int64).reshape(shape)
         done = 0

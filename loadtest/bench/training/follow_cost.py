@@ -169,7 +169,7 @@ def raced(options: argparse.Namespace) -> dict[str, Any]:
             first = options.full_rows + (window + WARM_ROUNDS) * options.window_rows
             for side in sides if window % 2 else sides[::-1]:
                 measured(side, asker, window_of(columns, side.name, first, options.window_rows), window >= 0)
-            if window % 5 == 4:
+            if window >= 0 and window % 5 == 4:
                 print(f"window {window + 1}", {s.name: round(s.served_s[-1], 2) for s in sides}, flush=True)
         return {
             side.name: {

@@ -221,11 +221,11 @@ def followed(arch: str, log: FollowedLog, windows: int) -> Figures:
         repository = str(folder / "repository")
         frozen = GenerationScorer(repository, arch)
         scored.score(0, frozen, frozen, figures)
-        for number, _ in enumerate(run.stream(stop_row=log.first + windows * log.window), 1):
-            if number < windows:
-                scored.score(number, GenerationScorer(repository, arch), frozen, figures)
-                newest = {side: round(values[-1], 4) for side, values in figures.windows.items()}
-                print(f"{arch} window {number}: {newest}", flush=True)
+        # A followed log has no end: nothing is awaited after the last window that is scored.
+        for number, _ in zip(range(1, windows), run.stream()):
+            scored.score(number, GenerationScorer(repository, arch), frozen, figures)
+            newest = {side: round(values[-1], 4) for side, values in figures.windows.items()}
+            print(f"{log.item} {arch} window {number}: {newest}", flush=True)
     return figures
 
 

@@ -102,7 +102,7 @@ def main() -> None:
         "budgeted_nbytes": events.nbytes,
         "file_nbytes": events.file_nbytes,
     }
-    figures["table_nbytes"] = events._table_nbytes
+    figures["table_nbytes"] = events._table_nbytes(0)
     say(json.dumps(figures))
 
 

@@ -167,12 +167,12 @@ def test_the_key_of_an_erased_user_is_gone():
 
 
 def test_events_beyond_the_budget_are_in_a_file():
-    events = UserEvents(EventRules(50), ["ids"], budget_nbytes=8 << 20)
+    events = UserEvents(EventRules(50), ["ids"], budget_nbytes=12 << 20)
     users = np.arange(200_000) % 50_000
     for start in range(0, 200_000, 20_000):
         some = users[start : start + 20_000]
         events.add(start, some, start + np.arange(20_000.0), np.ones(20_000, bool), [some])
-        assert events.nbytes <= 8 << 20
+        assert events.nbytes <= 12 << 20
     assert events.file_nbytes
     splits, _, (ids,) = events.seen(200_000, users[:50_000], np.full(50_000, 3e5))
     assert np.array_equal(np.diff(splits), np.full(50_000, 4))
