@@ -284,7 +284,7 @@ def page(stored: dict[str, Any]) -> str:
         [
             *lines,
             "",
-            f"{told}. The first window is the same for all.",
+            f"{told}. In the first window all have the same weights.",
             *stored["skipped"],
             "",
             "![over time](follow-worth.png)",
