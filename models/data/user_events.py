@@ -22,7 +22,7 @@ Invariants
 - The state of any row between `floor` and `position` can be written to a checkpoint: with the events of the rows until
   then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists.
 - The budget holds the table of users, what it copies when it grows, SORTED_NBYTES a user for whole parts, and events
-  (models.data.event_heap); the other events are in a file. The table is always in memory: 60 to 150 bytes a user, for a
+  (models.data.event_heap); the other events are in a file. The table is always in memory: 50 to 150 bytes a user, for a
   store of texts 24 and the text more. A whole part for a checkpoint is in a file, too, if it has no room in the budget.
 - Guests have no events. The users themselves are not kept, only the hash of their key; for a store their keys are, here
   and in saved parts, from which erasing takes them (models.data.saved_events).
