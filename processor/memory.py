@@ -127,17 +127,25 @@ def pieces(array: NDArray[Any]) -> Iterator[NDArray[np.uint8]]:
     resident.
     """
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    mapping = _mapping(flat)
-    if mapping is None:
+    mapped = place_in_file(flat)
+    if mapped is None:
         yield from (flat[at : at + PIECE_NBYTES] for at in range(0, flat.nbytes, PIECE_NBYTES))
         return
-    first: int = flat.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
+    fd, first = mapped
     buffer = np.empty(min(PIECE_NBYTES, flat.nbytes), np.uint8)
     for at in range(0, flat.nbytes, PIECE_NBYTES):
         piece = buffer[: min(PIECE_NBYTES, flat.nbytes - at)]
-        if os.preadv(mapping.fd, [piece.data], first + at) != piece.nbytes:
+        if os.preadv(fd, [piece.data], first + at) != piece.nbytes:
             raise OSError(errno.EIO, "a file was cut short while it was read")
         yield piece
+
+
+def place_in_file(array: NDArray[Any]) -> tuple[int, int] | None:
+    """Return the descriptor of the file that a contiguous array is mapped from, and its first byte there; else None."""
+    mapping = _mapping(array) if array.flags.c_contiguous else None
+    if mapping is None:
+        return None
+    return mapping.fd, array.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
 
 
 def private_copy(view: NDArray[np.int64], name: str) -> NDArray[np.int64]:

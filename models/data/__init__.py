@@ -20,6 +20,8 @@ movielens  MovieLens as a click stream
 next_item_rows    one history a user, whose events are targets
 sequence_columns  histories of users: list columns, or made of an event log
 user_events  events of all users as any of the newest rows sees them, saved with checkpoints
+event_heap  words of users' events, in memory and in a file
+saved_events  parts of users' events as checkpoints save them
 event_kernels  kernels of users' events
 numbered_texts  texts by number, as they come
 synthetic  a synthetic click stream with known probabilities
@@ -51,6 +53,7 @@ __all__ = [
     "open_data",
     "parquet_copy",
     "prefetch",
+    "saved_events",
     "sequence_columns",
     "shuffled",
     "source",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Strings, take_rows
+from freshet_serving.processor.columns import Strings, join_columns, take_rows
 
 Int64s = NDArray[np.int64]
 
-FIRST_NBYTES = 1024
+FIRST_NBYTES, TAKEN_TEXTS = 1024, 1 << 14
+ENTRY_NBYTES = 150
+"""Of a text that is looked up, and of its number."""
 
 
 class NumberedTexts:
@@ -25,6 +27,11 @@ class NumberedTexts:
     def __len__(self) -> int:
         """Return how many texts there are, the empty one not among them."""
         return self._count - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, about."""
+        return self._data.nbytes + self._offsets.nbytes
 
     def append(self, texts: Strings) -> Int64s:
         """Add texts; return their numbers.
@@ -44,8 +51,12 @@ class NumberedTexts:
 
     def take(self, numbers: Int64s) -> Strings:
         """Return the texts of numbers."""
-        taken: Strings = take_rows(Strings(self._data, self._offsets[: self._count + 1]), numbers)
-        return taken
+        texts = Strings(self._data, self._offsets[: self._count + 1])
+        if len(numbers) <= TAKEN_TEXTS:
+            return cast(Strings, take_rows(texts, numbers))
+        # Places of all their bytes, at once, would be eight times as large.
+        parts = [take_rows(texts, numbers[at : at + TAKEN_TEXTS]) for at in range(0, len(numbers), TAKEN_TEXTS)]
+        return cast(Strings, join_columns(parts))
 
     def since(self, first: int) -> Strings:
         """Return the texts after the first so many."""
@@ -59,6 +70,11 @@ class DistinctTexts(NumberedTexts):
     def __init__(self) -> None:
         super().__init__()
         self._numbers: dict[bytes, int] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, about."""
+        return super().nbytes + ENTRY_NBYTES * len(self._numbers)
 
     def numbers(self, column: Strings, rows: Int64s) -> Int64s:
         """Return the numbers of rows of a column, new ones for new texts."""

@@ -33,7 +33,8 @@ from freshet_serving.processor.options import option
 
 if TYPE_CHECKING:
     # Its kernels take time to import, and reading a configuration needs none.
-    from freshet_serving.models.data.user_events import Int64s, UserEvents
+    from freshet_serving.models.data.saved_events import Int64s
+    from freshet_serving.models.data.user_events import UserEvents
 
 TIES = ("exclude", "file")
 READ_ROWS = 1 << 14

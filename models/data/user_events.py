@@ -23,10 +23,11 @@ Invariants
 - The state of any row between `floor` and `position` can be written to a checkpoint: with the events of the rows until
   then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists. After a
   state of a row that lies behind what was saved before (a rollback) the next part is a whole one again.
-- The heap's first words, `budget_nbytes` of them, are in memory, the others in a file without a name, of which hardly
-  any page stays mapped; the system's page cache keeps what is hot and gives it back under pressure. The books take
-  80 bytes a user, for a store 24 and the key's text more.
-- Guests have no events. The users themselves are not kept, only the hash of their key; for a store their keys are.
+- The budget holds the table of users, what it copies when it grows, SORTED_NBYTES a user for whole parts, and events
+  (models.data.event_heap); the other events are in a file. The table is always in memory: 50 to 150 bytes a user, for a
+  store of texts 24 and the text more. A whole part for a checkpoint is in a file, too, if it has no room in the budget.
+- Guests have no events. The users themselves are not kept, only the hash of their key; for a store their keys are, here
+  and in saved parts, from which erasing takes them (models.data.saved_events).
 - For a store, changed() names every user with an event of a row since `settled`, and perhaps more. That row never goes
   back: a store keeps what users did, whatever becomes of weights.
 
@@ -40,7 +41,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import tempfile
 import threading
 import time
 from collections import deque
@@ -53,25 +53,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.data import event_kernels
+from freshet_serving.models.data.event_heap import EventHeap
 from freshet_serving.models.data.event_kernels import TIME, VALUES
 from freshet_serving.models.data.keyed_rows import ids_of
 from freshet_serving.models.data.numbered_texts import DistinctTexts, NumberedTexts
+from freshet_serving.models.data.saved_events import Arrays, Int64s, pieces_of
 from freshet_serving.models.embedding.id_rows import IdRows
 from freshet_serving.processor.columns import Column, Strings, take_rows
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.memory import ScratchFile, advise
+from freshet_serving.processor.memory import advise
 
 KEPT_ROWS = 1 << 17
 MERGED_USERS = 1 << 17
 BUDGET_NBYTES = 256 << 20
-FIRST_WORDS, FILE_NBYTES, TAKEN_NBYTES = 1 << 16, 1 << 40, 64 << 20
+SORTED_NBYTES = 64
+"""Of a user while a whole part is made."""
 NEVER = np.iinfo(np.int64).min
+SEVERAL_RUNS = "history: the saved events are of several runs; restore the checkpoints of one"
 AHEAD_S = 86_400.0
 """Clocks of different places differ by less than a day: later events are in the future."""
 FLOATS, TEXTS, IDS = "floats", "strings", "ids"
-
-Int64s = NDArray[np.int64]
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +128,8 @@ class UserEvents:
         """
         self._rules, self._kinds = rules, tuple(kinds)
         self._width = VALUES + len(kinds)
-        self._folder, self._lock = folder, threading.Lock()
-        self._base = max(FIRST_WORDS, budget_nbytes // 8)
-        self._memory = np.zeros(min(FIRST_WORDS, self._base), np.int64)
-        self._file: ScratchFile | None = None
-        self._end, self._touched_nbytes = len(self._memory), 0
-        self._used, self._free = np.zeros(1, np.int64), np.full(64, event_kernels.NOWHERE, np.int64)
+        self._lock, self._budget_nbytes = threading.Lock(), budget_nbytes
+        self._heap = EventHeap(budget_nbytes, 8 * self._width * rules.most, folder)
         self._stored, self._names = stored, NumberedTexts()
         self._users = IdRows({"book": ((3,), np.int64)} | ({"name": ((), np.int64)} if stored == TEXTS else {}))
         # Users with events of rows between two, at most MERGED_USERS of them or twice as many as are distinct.
@@ -151,13 +148,17 @@ class UserEvents:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of events in memory; those in the file are not counted."""
-        return self._memory.nbytes
+        """Bytes of events and users in memory; those in the file are not counted."""
+        return self._heap.nbytes + self._table_nbytes(0)
 
     @property
     def file_nbytes(self) -> int:
-        """Bytes of events in the file."""
-        return max(0, self._end - self._base) * 8 if self._file is not None else 0
+        """Bytes of the file of events."""
+        return self._heap.file_nbytes
+
+    def _table_nbytes(self, more: int) -> int:
+        """Return the bytes of users and texts once there are events of so many keys more."""
+        return self._users.nbytes_with(more) + self._names.nbytes + self._texts.nbytes
 
     def add(self, start: int, keys: Column, times: NDArray[np.float64], enter: Any, values: Sequence[Any]) -> None:
         """Add the events of the next rows; rows that were added before are left out.
@@ -236,8 +237,7 @@ class UserEvents:
         with self._lock:
             refs = self._users.find(users)
             refs = refs[refs >= 0]
-            newest = np.full(len(refs), NEVER)
-            event_kernels.newest_times(refs, self._users.columns["book"], *self._heap(), self._width, newest)
+            newest = self._newest(refs)
             times = _seconds(newest[newest > NEVER])
             return max(_latest(times), float(times.min())) if len(times) else -math.inf
 
@@ -323,50 +323,58 @@ class UserEvents:
         with self._lock:
             for part in parts:
                 position, floor = part["position"].tolist()
-                events, keys = self._part(part)
-                names = None
-                if self._named:
-                    named = np.searchsorted(np.unique(keys), keys)
-                    names = take_rows(Strings(part["names"], part["name_offsets"]), named)
-                self._push(keys, events, position, floor, names)
+                users = self._begin_part(part)
+                for keys, some in pieces_of(part):
+                    texts = some[:, [VALUES + n for n, kind in enumerate(self._kinds) if kind == TEXTS]]
+                    if texts.min(initial=0) < 0 or texts.max(initial=0) > len(self._texts):
+                        raise BadInput(SEVERAL_RUNS)
+                    names = None
+                    if self._named:
+                        names = take_rows(Strings(part["names"], part["name_offsets"]), np.searchsorted(users, keys))
+                    self._push(keys, some, position, floor, names)
+                    advise(part["events"], mmap.MADV_DONTNEED)
                 self.position, self.floor = position, floor
                 self._floor_s = float(_seconds(part["floor_time"])[0])
             self._saves, self._since, self._texts_since = True, self.position, len(self._texts)
             self._added.clear()
 
-    def _part(self, part: Mapping[str, NDArray[Any]]) -> tuple[Int64s, Int64s]:
-        """Take over the texts of a saved part; return its events, and the user of each. Raises BadInput."""
-        events, keys = part["events"], part["keys"]
+    def _begin_part(self, part: Mapping[str, NDArray[Any]]) -> Int64s:
+        """Check a saved part, and take over its texts; return its users, ascending. Raises BadInput."""
+        events, users = part["events"], part["keys"]
         if events.shape[1:] != (self._width,):
             raise BadInput(f"history: expected {self._width} numbers an event, got {events.shape[-1]}")
         if "counts" in part:
             counts = part["counts"]
-            fits = counts.shape == keys.shape and not (counts < 0).any() and int(counts.sum()) == len(events)
-            keys = np.repeat(keys, counts) if fits else keys[:0]
-        elif int(part["since"][0]) != self.position:
-            raise BadInput(
-                f"history: expected events since row {self.position:,}, got those since row {int(part['since'][0]):,}"
-            )
-        self._texts.extend(Strings(part["text"], part["offsets"]))
-        texts = events[:, [VALUES + n for n, kind in enumerate(self._kinds) if kind == TEXTS]]
-        known = texts.min(initial=0) >= 0 and texts.max(initial=0) <= len(self._texts)
-        named = True
+            fits = counts.shape == users.shape and not (counts < 0).any() and int(counts.sum()) == len(events)
+            fits = fits and bool((users[1:] > users[:-1]).all())
+        else:
+            since, fits = int(part["since"][0]), len(users) == len(events)
+            if since != self.position:
+                raise BadInput(f"history: expected events since row {self.position:,}, got those since row {since:,}")
+            users = np.unique(users)
         if self._named:
             ends = part["name_offsets"]
-            users, ascending = len(np.unique(keys)), (np.diff(ends) >= 0).all()
-            named = bool(len(ends) == users + 1 and ascending and ends[0] >= 0 and ends[-1] <= len(part["names"]))
-        if len(keys) != len(events) or not (known and named):
-            raise BadInput("history: the saved events are of several runs; restore the checkpoints of one")
-        return np.ascontiguousarray(events, np.int64), np.ascontiguousarray(keys, np.int64)
+            fits = fits and len(ends) == len(users) + 1 and bool((np.diff(ends) >= 0).all())
+            fits = fits and ends[0] >= 0 and ends[-1] <= len(part["names"])
+        if not fits:
+            raise BadInput(SEVERAL_RUNS)
+        self._texts.extend(Strings(part["text"], part["offsets"]))
+        return users
 
     def _drop_old_users(self) -> None:
         """Remove the users whose newest event is older than the time limit twice over."""
         if not self._rules.ttl_s:
             return
         refs = self._users.present()
+        self._remove(self._users.keys[refs[self._newest(refs) < self._oldest_time()]])
+
+    def _newest(self, refs: Int64s) -> Int64s:
+        """Return the time of each user's newest event, ordered; NEVER without any."""
         newest = np.full(len(refs), NEVER)
-        event_kernels.newest_times(refs, self._users.columns["book"], *self._heap(), self._width, newest)
-        self._remove(self._users.keys[refs[newest < self._oldest_time()]])
+        for part in self._heap.touching(len(refs)):
+            heap = self._users.columns["book"], *self._heap.addresses(), self._width
+            event_kernels.newest_times(refs[part], *heap, newest[part])
+        return newest
 
     def _oldest_time(self) -> int:
         """Return the time, ordered, of the oldest event that is kept: rows may be late by the time limit."""
@@ -399,6 +407,10 @@ class UserEvents:
                 self._since = max(self._since, self.floor)
         if not len(keys):
             return
+        # Texts may grow, too, and are copied then.
+        taken = self._table_nbytes(len(keys)) + SORTED_NBYTES * len(self._users)
+        taken += 2 * (self._names.nbytes + self._texts.nbytes)
+        self._heap.fit(max(0, self._budget_nbytes - taken))
         users, new = self._users.put(keys)
         distinct, firsts, counts = np.unique(users, return_index=True, return_counts=True)
         if names is not None and len(new):
@@ -406,19 +418,26 @@ class UserEvents:
             self._users.columns["name"][new] = numbers
         books = self._users.columns["book"]
         most = rules.most if rules.newest else 0
-        done = 0
-        while done < len(distinct):
-            done += event_kernels.make_room(
-                distinct[done:], counts[done:], books, *self._heap(), self._end, self._used, self._free, self._width,
-                most, self.floor if floor is None else floor, self._oldest_time(),
-            )  # fmt: skip
-            if done < len(distinct):
-                self._lengthen(int(counts[done] + books[distinct[done], event_kernels.COUNT]))
         if rules.newest:
             order = np.lexsort((events[:, TIME], users))
             users, events = users[order], events[order]
-        columns = events[:, TIME], events[:, event_kernels.ROW], events[:, VALUES:]
-        event_kernels.push(users, *columns, books, *self._heap(), self._width, 0 if rules.newest else rules.most)
+        oldest, first = self._oldest_time(), self.floor if floor is None else floor
+        for part in self._heap.touching(len(distinct)):
+            done = part.start
+            while done < part.stop:
+                some = slice(done, part.stop)
+                done += event_kernels.make_room(
+                    distinct[some], counts[some], books, *self._heap.addresses(), self._heap.end, self._heap.used,
+                    self._heap.free, self._width, most, first, oldest,
+                )  # fmt: skip
+                self._heap.note_border()
+                if done < part.stop:
+                    events_of_one = int(counts[done] + books[distinct[done], event_kernels.COUNT])
+                    self._heap.lengthen(4 * events_of_one * self._width)
+        for part in self._heap.touching(len(users)):
+            columns = events[part, TIME], events[part, event_kernels.ROW], events[part, VALUES:]
+            kept = 0 if rules.newest else rules.most
+            event_kernels.push(users[part], *columns, books, *self._heap.addresses(), self._width, kept)
         if new_rows is not None:
             self._added.append(new_rows)
 
@@ -458,71 +477,49 @@ class UserEvents:
         """Return splits [n + 1] and the events that rows of users see; with `since`, only later ones."""
         rules, books = self._rules, self._users.columns["book"]
         oldest = np.full(len(times), NEVER) if since is None else ordered(since)
-        splits = np.zeros(len(times) + 1, np.int64)
-        empty = np.empty((0, self._width), np.int64)
-        seeing = users, ordered(times), oldest, rows
-        heap = books, *self._heap(), self._width, rules.most, rules.exclude
-        event_kernels.select(*seeing, *heap, splits, empty)
-        np.cumsum(splits, out=splits)
-        events = np.empty((int(splits[-1]), self._width), np.int64)
-        if len(events):
-            event_kernels.select(*seeing, *heap, splits, events)
-        self._release_pages(len(splits) - 1)
+        splits, moments = np.zeros(len(times) + 1, np.int64), ordered(times)
+        events = np.empty((0, self._width), np.int64)
+        for counting in (True, False):
+            for part in self._heap.touching(len(times)):
+                event_kernels.select(
+                    users[part], moments[part], oldest[part], rows[part], books, *self._heap.addresses(), self._width,
+                    rules.most, rules.exclude, splits[part.start : part.stop + 1], events,
+                )  # fmt: skip
+            if counting:
+                np.cumsum(splits, out=splits)
+                if not splits[-1]:
+                    break
+                events = np.empty((int(splits[-1]), self._width), np.int64)
         return splits, events
-
-    def _heap(self) -> tuple[int, int, int]:
-        file = 0 if self._file is None else self._file.array.ctypes.data
-        return self._memory.ctypes.data, file, self._base
-
-    def _lengthen(self, events: int) -> None:
-        """Make the heap longer, by room for at least twice these events."""
-        words = max(2 * len(self._memory), 4 * events * self._width)
-        if len(self._memory) < self._base:
-            longer = np.zeros(min(self._base, words), np.int64)
-            longer[: len(self._memory)] = self._memory
-            self._memory = longer
-            self._end = len(longer)
-            return
-        try:
-            if self._file is None:
-                with tempfile.TemporaryDirectory() as place:
-                    folder = self._folder or Path(place)
-                    folder.mkdir(parents=True, exist_ok=True)
-                    self._file = ScratchFile(folder, FILE_NBYTES)
-                advise(self._file.array, mmap.MADV_RANDOM)
-            nbytes = max(TAKEN_NBYTES, 32 * events * self._width)
-            self._file.take(8 * (self._end - self._base), nbytes)
-        except OSError as error:
-            raise BadInput(f"histories: no room on disk for more events: {error.strerror}") from None
-        self._end += nbytes // 8
-
-    def _release_pages(self, blocks: int) -> None:
-        """Unmap pages of the file now and then, so that memory stays within the budget and a quarter.
-
-        Args:
-            blocks: Blocks that were read or written since the last call; each has a page of its own, or more.
-        """
-        if self._file is None:
-            return
-        self._touched_nbytes += blocks * max(mmap.PAGESIZE, 8 * self._width * self._rules.most)
-        if self._touched_nbytes > 2 * self._base:
-            advise(self._file.array, mmap.MADV_DONTNEED)
-            self._touched_nbytes = 0
 
     def _copied(self, refs: Int64s, stop: int) -> tuple[Int64s, Int64s]:
         """Return how many events of rows before `stop` users have, and the events."""
         counts, books = np.zeros(len(refs), np.int64), self._users.columns["book"]
-        heap = refs, books, *self._heap(), self._width, stop, counts
-        total = event_kernels.copy_out(*heap, np.empty((0, self._width), np.int64))
-        copied = np.empty((total, self._width), np.int64)
-        if len(copied):
-            event_kernels.copy_out(*heap, copied)
-        return counts, copied
+        none = np.empty((0, self._width), np.int64)
+        for part in self._heap.touching(len(refs)):
+            event_kernels.copy_out(refs[part], books, *self._heap.addresses(), self._width, stop, counts[part], none)
+        shape = int(counts.sum()), self._width
+        nbytes = 8 * shape[0] * self._width
+        beyond = self.nbytes + nbytes + SORTED_NBYTES * len(refs) > self._budget_nbytes
+        scratch = self._heap.scratch(nbytes) if nbytes and beyond else None
+        events = np.empty(shape, np.int64) if scratch is None else scratch.array.view(np.int64).reshape(shape)
+        done = 0
+        for part in self._heap.touching(len(refs)):
+            until = done + int(counts[part].sum())
+            if until > done:
+                some = events[done:until] if scratch is None else np.empty((until - done, self._width), np.int64)
+                event_kernels.copy_out(
+                    refs[part], books, *self._heap.addresses(), self._width, stop, counts[part], some
+                )
+                if scratch is not None:
+                    scratch.write(8 * done * self._width, some)
+            done = until
+        return counts, events
 
     def _remove(self, ids: Int64s) -> int:
         refs = self._users.find(ids)
         for user in refs[refs >= 0].tolist():
-            event_kernels.release(user, self._users.columns["book"], *self._heap(), self._free)
+            event_kernels.release(user, self._users.columns["book"], *self._heap.addresses(), self._heap.free)
         return self._users.remove(ids)
 
     def _words(self, kind: str, column: Any, rows: Int64s) -> Int64s:

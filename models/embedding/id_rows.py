@@ -19,6 +19,8 @@ from freshet_serving.processor.kernels import index as hash_index
 Int64s = NDArray[np.int64]
 
 FIRST_ROWS = 1024
+ENTRY_NBYTES = 16
+"""Of the index."""
 
 Column = tuple[tuple[int, ...], Any]
 """Shape of one row's part, and its dtype."""
@@ -52,6 +54,23 @@ class IdRows:
 
     def __len__(self) -> int:
         return self._bump - len(self._free)
+
+    def nbytes_with(self, more: int) -> int:
+        """Return the bytes that put() of so many ids takes at most, with what it copies if the table grows.
+
+        Args:
+            more: Number of ids, those that have a row included.
+        """
+        arrays = [self.keys, self.marks, *self.columns.values()]
+        rows, index = sum(array.nbytes for array in arrays), self.index.nbytes
+        copied = 0
+        if self._bump + more > len(self.keys):
+            copied = max(array.nbytes for array in arrays)
+            rows = rows // len(self.keys) * self._size_for(self._bump + more)
+        if (self._used + more) * 8 > len(self.index) * 7:
+            copied = max(copied, index)
+            index = ENTRY_NBYTES * hash_index.capacity_for(max(FIRST_ROWS, 2 * (len(self) + more)))
+        return rows + index + copied
 
     def find(self, ids: Int64s) -> Int64s:
         """Return the row numbers of `ids`, negative for ids without a row."""
@@ -196,7 +215,8 @@ class IdRows:
             return
         size = self._size_for(rows)
         self.keys, self.marks = longer(self.keys, size), longer(self.marks, size)
-        self.columns = {name: longer(column, size) for name, column in self.columns.items()}
+        for name in self.columns:
+            self.columns[name] = longer(self.columns[name], size)
 
 
 def longer(column: NDArray[Any], rows: int) -> NDArray[Any]:

@@ -6,7 +6,7 @@ network and its optimizer, the events that histories have got, and in its metada
 published generation, ...). Restoring reads the newest full checkpoint and the increments after it, in order. Once the
 increments outweigh the last full checkpoint, a new full one is written, so a checkpoint costs O(changes), amortised.
 Older checkpoints are then removed, except those requested: the trainer can go back to any generation that servers can
-undo to.
+undo to. Users who are to be forgotten are taken out of those, too, before their request counts as answered.
 
 Order of commits in a run: first the increment, then the delta made of the same changes, then perhaps a full checkpoint.
 So a served delta can always be continued, and one whose publication a kill prevented is published on resume, byte for
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.data.saved_events import without_users
 from freshet_serving.models.data.sequence_columns import Histories, SequenceSource
 from freshet_serving.models.data.source import Batch, Source
 from freshet_serving.models.embedding.variable import Changes
@@ -196,6 +197,8 @@ class Checkpoints:
         sizes = [path.stat().st_size for _, _, path in files[full:]]
         self._full_nbytes, self._increment_nbytes = (sizes[0] if sizes else 0), sum(sizes[1:])
         self._states: dict[int, RunState] = {}
+        # Requests to forget a user that the newest checkpoint answers.
+        self._forgotten: dict[int, Path] = {}
 
     def save(self, trainer: Trainer, state: RunState) -> None:
         """Commit an increment, or everything the first time; its content no longer counts as changed.
@@ -224,6 +227,7 @@ class Checkpoints:
             changes: Changes by table.
         """
         self._increment_nbytes += self._write("inc", trainer, state, changes)
+        self._forget()
 
     def compact(self, trainer: Trainer, state: RunState, wanted: Callable[[], Collection[int]] = tuple) -> None:
         """Write a full checkpoint once the increments outweigh the last one.
@@ -260,6 +264,7 @@ class Checkpoints:
             if number < first:
                 path.unlink()
                 self._states.pop(number, None)
+        self._forget()
 
     def erase_asked(self, trainer: Trainer, state: RunState, wanted: Callable[[], Collection[int]] = tuple) -> None:
         """Forget the users that a trainer is asked to forget; as for compact(), nothing may have changed.
@@ -293,12 +298,7 @@ class Checkpoints:
         """
         parts: dict[str, list[dict[str, NDArray[Any]]]] = {}
         for _, _, path in self._files():
-            read: dict[str, dict[str, NDArray[Any]]] = {}
-            for name, array in _verified(path, HISTORIES).arrays.items():
-                group, _, rest = name.partition("/")
-                if group == HISTORIES:
-                    sequence, _, key = rest.rpartition("/")
-                    read.setdefault(sequence, {})[key] = array
+            read = _parts(_verified(path, HISTORIES))
             if not read or any(int(arrays["position"][0]) > position for arrays in read.values()):
                 continue
             if all("counts" in arrays for arrays in read.values()):
@@ -378,11 +378,19 @@ class Checkpoints:
         path = self.folder / f"{self._number + 1:08d}.{kind}.safetensors"
         with atomic_file(path) as file:
             write_tensors(file, arrays, metadata)
-        if seen:
-            self._erasures.answered(asked.values())
+        self._forgotten = asked if seen else {}
         self._number += 1
         self._states[self._number] = dataclasses.replace(state)
         return path.stat().st_size
+
+    def _forget(self) -> None:
+        """Take the users that the newest checkpoint does not have any more out of older ones, and answer for them."""
+        if not self._forgotten:
+            return
+        for _, _, path in self._files()[:-1]:
+            _rewrite_without(path, np.array(sorted(self._forgotten), np.int64))
+        self._erasures.answered(self._forgotten.values())
+        self._forgotten = {}
 
     def _read(
         self, path: Path, kind: str, trainer: Trainer, before: dict[str, NDArray[np.float32]] | None
@@ -500,6 +508,35 @@ def _verified(path: Path, group: str = "") -> Tensors:
         if name.startswith(group) and array_crc32(array) != checksums.get(name):
             raise Corrupt(f"{path.name}: tensor {name!r} does not match its checksum")
     return tensors
+
+
+def _parts(tensors: Tensors) -> dict[str, dict[str, NDArray[Any]]]:
+    """Return what a checkpoint has of histories, by sequence."""
+    parts: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in tensors.arrays.items():
+        group, _, rest = name.partition("/")
+        if group == HISTORIES:
+            sequence, _, key = rest.rpartition("/")
+            parts.setdefault(sequence, {})[key] = array
+    return parts
+
+
+def _rewrite_without(path: Path, users: NDArray[np.int64]) -> None:
+    """Replace a checkpoint by one without some users' events, if it has any; what else it has is not verified."""
+    tensors, changed = _open(path), dict[str, NDArray[Any]]()
+    for sequence, part in _parts(tensors).items():
+        if (arrays := without_users(part, users)) is not None:
+            changed |= {f"{HISTORIES}/{sequence}/{key}": array for key, array in arrays.items()}
+    if not changed:
+        return
+    arrays = tensors.arrays | changed
+    metadata = dict(tensors.metadata)
+    checksums = json.loads(metadata["checksums"]) | {name: array_crc32(array) for name, array in changed.items()}
+    metadata["checksums"] = json.dumps(checksums)
+    del metadata["checksum"]
+    metadata["checksum"] = header_checksum(metadata, arrays)
+    with atomic_file(path) as file:
+        write_tensors(file, arrays, metadata)
 
 
 def _open(path: Path) -> Tensors:

@@ -156,5 +156,7 @@ class Heartbeat:
             gate=text if refused else status.gate,
             held=status.held,
             trouble=status.trouble,
+            store_trouble=status.store_trouble,
+            stale_tables=status.stale_tables,
         )
         return self._report

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
-from freshet_serving.processor.memory import SharedMap
+from freshet_serving.processor.memory import SharedMap, pieces, place_in_file
 from freshet_serving.processor.package.whole_files import open_regular
 
 CHECK_ROWS = 1 << 16
@@ -207,8 +207,14 @@ def _power(n: int) -> int:
 
 
 def array_crc32(array: NDArray[Any]) -> str:
-    """Return the checksum of an array's bytes in C order."""
-    return crc32(np.ascontiguousarray(array).data) if array.size else crc32(b"")
+    """Return the checksum of an array's bytes in C order; those of a mapped file are read by system calls."""
+    if not array.size:
+        return crc32(b"")
+    mapped = place_in_file(array)
+    if mapped is None:
+        return crc32(np.ascontiguousarray(array).data)
+    fd, first = mapped
+    return _in_parts(array.nbytes, MAX_WORKERS, lambda start, stop: _read_crc32(fd, first + start, first + stop))
 
 
 def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
@@ -238,9 +244,8 @@ def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: 
     file.write(struct.pack("<Q", len(text)))
     file.write(text)
     for array in arrays.values():
-        flat = np.ascontiguousarray(array).reshape(-1)
-        for start in range(0, flat.size, CHUNK_NBYTES):
-            file.write(flat[start : start + CHUNK_NBYTES].view(np.uint8).data)
+        for piece in pieces(array):
+            file.write(piece.data)
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:

@@ -1,8 +1,8 @@
 """Ask a trainer to forget a user: a file a request, beside its checkpoints, answered by its next checkpoint.
 
 Invariants
-- A request is durable: its file stays until a checkpoint without the user's events is on disk. So a trainer that is
-  killed, or does not run now, answers it later.
+- A request is durable: its file stays until no checkpoint on disk has the user's events, those for rollbacks included.
+  So a trainer that is killed, or does not run now, answers it later.
 - The key is not stored. A file's name is the number by which histories know the user: an id itself, or the hash of a
   text. A key that reads as an integer may be either, so both are asked for.
 - Asking again changes nothing.
@@ -27,8 +27,8 @@ class Erasures:
     """The requests of one model's trainer."""
 
     NOT_REACHED = (
-        "the log or stream itself, histories that others write to an online store, rows of embedding tables,"
-        " checkpoints kept for rollbacks until newer ones replace them, and recordings"
+        "the log or stream itself, histories that others write to an online store, rows of embedding tables, and"
+        " recordings"
     )
 
     def __init__(self, checkpoints: Path) -> None:

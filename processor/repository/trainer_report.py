@@ -60,6 +60,8 @@ class TrainerReport:
         gate: Newest verdict of the gate; "" for none.
         held: Reason why the trainer's guard holds deltas; "" if it does not.
         trouble: Reason why the stream cannot be read; "" if it can.
+        store_trouble: Reason why histories cannot be written to an online store; "" if they can.
+        stale_tables: Joined tables whose newest content cannot be read.
         error: Error that ended the run; "" for none.
     """
 
@@ -81,6 +83,8 @@ class TrainerReport:
     gate: str = ""
     held: str = ""
     trouble: str = ""
+    store_trouble: str = ""
+    stale_tables: int = 0
     error: str = ""
 
     def dump(self) -> bytes:

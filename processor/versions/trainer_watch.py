@@ -72,7 +72,13 @@ class TrainerStanding:
             return f"trainer failed{_because(report.error)}"
         if report.trouble and self.running:
             return f"trainer cannot read its stream: {report.trouble}"
-        return f"trainer's guard holds deltas: {report.held}" if report.held and self.running else ""
+        if report.store_trouble and self.running:
+            return f"trainer cannot write histories, and publishes nothing: {report.store_trouble}"
+        if report.held and self.running:
+            return f"trainer's guard holds deltas: {report.held}"
+        if report.stale_tables and self.running:
+            return f"trainer joins old tables: the newest content of {report.stale_tables} cannot be read"
+        return ""
 
     def describe(self) -> dict[str, Any]:
         """Return the standing, JSON-able."""

@@ -36,6 +36,16 @@ GAUGES: tuple[tuple[str, str, Callable[[TrainerStanding], float]], ...] = (
     ("freshet_trainer_step", "Step of the newest delta that the trainer published.", lambda s: s.report.step),
     ("freshet_trainer_held", "1 while the trainer's guard holds deltas.", lambda s: float(bool(s.report.held))),
     ("freshet_trainer_stream_up", "1 while the trainer can read its stream.", lambda s: float(not s.report.trouble)),
+    (
+        "freshet_trainer_store_up",
+        "1 unless an online store does not take the trainer's histories.",
+        lambda s: float(not s.report.store_trouble),
+    ),
+    (
+        "freshet_trainer_stale_tables",
+        "Entities and user tables whose newest content the trainer cannot read.",
+        lambda s: s.report.stale_tables,
+    ),
 )
 
 

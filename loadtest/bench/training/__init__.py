@@ -14,6 +14,11 @@ keras_side    Keras fit, with its best of optimizer, jit_compile and steps a cal
 follow_race   what it is worth to publish all the time; loadtest/results/follow.md
 follow_histories  a followed shop log under kills, beside a run that repeats it; loadtest/results/follow-histories.md
 shop_feed     its feed: impressions, clicks and items
+follow_cost   what following costs with histories and entities; loadtest/results/follow-cost.md
+follow_worth  served fresh against frozen; loadtest/results/follow-worth.md
+follower      a trainer that follows, in a process of its own
+user_memory   memory of the events of all users; loadtest/results/user-memory.md
+user_memory_side  a process of it
 late_labels   labels that come late, joined and learned; loadtest/results/join.md
 nights        good and bad nights before both gates; loadtest/results/nights.md
 night_rows    the rows of them, and what is wrong with these

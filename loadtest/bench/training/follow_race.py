@@ -14,12 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +32,8 @@ from freshet_serving.models.data.source import Batch, Field
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from loadtest.bench import needs
-from loadtest.load.launch import free_ports, freshet
+from loadtest.bench.training.follower import following, wait
+from loadtest.load.launch import free_ports
 from loadtest.reports.report import machine, opening, origin
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -126,47 +125,15 @@ def kafka_sender(scratch: Path) -> Iterator[tuple[str, Send]]:
 SENDERS = {"folder": folder_sender, "redis": redis_sender, "kafka": kafka_sender}
 
 
-@contextmanager
-def following(scratch: Path, path: str, full_rows: int, delta_rows: int) -> Iterator[Callable[[str], float]]:
-    """The trainer while the block runs; value(family) of its metrics."""
+def training_file(path: str, repository: Path, full_rows: int, delta_rows: int) -> str:
     features = [
         line for field in COLUMNS for line in (f"[features.{field.name}]", f'kind = "{field.kind}"', "dim = 16")
     ]
-    config = scratch / "train.toml"
     lines = ["[model]", f'name = "{MODEL}"']
     lines += ["[data]", f'path = "{path}"', 'label = "liked"', 'time = "ts"', *features]
-    lines += ["[publish]", f'repository = "{scratch / "repository"}"']
+    lines += ["[publish]", f'repository = "{repository}"']
     lines += [f"full_rows = {full_rows}", f"delta_rows = {delta_rows}"]
-    config.write_text("\n".join(lines))
-    (port,) = free_ports(1)
-    command = [*freshet(), "train", "--config", str(config), "--follow", "--metrics-port", str(port)]
-    log = scratch / "train.log"
-    with open(log, "wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
-
-    def value(family: str) -> float:
-        if process.poll() is not None:
-            raise RuntimeError(log.read_text()[-2000:])
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
-                lines = reply.read().decode().splitlines()
-        except OSError:
-            return 0.0
-        return next((float(line.split()[-1]) for line in lines if line.startswith(f"{family}{{")), 0.0)
-
-    try:
-        yield value
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-
-
-def wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    give_up_s = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > give_up_s:
-            raise RuntimeError(f"{what}: waited {seconds:g} s")
-        time.sleep(LOOK_S)
+    return "\n".join(lines)
 
 
 def scores(processor: Processor, batch: Batch) -> np.ndarray:
@@ -191,7 +158,9 @@ def follow(sender: str, source: MovieLensSource, arguments: argparse.Namespace, 
                 if batch.start >= first_row:
                     break
                 send(rows_of(batch.slice(0, min(len(batch), first_row - batch.start))))
-            with following(scratch, path, full_rows, stretch_rows) as value:
+            config = training_file(path, scratch / "repository", full_rows, stretch_rows)
+            with following(scratch, config) as follower:
+                value = follower.value
                 wait(lambda: value("freshet_train_version") >= 1, STARTUP_S, "the full version")
                 repository = ProcessorConfig(str(scratch / "repository"), sessions=1)
                 wait(lambda: (scratch / "repository" / MODEL / "1" / "model.json").exists(), STARTUP_S, "the version")

@@ -2,6 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from freshet_serving.models.data import numbered_texts
 from freshet_serving.models.data.numbered_texts import DistinctTexts, NumberedTexts
 from freshet_serving.processor.columns import Strings
 
@@ -37,3 +38,11 @@ def test_texts_outgrow_the_first_room():
     long = ["x" * 5000, "y" * 3]
     numbers = texts.append(Strings.of(long * 2000))
     assert texts.take(numbers[-2:]).tolist() == [word.encode() for word in long]
+
+
+def test_many_texts_are_taken_in_parts(monkeypatch):
+    monkeypatch.setattr(numbered_texts, "TAKEN_TEXTS", 2)
+    texts = NumberedTexts()
+    numbers = texts.append(Strings.of(["ann", "", "ünal", "bob", "eve"]))
+    assert texts.take(numbers[::-1]).tolist() == [b"eve", b"bob", "ünal".encode(), b"", b"ann"]
+    assert texts.nbytes > 0

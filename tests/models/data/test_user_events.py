@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.data import user_events
+from freshet_serving.models.data import event_heap, saved_events, user_events
 from freshet_serving.models.data.keyed_rows import ids_of
 from freshet_serving.models.data.user_events import EventRules, UserEvents, ordered
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.memory import SharedMap, _owner
 
 KINDS = ["ids", "strings", "floats"]
 
@@ -77,11 +78,18 @@ def test_rows_see_what_a_plain_loop_finds(log, rules, kept_rows, ttl_s, data):
         rules = EventRules(rules.most, rules.newest, rules.exclude, ttl_s)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(user_events, "KEPT_ROWS", kept_rows)
-        patch.setattr(user_events, "FIRST_WORDS", 32)
-        events, parts, first = UserEvents(rules, KINDS, budget_nbytes=0), [], 0
+        patch.setattr(event_heap, "FIRST_WORDS", 512)
+        patch.setattr(event_heap, "BORDERS", 1 << 14)
+        patch.setattr(event_heap, "LEAST_BLOCKS", 3)
+        patch.setattr(saved_events, "READ_EVENTS", 4)
+        # The table of users takes all of a budget of 0; of the other, all but some words that the test chooses.
+        budget_nbytes = data.draw(st.sampled_from([0, 1 << 20]))
+        events, parts, first = UserEvents(rules, KINDS, budget_nbytes=budget_nbytes), [], 0
+        events._heap.fit(4096)
         while first < len(rows):
             stop = min(len(rows), first + data.draw(st.integers(1, 9)))
             add(events, rows, first, stop)
+            events._heap.fit(data.draw(st.integers(0, 4096)))
             since = max(events.floor, first - data.draw(st.integers(0, 20)))
             expected = [seen_by(rows, row, rules) for row in range(since, stop)]
             assert lists(events, rows, since, stop) == expected
@@ -162,10 +170,13 @@ def test_the_key_of_an_erased_user_is_gone():
 
 
 def test_events_beyond_the_budget_are_in_a_file():
-    events = UserEvents(EventRules(50), ["ids"], budget_nbytes=1 << 20)
+    events = UserEvents(EventRules(50), ["ids"], budget_nbytes=12 << 20)
     users = np.arange(200_000) % 50_000
-    events.add(0, users, np.arange(200_000.0), np.ones(200_000, bool), [users])
-    assert events.nbytes <= 1 << 20 < events.file_nbytes
+    for start in range(0, 200_000, 20_000):
+        some = users[start : start + 20_000]
+        events.add(start, some, start + np.arange(20_000.0), np.ones(20_000, bool), [some])
+        assert events.nbytes <= 12 << 20
+    assert events.file_nbytes
     splits, _, (ids,) = events.seen(200_000, users[:50_000], np.full(50_000, 3e5))
     assert np.array_equal(np.diff(splits), np.full(50_000, 4))
     assert np.array_equal(ids, np.repeat(users[:50_000], 4))
@@ -232,9 +243,12 @@ def test_key_of_a_mebibyte_and_many_users_are_restored():
 
 @pytest.mark.parametrize("operation", ["open", "ftruncate", "posix_fallocate"])
 def test_full_disk_is_one_line_and_loses_no_event(tmp_path, monkeypatch, operation):
-    monkeypatch.setattr(user_events, "FIRST_WORDS", 32)
+    monkeypatch.setattr(event_heap, "FIRST_WORDS", 32)
     log = [(n % 17, float(n), True) for n in range(60)]
-    events, parts = UserEvents(EventRules(5), KINDS, tmp_path / "run", 2048), []
+    empty = UserEvents(EventRules(5), KINDS)
+    # What the table of users and texts takes, and some events.
+    budget = empty._table_nbytes(17) + 2 * (empty._names.nbytes + empty._texts.nbytes) + 64 * 17 + 1500
+    events, parts = UserEvents(EventRules(5), KINDS, tmp_path / "run", budget), []
 
     def fill():
         for first in range(0, 60, 4):
@@ -248,8 +262,9 @@ def test_full_disk_is_one_line_and_loses_no_event(tmp_path, monkeypatch, operati
         patches.setattr("os." + operation, full)
         with pytest.raises(BadInput, match="histories: no room on disk for more events: No space left on device"):
             fill()
+    assert parts
     # Where it ended, and in another process from what was saved.
-    again = UserEvents(EventRules(5), KINDS, tmp_path / "run", 2048)
+    again = UserEvents(EventRules(5), KINDS, tmp_path / "run", budget)
     again.restore(parts[-1:])
     saved = again.position
     for one in (events, again):
@@ -327,3 +342,15 @@ def test_integers_keep_the_order_of_times():
     assert (np.diff(numbers) >= 0).all()
     assert numbers[3] == numbers[4]
     assert np.array_equal(user_events._seconds(numbers), times)
+
+
+def test_a_saved_part_of_events_in_a_file_takes_no_memory():
+    events = UserEvents(EventRules(50), ["ids"], budget_nbytes=0)
+    users = np.arange(20_000) % 5_000
+    events.add(0, users, np.arange(20_000.0), np.ones(20_000, bool), [users])
+    part = events.full(20_000)
+    assert isinstance(_owner(part["events"]), SharedMap)
+    again = UserEvents(EventRules(50), ["ids"])
+    again.restore([part])
+    assert again.file_nbytes == 0
+    assert np.array_equal(again.full(20_000)["events"], part["events"])

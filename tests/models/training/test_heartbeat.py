@@ -45,6 +45,8 @@ def test_report_has_the_status_of_the_run(tmp_path, heartbeat):
         gate="within its bounds",
         held="AUC fell",
         trouble="away",
+        store_trouble="refused",
+        stale_tables=2,
     )
     heartbeat.write()
     report = report_in(tmp_path)
@@ -52,6 +54,7 @@ def test_report_has_the_status_of_the_run(tmp_path, heartbeat):
     assert (report.version, report.step, report.published_at) == (3, 7, 5.0)
     assert (report.held_out, report.window) == ({"auc": 0.8}, {"auc": 0.75})
     assert (report.gate, report.held, report.trouble) == ("within its bounds", "AUC fell", "away")
+    assert (report.store_trouble, report.stale_tables) == ("refused", 2)
 
 
 def test_rate_is_that_of_the_newest_minute(tmp_path, heartbeat, clock):

@@ -42,7 +42,7 @@ class Events:
         self.files, self.sent = self.files + 1, self.sent + rows
 
 
-def config_of(tmp_path, follow=True, name="followed", sequence=None, **publish):
+def config_of(tmp_path, follow=True, name="followed", sequence=None, features=None, **publish):
     return parse_config(
         {
             "model": {"name": name, "arch": "din", "hidden": [8]},
@@ -51,7 +51,8 @@ def config_of(tmp_path, follow=True, name="followed", sequence=None, **publish):
                 "user": {"kind": "id", "dim": 4, "side": "user"},
                 "item": {"kind": "id", "dim": 4, "side": "item"},
                 "last": {"kind": "id", "from": "h.item", "take": -1},
-            },
+            }
+            | (features or {}),
             "sequences": {
                 "h": {
                     "columns": {"item": "item", "kind": "kind"},

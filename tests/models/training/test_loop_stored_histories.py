@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +19,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.repository import Erasures
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from tests.models.training.test_loop_follow import Notes
 from tests.models.training.test_loop_follow_histories import Events, config_of, stream_to
@@ -186,3 +188,52 @@ def test_a_run_with_an_end_writes_where_it_knows_the_store(tmp_path, events, ser
     run.full()
     assert [str(generation) for generation in run.stream()] == ["1.1"]
     assert served(server) == learned(events, 600)
+
+
+def test_an_erased_user_leaves_no_key_in_checkpoints_memory_and_store(tmp_path, server):
+    class NamedEvents(Events):
+        def send(self, rows):
+            super().send(rows)
+            path = sorted(self.folder.glob("*.parquet"))[-1]
+            table = pq.read_table(path)
+            names = pa.array([f"person-{user}@shop" for user in table["user"].to_pylist()])
+            pq.write_table(table.set_column(0, "user", names), path)
+
+    events = NamedEvents(tmp_path / "events")
+    events.send(1000)
+    config = config_of(tmp_path, sequence={"store": "main"}, features={"user": {"kind": "string", "dim": 4}})
+    stores = {one.name: one for one in parse_stores({"main": f"redis://127.0.0.1:{server.port}"})}
+    run = TrainingRun(replace(config, online_stores=stores), reporter=Notes())
+    run.full()
+    stream_to(run, 1000)
+    key, other = b"person-7@shop", b"person-8@shop"
+    checkpoints = tmp_path / "repository" / ".checkpoints"
+
+    def kept(key):
+        """How many files of the trainer have a key, how many checkpoints it can go back to, and if others have it."""
+        files = [path for path in checkpoints.rglob("*") if path.is_file()]
+        in_memory = key in run.source._furthest["h"]._names._data.tobytes()
+        return sum(key in path.read_bytes() for path in files), in_memory, f"followed:h:{key.decode()}".encode()
+
+    states = len(run._checkpoints.states())
+    files, in_memory, stored = kept(key)
+    assert files > 2
+    assert in_memory
+    assert stored in served(server)
+    erasures = Erasures.of_model(tmp_path / "repository", "followed")
+    erasures.ask(key.decode())
+    run._checkpoints.erase_asked(run.trainer, run.state, lambda: [1])
+    assert erasures.asked() == {}
+    assert kept(key)[:2] == (0, False)
+    assert stored not in served(server)
+    # All others are there, and what the trainer can go back to is whole.
+    assert kept(other)[0] >= files
+    assert f"followed:h:{other.decode()}".encode() in served(server)
+    assert len(run._checkpoints.states()) == states + 1
+    for number, state in run._checkpoints.states():
+        assert run._checkpoints.restore(run.trainer, number).state.position == state.position
+        (whole, *_) = run._checkpoints.saved_histories(state.position)["h"]
+        again = run.source._no_events("h")
+        again.restore(run._checkpoints.saved_histories(state.position)["h"])
+        assert len(again) == 24
+        assert "names" in whole

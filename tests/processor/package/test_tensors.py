@@ -354,3 +354,19 @@ def test_views_stay_inside_and_tile_the_file_for_any_header(header, body):
     for name, array in result.arrays.items():
         assert list(array.shape) == header[name]["shape"]
         assert math.prod(array.shape) == array.size
+
+
+def test_tensors_of_a_mapped_file_are_read_by_system_calls(tmp_path):
+    path, array = tmp_path / "a.safetensors", np.arange(300_000).reshape(3, -1)
+    with open(path, "wb") as file:
+        write_tensors(file, {"skipped": np.arange(3), "a": array}, {})
+    mapped = parse_tensors(map_file(path), "a").arrays["a"]
+    assert array_crc32(mapped) == array_crc32(array)
+    assert array_crc32(mapped.T) == array_crc32(array.T)
+    copy = io.BytesIO()
+    write_tensors(copy, {"a": mapped, "none": array[:0]}, {})
+    assert np.array_equal(parse_tensors(np.frombuffer(copy.getvalue(), np.uint8), "copy").arrays["a"], array)
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size - 8)
+    with pytest.raises(Corrupt, match="bytes, got"):
+        array_crc32(mapped)

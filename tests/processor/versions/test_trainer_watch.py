@@ -97,6 +97,13 @@ def test_hold_and_trouble_of_a_running_trainer_are_problems(watched):
     watched.report(trouble="the broker does not answer")
     watched.poll()
     assert watched.standing.problem == "trainer cannot read its stream: the broker does not answer"
+    watched.report(store_trouble="store 'main' does not answer", stale_tables=1)
+    watched.poll()
+    expected = "trainer cannot write histories, and publishes nothing: store 'main' does not answer"
+    assert watched.standing.problem == expected
+    watched.report(stale_tables=2)
+    watched.poll()
+    assert watched.standing.problem == "trainer joins old tables: the newest content of 2 cannot be read"
 
 
 def test_damaged_report_is_ignored_with_one_line(watched):
