@@ -149,7 +149,7 @@ def measure(rows: int, scan_rows: int, rounds: int) -> dict[str, Any]:
             name: stack.enter_context(made(folder / name, options, rows, folder / "log.csv"))
             for name, options in SIDES.items()
         }
-        ratios = compared(*sides.values(), columns["item_id"], scan_rows, rounds)
+        ratios = compared(sides["counts"], sides["alone"], columns["item_id"], scan_rows, rounds)
         bytes_of = {
             name: {"numbers": side.width, "table": side.table_bytes, "delta": side.delta_bytes}
             for name, side in sides.items()
