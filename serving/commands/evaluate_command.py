@@ -167,8 +167,8 @@ def _rank_next(
         soft_wrap=True,
     )
     if counts is not None:
-        for line in filter(None, (counts.line(), counts.advice(found.ndcg))):
-            console.print(line, soft_wrap=True)
+        for text in filter(None, (counts.line(), counts.advice(found.ndcg))):
+            console.print(text, soft_wrap=True)
 
 
 def _format(path: str, usual: str) -> str:

@@ -2,8 +2,8 @@
 
 The default `sasrec_next` of 50 learned numbers, whose rows also hold popularity and 16 successors, and the same file
 with `popularity = false`, over one log of events. Each ratio is of both sides in turn, by processor time, with
-quartiles: a step of training, a request with candidates, one for the best items, and the scan of a large table that is
-part of one. Bytes are those of the files, of a delta by row.
+quartiles: a step of training on new events, a request with candidates, one for the best items, and the scan of a large
+table that is part of one. Bytes are those of the files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.training.next_item_run import NextItemRun
-from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.columns import Column, Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.top_items.row_ranking import rank_rows
 from freshet_serving.processor.kernels import index as hash_index
@@ -81,7 +81,7 @@ def made(folder: Path, options: dict[str, Any], rows: int, log: Path) -> Iterato
         for part in ("tables", "deltas")
     )
     with Processor.initialize(ProcessorConfig(str(folder / "repository"), sessions=1)) as processor:
-        yield Side(run, processor, run.trainer.items.dim, table_bytes, delta_bytes)
+        yield Side(run, processor, run.trainer.own["item_id"].dim, table_bytes, delta_bytes)
 
 
 def histories(items: Any, count: int) -> Ragged:
@@ -111,7 +111,7 @@ def compared(counts: Side, alone: Side, items: Any, rows: int, rounds: int) -> d
     """Return the ratios of both sides' times."""
     several, one = histories(items, HISTORIES), histories(items, 1)
     batch = Batch({"history.item": several}, np.full(HISTORIES, LENGTH, np.float32), None, 0)
-    candidates = {"item_id": np.unique(items)[:CANDIDATES].astype(np.int64), "history.item": one}
+    candidates: dict[str, Column] = {"item_id": np.unique(items)[:CANDIDATES].astype(np.int64), "history.item": one}
 
     def learn(side: Side) -> Any:
         return lambda: side.run.trainer.learn(batch)
@@ -149,7 +149,7 @@ def measure(rows: int, scan_rows: int, rounds: int) -> dict[str, Any]:
             name: stack.enter_context(made(folder / name, options, rows, folder / "log.csv"))
             for name, options in SIDES.items()
         }
-        ratios = compared(*sides.values(), columns["item_id"], scan_rows, rounds)
+        ratios = compared(sides["counts"], sides["alone"], columns["item_id"], scan_rows, rounds)
         bytes_of = {
             name: {"numbers": side.width, "table": side.table_bytes, "delta": side.delta_bytes}
             for name, side in sides.items()

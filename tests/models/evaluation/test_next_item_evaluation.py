@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
 from freshet_serving.models.evaluation.next_item_evaluation import rank_next_items
 from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.processor.columns import Ragged
@@ -76,7 +77,7 @@ def test_command_asks_for_the_training_file(trained):
         run_command("evaluate", "next", *given)
 
 
-def test_command_prints_hit_rate_and_ndcg(trained, tmp_path):
+def test_command_prints_hit_rate_and_ndcg(trained, tmp_path, monkeypatch):
     raw = raw_config(tmp_path)
     lines = []
     for name, section in (
@@ -96,8 +97,13 @@ def test_command_prints_hit_rate_and_ndcg(trained, tmp_path):
     told = run_command("evaluate", "--config", str(path), "--leave-one-out", "--top", "3")
     assert "the first 3 of 12 items: hit rate " in told
     assert "over 60 events" in told
-    found = json.loads(run_command("evaluate", "--config", str(path), "--skip", "780", "--json").splitlines()[0])
+    first, *baselines = run_command("evaluate", "--config", str(path), "--skip", "780", "--json").splitlines()
+    found = json.loads(first)
     assert (found["what"], found["top"], found["events"], found["items"]) == ("next_item", 10, 60, 12)
+    assert [json.loads(line)["name"] for line in baselines] == ["popularity", "last item", "last two"]
+    monkeypatch.setattr(NextItemBaselines, "advice", lambda counts, ndcg: "the network does not beat counting")
+    told = run_command("evaluate", "--config", str(path), "--skip", "780").splitlines()
+    assert [line.split(":")[0] for line in told[-2:]] == ["baseline", "the network does not beat counting"]
 
 
 def test_counts_of_skipped_rows_are_a_baseline(trained):
