@@ -325,7 +325,7 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     fusion = _fusion(raw.get("fusion", {}))
     features += network_columns(columns, features, model.arch)
     if model.arch in NEXT_ITEM:
-        check_next_item(model, data, features, sequences, train, publish, tables, guard, online, raw)
+        check_next_item(model, data, features, sequences, train, publish, tables, online, raw)
     return TrainConfig(
         model, data, features, train, publish, fusion, online, stores, sequences, tables, evaluate, entities,
         user_tables, guard,

@@ -47,6 +47,9 @@ version_retention  removal of old versions
 delta_rules      rules for when a delta is due
 stream_guard     collection of a window's scores, and holds of deltas
 window_guard     statistical check of a window before its delta is served
+next_item_guard  stream_guard for next-item networks, by ranks
+rank_guard       window_guard for ranks
+target_ranks     ranks of a batch's next items
 stream_quality   quality of scores on a stream before training on it
 published_baseline     a version as published, as a second scorer
 repeated_rows    the share of rows that are there more than once

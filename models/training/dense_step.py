@@ -156,6 +156,10 @@ class DenseStep:
         self.state = DenseState(self._do.trained, self._do.other, self._threads)
         self._no_gradient = device_put(np.zeros(self.weights_count, np.float32), self._threads)
 
+    def _settings_of(self, function: str) -> str:
+        """Return all settings that a function follows from; "" if that may be more than can be told."""
+        return ""
+
     def set_initial_bias(self, log_odds: Sequence[float]) -> None:
         """Raise every label's initial logit by its log-odds (Arch.set_initial_bias)."""
         named = self.state.named()
@@ -321,7 +325,9 @@ class DenseStep:
         inputs, more, state = self._takes(what, size, distinct)
         if (what, size, distinct) not in self._functions:
             specs = [*inputs.values(), *more, *state]
-            self._functions[what, size, distinct] = XlaFunction(getattr(self._do, what), specs, self._threads)
+            self._functions[what, size, distinct] = XlaFunction(
+                getattr(self._do, what), specs, self._threads, self._settings_of(what)
+            )
         io_buffer = BatchBuffer(self._functions[what, size, distinct], inputs, more)
         self._io_buffers[what, size, distinct, number] = io_buffer
         if what.endswith("gradients"):

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction
+from freshet_serving.models.config.model_section import NetworkConfig
+from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.training.batch_part import BatchBuffer, BatchPart, Write
 from freshet_serving.models.training.dense_step import DenseStep
 from freshet_serving.models.training.next_item_functions import NEVER, NextItemFunctions
 from freshet_serving.models.training.worker_pool import even_ranges
 from freshet_serving.models.zoo.arch import MIXTURE, USER_VECTOR
+from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.models.zoo.dense_input import ColumnSpan, SequenceSpan
 from freshet_serving.processor.extensions.top_items.section import item_ranking_note
 from freshet_serving.processor.package import Manifest
@@ -54,6 +58,16 @@ class NextItemStep(DenseStep):
     """One optimizer step, called with histories."""
 
     functions = NextItemFunctions
+
+    def __init__(self, manifest: Manifest, settings: TrainSettings, network: NetworkConfig, *others: Any) -> None:
+        """Build the network; arguments as of DenseStep."""
+        super().__init__(manifest, settings, network, *others)
+        # A network of the user's follows from code that nobody here knows.
+        known, fusion = manifest.arch in NEXT_ITEM, others[:1]
+        self._all_settings = repr((manifest, settings, network, fusion)) if known else ""
+
+    def _settings_of(self, function: str) -> str:
+        return self._all_settings and f"{function} {self._all_settings}"
 
     def described(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the network's inputs and outputs, and a note that it ranks items.
@@ -159,7 +173,7 @@ class NextItemStep(DenseStep):
             function = next((b.function for k, b in self._made_for.items() if k[:3] == key[:3]), None)
             if function is None:
                 specs = [*inputs.values(), *more, vectors, *(other if more else [])]
-                function = XlaFunction(getattr(self._do, what), specs, self._threads)
+                function = XlaFunction(getattr(self._do, what), specs, self._threads, self._settings_of(what))
             made = self._made_for[key] = BatchBuffer(function, inputs, more)
             if more:
                 made.more[-1][...] = self._first_part + number
