@@ -110,6 +110,8 @@ class XlaFunction:
         self._device = device("cpu", threads)
         stored = StoredProgram(settings and f"{settings} {list(takes)}")
         data = stored.read()
+        self.gives = list[ArraySpec]()
+        self._captured = list[DeviceArray]()
         if data is None:
             program = self._traced(function, takes, threads)
             if not self._captured:
@@ -117,7 +119,6 @@ class XlaFunction:
         else:
             gives, _, program = data.partition(b"\n")
             self.gives = [ArraySpec(tuple(shape), np.dtype(dtype)) for shape, dtype in json.loads(gives)]
-            self._captured = []
         self._executable = _compiled(program, threads)
         self._handlers = [self._device.handler(spec.words.shape, spec.words.dtype) for spec in self.gives]
 

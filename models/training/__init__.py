@@ -13,6 +13,7 @@ next_item_trainer  one batch of such a run
 trainer          one batch: pooled embeddings, the dense step, row updates
 dense_step       forward and backward pass of a batch in parts, then an optimizer step
 batch_part       one part of a batch, with the buffers that an executable reads
+described_items  rows of items that no event had, by what an entity says
 item_counts      what it counts in the items' rows
 next_item_step   dense_step for histories whose next item is learned
 dense_functions  the functions that XLA compiles

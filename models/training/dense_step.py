@@ -107,6 +107,7 @@ class DenseStep:
             first_part: Number of the first part, where other processes have parts of the same batches.
         """
         self._first_part, self._settings = first_part, settings
+        self._follows_from = manifest, settings, network, fusion
         self._worker_pool = worker_pool or WorkerPool(1)
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
         sequences = dense_sequences(manifest.sequences)

@@ -19,7 +19,9 @@ from freshet_serving.models.data.source import Batch
 from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
+from freshet_serving.models.training.described_items import DescribedItems, described_by
 from freshet_serving.models.training.item_counts import PopularityClock
+from freshet_serving.models.training.lineage import Lineage
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.next_item_guard import RANKED, NextItemGuard
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
@@ -30,6 +32,7 @@ from freshet_serving.models.training.target_ranks import rank_targets
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
 
 
 class NextItemRun(TrainingRun):
@@ -52,12 +55,9 @@ class NextItemRun(TrainingRun):
         self._passed: NextItemRows | None = None
         self._passed_until = self._tail = self._catalogue = 0
         self._batches = 0
-        if trainer.counts is not None:
-            if self.state.popularity:
-                trainer.counts.clock = PopularityClock(**self.state.popularity)
-            elif len(trainer.items):
-                # The weights of a version whose checkpoint is not there.
-                self.state.popularity = trainer.counts.go_on(self.state.position).saved()
+        if trainer.counts is not None and not self._restore_clock() and len(trainer.items):
+            # The weights of a version whose checkpoint is not there.
+            self.state.popularity = trainer.counts.go_on(self.state.position).saved()
 
     @cached_property
     def ranked(self) -> CatalogueRanking:
@@ -142,6 +142,30 @@ class NextItemRun(TrainingRun):
         if sampled or seen:
             gains = rank_targets(self._items, work, self.streamed_ranks, 0 if sampled else RANKED)
             self.guard.see(work, gains)
+
+    def _save_version(self) -> None:
+        self._described.add(self.state.position)
+        super()._save_version()
+
+    def _publish_delta(self, lineage: Lineage) -> Generation | None:
+        self._described.add(self.state.position)
+        return super()._publish_delta(lineage)
+
+    def _restore_clock(self) -> bool:
+        """Set the clock of popularity to that of the run's state; return False if it has none."""
+        assert isinstance(self.trainer, NextItemTrainer)
+        if self.trainer.counts is not None and self.state.popularity:
+            self.trainer.counts.clock = PopularityClock(**self.state.popularity)
+        return bool(self.state.popularity)
+
+    @cached_property
+    def _described(self) -> DescribedItems:
+        """Items that are described and that no event had: made before each publication."""
+        assert isinstance(self.trainer, NextItemTrainer)
+        # A version may be published as soon as the run's state is found.
+        self._restore_clock()
+        item = next(f for f in self.config.features if f.side == "item")
+        return DescribedItems(self.trainer, described_by(self.source, item.column))
 
     def _make_guard(self) -> StreamGuard:
         assert isinstance(self.trainer, NextItemTrainer)

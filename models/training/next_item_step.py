@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction
-from freshet_serving.models.config.model_section import NetworkConfig
-from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.training.batch_part import BatchBuffer, BatchPart, Write
 from freshet_serving.models.training.dense_step import DenseStep
 from freshet_serving.models.training.next_item_functions import NEVER, NextItemFunctions
@@ -59,15 +56,10 @@ class NextItemStep(DenseStep):
 
     functions = NextItemFunctions
 
-    def __init__(self, manifest: Manifest, settings: TrainSettings, network: NetworkConfig, *others: Any) -> None:
-        """Build the network; arguments as of DenseStep."""
-        super().__init__(manifest, settings, network, *others)
-        # A network of the user's follows from code that nobody here knows.
-        known, fusion = manifest.arch in NEXT_ITEM, others[:1]
-        self._all_settings = repr((manifest, settings, network, fusion)) if known else ""
-
     def _settings_of(self, function: str) -> str:
-        return self._all_settings and f"{function} {self._all_settings}"
+        # A network of the user's follows from code that nobody here knows.
+        manifest = self._follows_from[0]
+        return f"{function} {self._follows_from!r}" if manifest.arch in NEXT_ITEM else ""
 
     def described(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the network's inputs and outputs, and a note that it ranks items.
