@@ -22,6 +22,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.training.streams import differing, snapshot
 from tests.models.training.test_loop_follow import Notes
 from tests.models.training.test_loop_follow_histories import stream_to
+from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
 from tests.serving.fakes import send
 from tests.serving.http.data_app import serve
 from tests.support.waiting import until
@@ -197,17 +198,16 @@ def test_shuffled_items_are_held_and_released_when_windows_are_good_again(tmp_pa
     assert again.status().held == ""
 
 
-def test_items_of_another_catalogue_are_held(tmp_path, in_order):
+def test_items_of_another_catalogue_are_held_in_a_batch_run_too(tmp_path, in_order):
     events = in_order
     events.send(900)
-    run = begin(config_of(tmp_path, full_rows=900, delta_rows=100))
-    run.full()
-    events.done += 10_000
-    path = events.folder / "90000.parquet"
     rows = events.rows(100)
-    pq.write_table(pa.table(rows | {"item": rows["item"] + 5000}), path)
-    assert stream_to(run, 1000) == ["1.1"]
-    assert "events have an item without a row" in run.status().held
+    pq.write_table(pa.table(rows | {"item": rows["item"] + 5000}), events.folder / "90000.parquet")
+    run = begin(config_of(tmp_path, follow=False, full_rows=900, delta_rows=100))
+    assert str(run.run().generation) == "1.1"
+    # By which the command ends with code 3.
+    assert run.status().held.startswith("100% of 100 events have an item without a row, usually 0%")
+    assert ledger_of(tmp_path).history.target.step == 0
 
 
 def describe(folder, items):
@@ -258,3 +258,25 @@ def test_a_described_item_is_found_before_its_first_event(tmp_path, in_order):
     # What has events is learned from then on.
     rows = [row for key, row in zip(run.trainer.items.export().keys, run.trainer.items.export().rows) if key == 501]
     assert len(rows) == 1
+
+
+@needs_redis
+def test_a_redis_stream_is_learned_like_a_folder(tmp_path, in_order):
+    events, rows = in_order, in_order.rows(600)
+    pq.write_table(pa.table(rows), events.folder / "00000.parquet")
+    run = begin(config_of(tmp_path))
+    run.full()
+    assert stream_to(run, 600) == ["1.1"]
+    server = RedisServer().start()
+    try:
+        with server.client() as client:
+            for n in range(600):
+                client.xadd("events", {name: column[n].item() for name, column in rows.items()}, id=f"{n + 1}-0")
+        raw = raw_config(tmp_path, name="streamed")
+        raw["data"]["path"] = server.url.removesuffix("/0") + "/events"
+        streamed = begin(parse_config(raw))
+        streamed.full()
+        assert stream_to(streamed, 600) == ["1.1"]
+    finally:
+        server.close()
+    assert differing(snapshot(run.trainer), snapshot(streamed.trainer)) == []
