@@ -109,6 +109,8 @@ class DescribedItems:
         new = items.insert(keys[missing], np.zeros(int(missing.sum()), np.int64))
         kept = new >= 0
         items.rows[new[kept], : layout.dim] = vectors[kept]
+        # Not too old to be kept.
+        items.last_step[new[kept]] = self._trainer.steps
         if self._trainer.counts is not None:
             clock = self._trainer.counts.clock or self._trainer.counts.go_on(row)
             popularity = (float(clock.logs(np.array([row]))[0]) + LOG_FLOOR) / SCALE

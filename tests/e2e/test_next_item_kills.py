@@ -33,6 +33,7 @@ arch = "sasrec_next"
 layers = 1
 [data]
 path = {path}
+label = "clicked"
 time = "ts"
 [features.user]
 kind = "id"

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.config.train_config import StartOptions, parse_config
 from freshet_serving.models.streams.followed_source import followed_source
 from freshet_serving.models.training.described_items import SHRINK
 from freshet_serving.models.training.next_item_run import NextItemRun
@@ -280,3 +280,18 @@ def test_a_redis_stream_is_learned_like_a_folder(tmp_path, in_order):
     finally:
         server.close()
     assert differing(snapshot(run.trainer), snapshot(streamed.trainer)) == []
+
+
+def test_a_new_version_goes_on_where_the_stream_is(tmp_path, in_order):
+    events = in_order
+    events.send(600)
+    run = begin(config_of(tmp_path))
+    run.full()
+    assert stream_to(run, 600) == ["1.1"]
+    before, notes = snapshot(run.trainer), Notes()
+    again = NextItemRun(config_of(tmp_path), reporter=notes, start_options=StartOptions(new_version=True))
+    assert (again.state.version, again.state.position) == (2, 600)
+    assert differing(snapshot(again.trainer), before) == []
+    assert not any("cannot be read" in line for line in notes.lines)
+    events.send(200)
+    assert stream_to(again, 800) == ["2.1"]
