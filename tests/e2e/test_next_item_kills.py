@@ -7,6 +7,7 @@ import json
 import os
 import random
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,7 +85,8 @@ def test_every_event_is_counted_once_and_served(tmp_path):
     paths = {"path": json.dumps(source.path), "repository": json.dumps(str(trainer.repository))}
     trainer.config.write_text(FILE.format(model=MODEL, **paths))
     trainer.start()
-    feeder = Feeder(source, draw)
+    # Few at a time: a step of this network costs more than those of the others.
+    feeder = Feeder(source, SimpleNamespace(randint=lambda least, most: draw.randint(least, most // 8)))
     try:
         until(lambda: trainer.metrics().get("freshet_train_version") == 1, within_s=PATIENT_S)
         feeder.start()
