@@ -1,7 +1,8 @@
 """Import TensorFlow and Keras once and quietly: import them from here and from nowhere else.
 
 At its end TensorFlow imports all of Keras, so that tf.keras knows the optimizers of SavedModels; that takes a fifth of
-the import. Nothing here needs them, so Keras is imported at the first use of `keras`.
+the import. Nothing here needs them, so Keras is imported at the first use of `keras`, and without matplotlib, in which
+it would draw pictures.
 
 TensorFlow's C++ code logs a few lines to file descriptor 2 before any setting can take effect. They are captured during
 the import and dropped; everything else written meanwhile is passed on.
@@ -48,27 +49,27 @@ def _without_chatter() -> Iterator[None]:
 
 
 @contextmanager
-def _without_keras() -> Iterator[None]:
-    """Keep TensorFlow from importing Keras, which it skips if a module is missing; no effect once Keras is imported."""
-    if EAGER in sys.modules:
+def _without(name: str) -> Iterator[None]:
+    """Keep others from importing a module that they can do without; no effect once it is imported."""
+    if name in sys.modules:
         yield
         return
-    sys.modules[EAGER] = None  # type: ignore[assignment]
+    sys.modules[name] = None  # type: ignore[assignment]
     try:
         yield
     finally:
-        del sys.modules[EAGER]
+        del sys.modules[name]
 
 
 if TYPE_CHECKING:
     import keras
 
 USE = "training, importing or compiling"
-EAGER = "keras.src.optimizers"
+EAGER, PLOTS = "keras.src.optimizers", "matplotlib"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 with needed(USE):
-    with _without_chatter(), _without_keras():
+    with _without_chatter(), _without(EAGER):
         import tensorflow as tf
     from tensorflow.core.framework import summary_pb2
     from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
@@ -91,7 +92,7 @@ def __getattr__(name: str) -> Any:
     """Return Keras, imported with its first use."""
     if name != "keras":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needed(USE), _without_chatter():
+    with needed(USE), _without_chatter(), _without(PLOTS):
         import keras
     globals()[name] = keras
     return keras

@@ -1,10 +1,12 @@
 """Keep what XLA has compiled for steps of training in the user's cache, so that the next run does not compile it again.
 
-A run over a few thousand new rows would else spend most of its time on compiling what the run before it compiled.
+A run over a few thousand new rows would else spend most of its time on compiling what the run before it compiled, and
+much of the rest on having TensorFlow trace the same program.
 
 Invariants
 - An executable is used only for the program, the versions, the flags and the processor that it was compiled for: all of
   them are in the digest that names its file.
+- A program is used only for the code of this release, the versions and the settings that it was traced from.
 - It is machine code, so nothing is read that another user can have written (processor.kernels.file_trust).
 - Files appear whole, by rename. No error of a file system, and no damaged file, reaches the caller: XLA compiles then.
 - At most MOST_FILES are kept, those used last.
@@ -15,14 +17,19 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.backends.xla import Device
 from freshet_serving.processor.kernels.code_store import processor_name, user_cache, write_whole
 from freshet_serving.processor.kernels.file_trust import is_trusted
 
-SUFFIX, MOST_FILES = ".executable", 128
+SUFFIX, PROGRAM, MOST_FILES = ".executable", ".program", 128
+TRACED_BY = ("models", "compiler", "processor/package")
+"""Folders with the code that programs are traced from."""
 
 
 def stored_or_compiled(stablehlo: bytes, on: Device, threads: int) -> Any:
@@ -47,8 +54,40 @@ def stored_or_compiled(stablehlo: bytes, on: Device, threads: int) -> Any:
             path.parent.mkdir(parents=True, exist_ok=True)
             if is_trusted(path.parent):
                 write_whole(path, on.client.serialize_executable(executable))
-                _remove_oldest(path.parent)
+                _remove_oldest(path.parent, SUFFIX)
     return executable
+
+
+class StoredProgram:
+    """The place of one program in the store."""
+
+    def __init__(self, settings: str) -> None:
+        """Find the place.
+
+        Args:
+            settings: All settings that the program follows from; "" for a program that is not stored.
+        """
+        folder = _folder() if settings else None
+        self._path = None if folder is None else folder / f"{_digest_of_trace(settings)}{PROGRAM}"
+
+    def read(self) -> bytes | None:
+        """Return what was written; None if nothing is there that may be used."""
+        with suppress(OSError):
+            if self._path is not None and self._path.is_file() and is_trusted(self._path):
+                data = self._path.read_bytes()
+                os.utime(self._path)
+                if hashlib.sha256(data[32:]).digest() == data[:32]:
+                    return data[32:]
+        return None
+
+    def write(self, data: bytes) -> None:
+        """Store the program, if that is possible."""
+        with suppress(OSError):
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                if is_trusted(self._path.parent):
+                    write_whole(self._path, hashlib.sha256(data).digest() + data)
+                    _remove_oldest(self._path.parent, PROGRAM)
 
 
 def _folder() -> Path | None:
@@ -63,7 +102,23 @@ def _digest(stablehlo: bytes, threads: int) -> str:
     return hashlib.sha256(told.encode() + b"\0" + stablehlo).hexdigest()[:40]
 
 
-def _remove_oldest(folder: Path) -> None:
-    files = sorted(folder.glob(f"*{SUFFIX}"), key=lambda file: file.stat().st_mtime, reverse=True)
+@lru_cache(maxsize=1)
+def _code() -> bytes:
+    """Return a digest of the code and the libraries that programs are traced by."""
+    import jaxlib
+
+    told = hashlib.sha256(" ".join((tf.__version__, version("keras"), jaxlib.__version__)).encode())
+    root = Path(__file__).resolve().parents[2]
+    for file in sorted(file for folder in TRACED_BY for file in (root / folder).rglob("*.py")):
+        told.update(file.read_bytes())
+    return told.digest()
+
+
+def _digest_of_trace(settings: str) -> str:
+    return hashlib.sha256(_code() + settings.encode()).hexdigest()[:40]
+
+
+def _remove_oldest(folder: Path, suffix: str) -> None:
+    files = sorted(folder.glob(f"*{suffix}"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[MOST_FILES:]:
         file.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ are slower than in float32.
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.backends.executable_store import stored_or_compiled
+from freshet_serving.compiler.backends.executable_store import StoredProgram, stored_or_compiled
 from freshet_serving.compiler.backends.xla import portable
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.backends import Matrix, aligned
@@ -89,7 +90,9 @@ def device_put(array: NDArray[Any], threads: int) -> DeviceArray:
 class XlaFunction:
     """A compiled function of tensors. Arguments and results belong to functions with the same number of threads."""
 
-    def __init__(self, function: Callable[..., Any], takes: Sequence[ArraySpec], threads: int) -> None:
+    def __init__(
+        self, function: Callable[..., Any], takes: Sequence[ArraySpec], threads: int, settings: str = ""
+    ) -> None:
         """Compile a function.
 
         Args:
@@ -97,11 +100,30 @@ class XlaFunction:
             takes: Shapes and dtypes of its arguments.
             threads: Threads that a call may use. With one, it computes in the calling thread, and several threads may
                 call at once.
+            settings: All settings that the function follows from, so that it need not be traced again by the next run;
+                by default it is.
 
         Raises:
             BadInput: XLA cannot compile the function, or jaxlib is not installed.
         """
         Xla()
+        self._device = device("cpu", threads)
+        stored = StoredProgram(settings and f"{settings} {list(takes)}")
+        data = stored.read()
+        self.gives = list[ArraySpec]()
+        self._captured = list[DeviceArray]()
+        if data is None:
+            program = self._traced(function, takes, threads)
+            if not self._captured:
+                stored.write(json.dumps([[s.shape, s.dtype.str] for s in self.gives]).encode() + b"\n" + program)
+        else:
+            gives, _, program = data.partition(b"\n")
+            self.gives = [ArraySpec(tuple(shape), np.dtype(dtype)) for shape, dtype in json.loads(gives)]
+        self._executable = _compiled(program, threads)
+        self._handlers = [self._device.handler(spec.words.shape, spec.words.dtype) for spec in self.gives]
+
+    def _traced(self, function: Callable[..., Any], takes: Sequence[ArraySpec], threads: int) -> bytes:
+        """Return the program of a function; set what it captures and gives."""
 
         def of_words(*given: Any) -> list[Any]:
             arguments = [tf.bitcast(a, spec.dtype) if spec.wide else a for a, spec in zip(given, takes)]
@@ -120,11 +142,9 @@ class XlaFunction:
                 "model.arch: expected a network that XLA can compile (static shapes, no state of its own)"
             ) from error
         concrete = traced.get_concrete_function()
-        self._device = device("cpu", threads)
         # Tensors captured from outside are passed after the function's own arguments.
-        self._captured = [device_put(np.asarray(tensor), threads) for tensor in concrete.captured_inputs]
-        self._executable = _compiled(portable(text), threads)
-        self._handlers = [self._device.handler(spec.words.shape, spec.words.dtype) for spec in self.gives]
+        self._captured = [device_put(np.asarray(t), threads) for t in concrete.captured_inputs]
+        return portable(text)
 
     def io_buffer(self, shape: tuple[int, ...]) -> tuple[Matrix, DeviceArray]:
         """Allocate a float32 array and the argument that shares its memory.

@@ -8,6 +8,9 @@ from typing import Any
 from freshet_serving.models.config.toml_sections import parse_section, require_between, require_positive
 from freshet_serving.processor.options import option
 
+OF_LABELS = ("auc_drop", "calibration", "loss_rise")
+"""Keys about the scores of labelled rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class GuardConfig:
@@ -25,6 +28,10 @@ class GuardConfig:
     loss_rise: float = field(
         default=0.1, metadata=option("ignore a rise of the log-loss on earlier rows below this share")
     )
+    ndcg_drop: float = field(
+        default=0.3,
+        metadata=option("next-item networks, in place of these three: ignore a fall of the NDCG below this share"),
+    )
     sigmas: float = field(
         default=6.0, metadata=option("a figure is abnormal if it is off by this many times its usual spread")
     )
@@ -39,8 +46,9 @@ class GuardConfig:
 def read_guard(raw: dict[str, Any]) -> GuardConfig:
     """Read and validate [guard]; raise BadInput if it is invalid."""
     guard = parse_section(GuardConfig, raw, "guard")
-    for key in ("auc_drop", "calibration", "loss_rise"):
+    for key in OF_LABELS:
         require_between(getattr(guard, key), 0.0, 100.0, f"guard.{key}")
+    require_between(guard.ndcg_drop, 0.0, 0.99, "guard.ndcg_drop")
     require_positive(guard.sigmas, "guard.sigmas")
     require_between(guard.first_windows, 2, 10_000, "guard.first_windows")
     require_between(guard.release_windows, 0, 10_000, "guard.release_windows")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from freshet_serving.models.config import guard_section
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.models.config.guard_section import GuardConfig
 from freshet_serving.models.config.model_section import ModelConfig
 from freshet_serving.models.config.publish_section import PublishConfig
 from freshet_serving.models.config.table_sections import TableConfig
@@ -18,7 +18,11 @@ from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput
 
-OF_LABELS = {"gate": ("auc_drop", "loss_rise", "calibration"), "evaluate": ("by", "group")}
+OF_LABELS = {
+    "gate": ("auc_drop", "loss_rise", "calibration"),
+    "evaluate": ("by", "group"),
+    "guard": guard_section.OF_LABELS,
+}
 """Keys that are about the scores of labelled rows."""
 
 
@@ -30,7 +34,6 @@ def check_next_item(
     train: TrainSettings,
     publish: PublishConfig,
     tables: Mapping[str, TableConfig],
-    guard: GuardConfig,
     online: Mapping[str, Any],
     named: Mapping[str, Any],
 ) -> None:
@@ -44,7 +47,6 @@ def check_next_item(
         train: The section [train].
         publish: The section [publish].
         tables: The sections [tables.*].
-        guard: The section [guard].
         online: The groups of online features by name.
         named: The sections as the file has them.
 
@@ -99,7 +101,7 @@ def check_next_item(
         require(by_requests, f"user_table.{name}.serve", f"'requests' {of}, which reads histories alone", ONLINE)
         for feature in group.features:
             require_one_of(feature.input, sent, f"online_features.{name}.features", f", inputs {of}")
-    _check_judges(guard, named, of)
+    _check_judges(named, of)
     require(publish.precision == "float32", "publish.precision", f"'float32' {of}", publish.precision)
 
 
@@ -114,12 +116,12 @@ def check_one_process(arch: str, processes: int) -> None:
     require(one, "--processes", "1 for a next-item network, which is trained by one process", processes)
 
 
-def _check_judges(guard: GuardConfig, named: Mapping[str, Any], of: str) -> None:
+def _check_judges(named: Mapping[str, Any], of: str) -> None:
     """Raise BadInput for a setting about the scores of labelled rows, which would have no effect."""
     gate = named.get("publish", {}).get("gate", {})
     unread = [f"publish.gate.{key}" for key in OF_LABELS["gate"] if isinstance(gate, dict) and key in gate]
     unread += [f"evaluate.{key}" for key in OF_LABELS["evaluate"] if key in named.get("evaluate", {})]
-    unread += [f"guard.{key}" for key in named.get("guard", {}) if guard.enabled]
+    unread += [f"guard.{key}" for key in OF_LABELS["guard"] if key in named.get("guard", {})]
     if unread:
         raise BadInput(f"{unread[0]}: expected nothing {of}, which has no scores of labelled rows: leave it out")
 

@@ -332,7 +332,7 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     check_network(model.arch, label_names(data), features)
     check_fusion(model.arch, label_names(data), features, fusion)
     if model.arch in NEXT_ITEM:
-        check_next_item(model, data, features, sequences, train, publish, tables, guard, online, raw)
+        check_next_item(model, data, features, sequences, train, publish, tables, online, raw)
     return TrainConfig(
         model, data, features, train, publish, fusion, online, stores, sequences, tables, evaluate, entities,
         user_tables, guard,

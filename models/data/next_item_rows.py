@@ -2,14 +2,19 @@
 
 A range of the log's rows is learned as one history a user: the user's newest max_length + 1 events up to the end of the
 range, of which those in the range are targets. So each event is a target once a pass, unless it is left out because
-the history is longer. Events of one time are in the order of the file.
+the history is longer. Events are in the order of their times, those of one time in the order of the log.
+
+New rows of a stream are learned as histories that end with them. Each of their events is a target once, after what its
+row sees by the rules of models.data.user_events: an event that came late begins a history of its own, and so does the
+one after it.
 
 Invariants
 - A target's history is what the log has of its user before it. Rows before the range are read for that, and are no
-  targets.
+  targets; nor is an event of the range that came late and is before one of them.
 - A pass can be resumed: a batch covers all rows that its users have in the range, its position is the number of rows
   covered before it, and the order of users depends on the seed and the range alone.
-- The events of the whole range, and of the rows before it, are in memory.
+- A row that the log left out as invalid counts as one of the user of the next one, so that positions are the log's.
+- The events of the whole range, and of the rows that are read before it, are in memory.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.data.keyed_rows import ids_of
 from freshet_serving.models.data.sequence_columns import SequenceConfig, SequenceFeature, entering, event_values
 from freshet_serving.models.data.source import Batch, Source
 from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns, take_rows
@@ -30,32 +36,46 @@ Int64s = NDArray[np.int64]
 
 
 class NextItemRows:
-    """The histories of rows [0, until) of an event log."""
+    """The histories of rows [since, until) of an event log."""
 
-    def __init__(self, source: Source, config: SequenceConfig, columns: Sequence[SequenceFeature], until: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        config: SequenceConfig,
+        columns: Sequence[SequenceFeature],
+        until: int,
+        since: int = 0,
+    ) -> None:
         """Read the rows.
 
         Args:
             source: The event log, with the columns that the sequence is made of.
             config: The sequence.
             columns: Its columns as features.
-            until: Number of rows.
+            until: Row after the last one.
+            since: The first row.
         """
-        self._config = config
-        users, rows, parts = list[Any](), list[Int64s](), list[list[Any]]()
-        for batch in _first_rows(source, until):
+        self._config, self._since = config, since
+        users, read = list[Any](), list[Int64s]()
+        rows, times, parts = list[Int64s](), list[Any](), list[list[Any]]()
+        for batch in _rows_between(source, since, until):
             kept = np.flatnonzero(entering(batch, config, source.schema.labels))
+            read.append(np.arange(batch.start, batch.start + len(batch)))
             users.append(batch.columns[config.from_events])
             rows.append(batch.start + kept)
+            times.append(np.zeros(len(kept)) if batch.time is None else batch.time[kept])
             parts.append([take_rows(event_values(f, batch, source.schema.labels), kept) for f in columns])
         # The user of every row, numbered in the order of their keys.
         self._user_of_row = _numbered(join_columns(users) if users else np.empty(0, np.int64))
+        if users and len(self._user_of_row) < until - since:
+            there = np.searchsorted(np.concatenate(read), np.arange(since, until))
+            self._user_of_row = self._user_of_row[np.minimum(there, len(self._user_of_row) - 1)]
         at = np.concatenate(rows) if rows else np.empty(0, np.int64)
-        order = np.argsort(self._user_of_row[at], kind="stable")
+        order = np.lexsort((np.concatenate(times) if times else at, self._user_of_row[at - since]))
         self._rows: Int64s = at[order]
         self._columns = {f.name: take_rows(join_columns(values), order) for f, values in zip(columns, zip(*parts))}
         count = _count(self._user_of_row)
-        self._ends: Int64s = np.cumsum(np.bincount(self._user_of_row[at], minlength=count))
+        self._ends: Int64s = np.cumsum(np.bincount(self._user_of_row[at - since], minlength=count))
 
     def distinct(self, name: str) -> int:
         """Return how many different values the events of a column have."""
@@ -91,7 +111,7 @@ class NextItemRows:
             start: `first`, or the end of a batch.
             seed: Seed of the order of users; None: in the order of their keys.
         """
-        rows_of = np.bincount(self._user_of_row[first:], minlength=len(self._ends))
+        rows_of = np.bincount(self._user_of_row[first - self._since :], minlength=len(self._ends))
         users = np.flatnonzero(rows_of)
         if seed is not None:
             users = np.random.default_rng([*seed, first]).permutation(users)
@@ -130,8 +150,11 @@ class NextItemRows:
         begins = np.where(users > 0, self._ends[users - 1], 0)
         begins = np.maximum(begins, stops - self._config.max_length - 1)
         columns, at = self._between(begins, stops)
-        ends = np.cumsum(stops - begins) - (stops - begins)
-        targets = np.add.reduceat(np.append(self._rows[at] >= first, 0), ends) * (stops > begins)
+        ends = np.cumsum(stops - begins)
+        # The place after the last event that is no target.
+        earlier = np.append(np.where(self._rows[at] < first, np.arange(1, len(at) + 1), 0), 0)
+        after = np.maximum.reduceat(earlier, ends - (stops - begins))
+        targets = np.clip(ends - after, 0, stops - begins)
         return Batch(columns, targets.astype(np.float32), None, start, covers=rows)
 
     def _between(self, begins: Int64s, stops: Int64s) -> tuple[dict[str, Column], Int64s]:
@@ -150,14 +173,14 @@ def count_distinct(source: Source, names: Sequence[str], until: int) -> list[int
         names: Names of the columns.
         until: Number of rows.
     """
-    parts = [[batch.columns[name] for name in names] for batch in _first_rows(source, until)]
+    parts = [[batch.columns[name] for name in names] for batch in _rows_between(source, 0, until)]
     return [_count(_numbered(join_columns(values))) for values in zip(*parts)] if parts else [0] * len(names)
 
 
 def newest_histories(
     batch: Batch, config: SequenceConfig, columns: Sequence[SequenceFeature], labels: tuple[str, ...]
 ) -> Batch:
-    """Return one history for each user of some rows of the log; the users' events in these rows are the targets.
+    """Return histories that end with rows of the log, whose events are the targets: one for most of the users.
 
     Args:
         batch: Rows with the sequence's columns, each with the events before it.
@@ -165,32 +188,71 @@ def newest_histories(
         columns: Its columns as features.
         labels: Names of the batch's labels.
     """
-    numbers = _numbered(batch.columns[config.from_events])
-    count = _count(numbers)
     enters = np.asarray(entering(batch, config, labels), bool)
-    last = np.zeros(count, np.int64)
-    np.maximum.at(last, numbers, np.arange(len(batch)))
-    targets = np.bincount(numbers[enters], minlength=count)
-    made: dict[str, Column] = {}
-    for f in columns:
-        before, own = take_rows(batch.columns[f.name], last), take_rows(event_values(f, batch, labels), last)
-        assert isinstance(before, Ragged)
-        lengths = np.diff(before.row_splits)
-        joined = join_columns([before.values, own])
-        total = len(before.values)
-        new = enters[last]
-        splits = np.concatenate([[0], np.cumsum(lengths + new)])
-        at = np.empty(int(splits[-1]), np.int64)
-        is_own = np.zeros(len(at), bool)
-        is_own[splits[1:][new] - 1] = True
-        at[is_own], at[~is_own] = total + np.flatnonzero(new), np.arange(total)
-        made[f.name] = Ragged(take_rows(joined, at), splits)
+    whole = [join_columns([_ragged(batch, f).values, event_values(f, batch, labels)]) for f in columns]
+    splits = _ragged(batch, columns[0]).row_splits
+    users = _numbered(batch.columns[config.from_events])
+    order = np.argsort(users, kind="stable")
+    begins = np.append(True, users[order][1:] != users[order][:-1])[: len(order)]
+    begins[1:] |= ~_continued(order[:-1], order[1:], enters, splits, whole, config.max_length)
+    # No more targets than a history has events before its last one.
+    begins = _cut(begins, enters[order], config.max_length)
+    firsts = np.flatnonzero(begins)
+    last = order[np.append(firsts[1:], len(order))[: len(firsts)] - 1]
+    targets = np.add.reduceat(enters[order].astype(np.int64), firsts) if len(firsts) else np.empty(0, np.int64)
+    lengths, new = np.diff(splits)[last], enters[last]
+    ends = np.concatenate([[0], np.cumsum(lengths + new)])
+    at = np.repeat(splits[last] - ends[:-1], lengths + new) + np.arange(ends[-1])
+    at[ends[1:][new] - 1] = splits[-1] + last[new]
+    made: dict[str, Column] = {f.name: Ragged(take_rows(values, at), ends) for f, values in zip(columns, whole)}
     return Batch(made, targets.astype(np.float32), batch.time, batch.start, covers=len(batch))
 
 
-def _first_rows(source: Source, until: int) -> Iterator[Batch]:
-    """Yield the first `until` rows in batches."""
-    for batch in source.batches(READ_ROWS):
+def _ragged(batch: Batch, f: SequenceFeature) -> Ragged:
+    column = batch.columns[f.name]
+    assert isinstance(column, Ragged)
+    return column
+
+
+def _continued(
+    before: Int64s, after: Int64s, enters: NDArray[np.bool_], splits: Int64s, columns: Sequence[Any], most: int
+) -> NDArray[np.bool_]:
+    """Return of pairs of rows whether the second sees what the first sees, then the first, and nothing else.
+
+    Args:
+        before: First row of each pair.
+        after: Second row of each.
+        enters: Which rows are events.
+        splits: Row i sees events [splits[i], splits[i + 1]).
+        columns: Their values, then those of the rows themselves.
+        most: Longest history.
+    """
+    lengths, seen = np.diff(splits), np.diff(splits)[before]
+    dropped = np.maximum(seen + enters[before] - most, 0)
+    same: NDArray[np.bool_] = lengths[after] == seen + enters[before] - dropped
+    some = np.flatnonzero(same)
+    counts = lengths[after[some]]
+    pair, ends = np.repeat(some, counts), np.cumsum(counts)
+    place = np.arange(len(pair)) - np.repeat(ends - counts, counts)
+    of_first = place + dropped[pair]
+    known = np.where(of_first < seen[pair], splits[before[pair]] + of_first, splits[-1] + before[pair])
+    for values in columns:
+        words = values.view(np.int32) if getattr(values, "dtype", None) == np.float32 else ids_of(values)
+        same[pair[words[known] != words[splits[after[pair]] + place]]] = False
+    return same
+
+
+def _cut(begins: NDArray[np.bool_], enters: NDArray[np.bool_], most: int) -> NDArray[np.bool_]:
+    """Return where histories of at most `most` targets begin, given where they have to."""
+    counted: Int64s = np.cumsum(enters) - enters
+    number = counted - np.repeat(counted[begins], np.diff(np.append(np.flatnonzero(begins), len(begins))))
+    cut: NDArray[np.bool_] = begins | (enters & (number > 0) & (number % most == 0))
+    return cut
+
+
+def _rows_between(source: Source, since: int, until: int) -> Iterator[Batch]:
+    """Yield rows [since, until) in batches."""
+    for batch in source.batches(READ_ROWS, since):
         if batch.start >= until:
             break
         yield batch.slice(0, min(len(batch), until - batch.start))

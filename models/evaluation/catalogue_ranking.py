@@ -95,6 +95,11 @@ class CatalogueRanking:
         return self._tally.result()
 
 
+def gains_of(ranks: Int64s, top: int) -> NDArray[np.float64]:
+    """Return the share of the NDCG that targets of these ranks [n] have, if `top` places count."""
+    return np.where(ranks <= top, 1.0 / np.log2(np.minimum(ranks, top) + 1.0), 0.0)
+
+
 def lifts_of(layout: ItemRows, mixture: Float32s, places: Int64s, shares: Float32s, rows: Float32s) -> Lifts:
     """Return what is added to the products of users' vectors with the rows of some places.
 

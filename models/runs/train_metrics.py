@@ -33,6 +33,7 @@ class RunStatus:
         published_at: Newest publication, Unix seconds; 0 for none.
         window_auc: AUC of the newest window before it was learned; NaN for none.
         window_calibration: Mean score over mean label of the newest window before it was learned; NaN for none.
+        window_ndcg: NDCG of the newest window of a next-item network before it was learned; NaN for none.
         held_out: Figures of the held-out rows by name; none before they are scored.
         gate: Newest verdict of the gate; "" for none.
         held: Why the guard holds deltas; "" if it does not.
@@ -58,6 +59,7 @@ class RunStatus:
     loss: float = float("nan")
     window_auc: float = float("nan")
     window_calibration: float = float("nan")
+    window_ndcg: float = float("nan")
     held_out: Mapping[str, float] = field(default_factory=dict)
     gate: str = ""
     held: str = ""
@@ -102,6 +104,11 @@ GAUGES: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
         "freshet_train_window_calibration",
         "Mean score over mean label of the newest window before training on it.",
         lambda s: s.window_calibration,
+    ),
+    (
+        "freshet_train_window_ndcg",
+        "NDCG of the newest window of a next-item network before training on it.",
+        lambda s: s.window_ndcg,
     ),
 )
 

@@ -14,6 +14,7 @@ trainer          one batch: pooled embeddings, the dense step, row updates
 dense_step       forward and backward pass of a batch in parts, then an optimizer step
 batch_part       one part of a batch, with the buffers that an executable reads
 item_count_kernels  counting events one by one
+described_items  rows of items that no event had, by what an entity says
 item_counts      what it counts in the items' rows
 next_item_step   dense_step for histories whose next item is learned
 dense_functions  the functions that XLA compiles
@@ -48,6 +49,9 @@ version_retention  removal of old versions
 delta_rules      rules for when a delta is due
 stream_guard     collection of a window's scores, and holds of deltas
 window_guard     statistical check of a window before its delta is served
+next_item_guard  stream_guard for next-item networks, by ranks
+rank_guard       window_guard for ranks
+target_ranks     ranks of a batch's next items
 stream_quality   quality of scores on a stream before training on it
 published_baseline     a version as published, as a second scorer
 repeated_rows    the share of rows that are there more than once

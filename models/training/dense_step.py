@@ -107,6 +107,7 @@ class DenseStep:
             first_part: Number of the first part, where other processes have parts of the same batches.
         """
         self._first_part, self._settings = first_part, settings
+        self._follows_from = manifest, settings, network, fusion
         self._worker_pool = worker_pool or WorkerPool(1)
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
         sequences = dense_sequences(manifest.sequences)
@@ -155,6 +156,10 @@ class DenseStep:
         self.rate = settings.dense_learning_rate
         self.state = DenseState(self._do.trained, self._do.other, self._threads)
         self._no_gradient = device_put(np.zeros(self.weights_count, np.float32), self._threads)
+
+    def _settings_of(self, function: str) -> str:
+        """Return all settings that a function follows from; "" if that may be more than can be told."""
+        return ""
 
     def set_initial_bias(self, log_odds: Sequence[float]) -> None:
         """Raise every label's initial logit by its log-odds (Arch.set_initial_bias)."""
@@ -321,7 +326,9 @@ class DenseStep:
         inputs, more, state = self._takes(what, size, distinct)
         if (what, size, distinct) not in self._functions:
             specs = [*inputs.values(), *more, *state]
-            self._functions[what, size, distinct] = XlaFunction(getattr(self._do, what), specs, self._threads)
+            self._functions[what, size, distinct] = XlaFunction(
+                getattr(self._do, what), specs, self._threads, self._settings_of(what)
+            )
         io_buffer = BatchBuffer(self._functions[what, size, distinct], inputs, more)
         self._io_buffers[what, size, distinct, number] = io_buffer
         if what.endswith("gradients"):

@@ -76,7 +76,8 @@ class EntityDeltas:
         for table in entities_of(tables):
             if columns.get(table.name) == (table.key.name, frozenset(f.name for f in table.fields)):
                 self._tables.append(table)
-            else:
+            elif any(i.name == f.name for i in manifest.inputs for f in table.fields):
+                # Else events of histories alone have its columns, and no version ever does.
                 note(f"{table.section}: changes are published from the next full version on, which has its columns")
 
     def since(self, marks: Marks) -> tuple[dict[str, TableDelta], Marks]:

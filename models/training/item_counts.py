@@ -98,7 +98,7 @@ class Followed(NamedTuple):
     """The successors of the events before some targets.
 
     Attributes:
-        refs: int64 [n, 2 * successors], their row numbers; negative for none.
+        refs: int64 [n, 2 * successors], their row numbers; -1 for none.
         shares: float32 [n, 2 * successors, 2], s1 and s2 of each.
         own: float32 [n, 2], those of the target.
     """
@@ -210,7 +210,8 @@ class ItemCounts:
         own = joined_keys(rows[np.maximum(targets, 0)][:, layout.own])
         one, two = (np.where((r >= 0)[:, None], rows[np.maximum(r, 0)], np.float32(0)) for r in (last, before))
         keys, shares = layout.followed(one, two, own if counted else None)
-        refs = np.where(shares.any(-1), self._table.find(keys.reshape(-1)).reshape(keys.shape), -1)
+        there = np.maximum(self._table.find(keys.reshape(-1)), -1).reshape(keys.shape)
+        refs = np.where(shares.any(-1), there, -1)
         is_own = (keys == own[:, None]) & (targets >= 0)[:, None]
         return Followed(refs, shares, (shares * is_own[:, :, None]).sum(1))
 

@@ -16,7 +16,6 @@ batches, for comparison with the trained model.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -147,12 +146,12 @@ class TrainingRun:
         self.journal = RunJournal(runs / name, name, asdict(config.shown), self._progress_line, reporter.note)
         self._lineage: Lineage | None = None
         self.quality = StreamQuality(self._versions, self.trainer)
-        self.guard = StreamGuard(config.guard, self.trainer)
+        self.guard = self._make_guard()
         self._go_on(start)
 
     def status(self) -> RunStatus:
         """Return the run's status. Thread-safe."""
-        state, guard, lineage, window = self.state, self.guard, self._lineage, self.guard.newest
+        state, guard, lineage = self.state, self.guard, self._lineage
         stream = self._followed.ingest_status() if self._followed is not None else None
         return replace(
             self._counted,
@@ -167,8 +166,7 @@ class TrainingRun:
             version=state.version,
             step=state.step,
             held_windows=guard.held_windows,
-            window_auc=window.auc if window else math.nan,
-            window_calibration=math.exp(window.calibration) if window else math.nan,
+            **(guard.newest.shown if guard.newest else {}),
             held=lineage.held if lineage else "",
             table_rows={name: len(table) for name, table in self.trainer.tables.items()},
         )
@@ -180,6 +178,9 @@ class TrainingRun:
     @property
     def held_out(self) -> ScoredRows:
         return self.evaluation_metrics.main.scored
+
+    def _make_guard(self) -> StreamGuard:
+        return StreamGuard(self.config.guard, self.trainer)
 
     def _go_on(self, start: RunStart) -> None:
         """Set the trainer's first weights and the run's position."""
@@ -335,8 +336,7 @@ class TrainingRun:
         left = None if rows is None else rows - self.state.position
         self._report.begin("streaming", left)
         every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
-        batches = 0
-        read = PrefetchPipeline(self._arriving(stop_row), self._transformed)
+        read, batches = PrefetchPipeline(self._arriving(stop_row), self._transformed), 0
         with self.trainer.with_prefetched_rows(read, lambda work: [] if work is None else [work]) as works:
             for work in self.trainer.profile.waited(works):
                 if not rules.rows and lineage.follow():

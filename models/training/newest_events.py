@@ -3,7 +3,10 @@
 Each version ranks the events among its own items, with the user vectors of its own executables. The events' ranks are
 those of the same events in the same order, so that two versions are compared event by event.
 
-Costs: the log is read once more, into memory; each version computes EVENTS user vectors and their scores of all items.
+Both see the same histories, which are made of the newest READ_ROWS rows alone: the gate of a small run does not read a
+long log from its beginning, and a stream has those rows still.
+
+Costs: READ_ROWS are read into memory; each version computes EVENTS user vectors and their scores of all items.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.next_item_rows import NextItemRows
 from freshet_serving.models.data.source import Source
-from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, gains_of
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.next_item_evaluation import CASES, NextItemRanker
 from freshet_serving.processor.repository import VersionReader
 
-EVENTS = 4096
+EVENTS, READ_ROWS = 4096, 1 << 16
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
@@ -45,7 +48,7 @@ class RankedEvents:
 
     def gains(self) -> Float64s:
         """Return each event's share [n] of the NDCG."""
-        return np.where(self.ranks <= self.top, 1.0 / np.log2(np.minimum(self.ranks, self.top) + 1.0), 0.0)
+        return gains_of(self.ranks, self.top)
 
     def hits(self) -> Float64s:
         """Return each event's share [n] of the hit rate."""
@@ -56,7 +59,7 @@ class NewestEvents:
     """The newest events of a log."""
 
     def __init__(self, config: TrainConfig, log: Source, stop: int) -> None:
-        """Read the log.
+        """Read the newest rows of the log.
 
         Args:
             config: The training file.
@@ -67,7 +70,8 @@ class NewestEvents:
         columns = [f for f in config.features if f.sequence is not None]
         self._item = next(f for f in config.features if f.side == "item")
         self._column = next(f.name for f in columns if f.table == self._item.table)
-        self._rows, self._first = NextItemRows(log, sequence, columns, stop), max(0, stop - EVENTS)
+        self._rows = NextItemRows(log, sequence, columns, stop, max(0, stop - READ_ROWS))
+        self._first = max(0, stop - EVENTS)
         self._top = config.evaluate.top
 
     def ranked(self, version: VersionReader, model: str) -> RankedEvents:

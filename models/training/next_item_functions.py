@@ -34,6 +34,10 @@ class NextItemFunctions(DenseFunctions):
     item: ColumnSpan
     """Its column of the items."""
 
+    def rows_are_alone(self) -> bool:
+        """Return True: no layer of these networks mixes histories, which small runs need not find out each time."""
+        return True
+
     def learn(self, *given: Any) -> Tensors:
         """Compute the gradients of some histories.
 

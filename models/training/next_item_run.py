@@ -12,23 +12,27 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from freshet_serving.models.data.next_item_rows import NextItemRows, newest_histories
 from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.data.source import Batch
-from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, lifts_of
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
+from freshet_serving.models.training.described_items import DescribedItems, described_by
 from freshet_serving.models.training.item_counts import PopularityClock
+from freshet_serving.models.training.lineage import Lineage
 from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.next_item_guard import RANKED, NextItemGuard
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.run_summary import Summary
+from freshet_serving.models.training.stream_guard import StreamGuard
+from freshet_serving.models.training.target_ranks import rank_targets
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
 
 
 class NextItemRun(TrainingRun):
@@ -50,12 +54,10 @@ class NextItemRun(TrainingRun):
         (self._sequence,) = self.config.sequences.values()
         self._passed: NextItemRows | None = None
         self._passed_until = self._tail = self._catalogue = 0
-        if trainer.counts is not None:
-            if self.state.popularity:
-                trainer.counts.clock = PopularityClock(**self.state.popularity)
-            elif len(trainer.items):
-                # The weights of a version whose checkpoint is not there.
-                self.state.popularity = trainer.counts.go_on(self.state.position).saved()
+        self._batches = 0
+        if trainer.counts is not None and not self._restore_clock() and len(trainer.items):
+            # The weights of a version whose checkpoint is not there.
+            self.state.popularity = trainer.counts.go_on(self.state.position).saved()
 
     @cached_property
     def ranked(self) -> CatalogueRanking:
@@ -130,31 +132,44 @@ class NextItemRun(TrainingRun):
         return self.trainer.transform(made)
 
     def _measure(self, work: BoundBatch, evaluation_metrics: EvaluationMetrics) -> None:
-        self._rank(work, self.ranked)
+        self.guard.see_held_out(work, rank_targets(self._items, work, self.ranked))
 
     def _score(self, work: BoundBatch, sampled: bool) -> None:
-        """Rank the targets of a batch before training on it, of a sample of the batches."""
-        if sampled:
-            self._rank(work, self.streamed_ranks)
+        """Rank targets of a batch before training on it, for the guard; all of them, of a sample of the batches."""
+        assert isinstance(self.guard, NextItemGuard)
+        seen = self.guard.sees(self._batches)
+        self._batches += 1
+        if sampled or seen:
+            gains = rank_targets(self._items, work, self.streamed_ranks, 0 if sampled else RANKED)
+            self.guard.see(work, gains)
 
-    def _rank(self, work: BoundBatch, ranks: CatalogueRanking) -> None:
-        """Rank a batch's targets among the items that have a row."""
-        states, nexts, real = self._items.states(work)
-        there, rows = self._items.catalogue()
-        place = np.full(int(there.max(initial=-1)) + 2, -1, np.int64)
-        place[there] = np.arange(len(there))
-        # An item without a row (-1) finds the last entry, which belongs to no row.
-        history, at = np.nonzero(real)
-        refs, splits = self._items.event_rows(work)
-        after, layout, lifts = states[history, at], self._items.rows, None
-        if layout.successors:
-            followed = self._items.followed(refs, splits, nexts, real)
-            lifts = lifts_of(layout, after[:, layout.dim :], place[followed.refs], followed.shares, rows)
-        lengths = at + 1
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        seen = np.repeat(splits[history] - ends[:-1], lengths) + np.arange(ends[-1])
-        users = after[:, : layout.dense]
-        ranks.add(users, rows[:, : layout.dense], place[nexts[history, at]], place[refs[seen]], ends, lifts)
+    def _save_version(self) -> None:
+        self._described.add(self.state.position)
+        super()._save_version()
+
+    def _publish_delta(self, lineage: Lineage) -> Generation | None:
+        self._described.add(self.state.position)
+        return super()._publish_delta(lineage)
+
+    def _restore_clock(self) -> bool:
+        """Set the clock of popularity to that of the run's state; return False if it has none."""
+        assert isinstance(self.trainer, NextItemTrainer)
+        if self.trainer.counts is not None and self.state.popularity:
+            self.trainer.counts.clock = PopularityClock(**self.state.popularity)
+        return bool(self.state.popularity)
+
+    @cached_property
+    def _described(self) -> DescribedItems:
+        """Items that are described and that no event had: made before each publication."""
+        assert isinstance(self.trainer, NextItemTrainer)
+        # A version may be published as soon as the run's state is found.
+        self._restore_clock()
+        item = next(f for f in self.config.features if f.side == "item")
+        return DescribedItems(self.trainer, described_by(self.source, item.column))
+
+    def _make_guard(self) -> StreamGuard:
+        assert isinstance(self.trainer, NextItemTrainer)
+        return NextItemGuard(self.config.guard, self.trainer, self.config.evaluate.top)
 
 
 def ranking_line(ranks: CatalogueRanking) -> str:

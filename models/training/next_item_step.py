@@ -17,6 +17,7 @@ from freshet_serving.models.training.dense_step import DenseStep
 from freshet_serving.models.training.next_item_functions import NEVER, NextItemFunctions
 from freshet_serving.models.training.worker_pool import even_ranges
 from freshet_serving.models.zoo.arch import MIXTURE, USER_VECTOR
+from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.models.zoo.dense_input import ColumnSpan, SequenceSpan
 from freshet_serving.processor.extensions.top_items.section import item_ranking_note
 from freshet_serving.processor.package import Manifest
@@ -54,6 +55,11 @@ class NextItemStep(DenseStep):
     """One optimizer step, called with histories."""
 
     functions = NextItemFunctions
+
+    def _settings_of(self, function: str) -> str:
+        # A network of the user's follows from code that nobody here knows.
+        manifest = self._follows_from[0]
+        return f"{function} {self._follows_from!r}" if manifest.arch in NEXT_ITEM else ""
 
     def described(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the network's inputs and outputs, and a note that it ranks items.
@@ -159,7 +165,7 @@ class NextItemStep(DenseStep):
             function = next((b.function for k, b in self._made_for.items() if k[:3] == key[:3]), None)
             if function is None:
                 specs = [*inputs.values(), *more, vectors, *(other if more else [])]
-                function = XlaFunction(getattr(self._do, what), specs, self._threads)
+                function = XlaFunction(getattr(self._do, what), specs, self._threads, self._settings_of(what))
             made = self._made_for[key] = BatchBuffer(function, inputs, more)
             if more:
                 made.more[-1][...] = self._first_part + number

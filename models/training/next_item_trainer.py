@@ -178,11 +178,11 @@ class NextItemTrainer(Trainer):
 
         Returns:
             NextItem.states [n, length, d] after each event but the last; row numbers of the items that came next
-                [n, length], negative for those without a row; and which of them are targets.
+                [n, length], -1 for those without a row; and which of them are targets.
         """
         work = given if isinstance(given, BoundBatch) else self.transform(given)
         item = next(c for c in self._columns(work.bound) if c.name == self.item_column)
-        nexts, real = self._nexts(self.items.find(item.values), item.splits, work.batch.label)
+        nexts, real = self._nexts(self._find(item.values), item.splits, work.batch.label)
         with self._writing(work.bound) as write:
             return self._step_of.states(len(work.batch), write), nexts, real
 
@@ -195,9 +195,13 @@ class NextItemTrainer(Trainer):
         return there, rows
 
     def event_rows(self, work: BoundBatch) -> tuple[Int64s, Int64s]:
-        """Return row numbers of the items of all events, negative for those without a row, and the histories' ends."""
+        """Return row numbers of the items of all events, -1 for those without a row, and the histories' ends."""
         item = next(c for c in self._columns(work.bound) if c.name == self.item_column)
-        return self.items.find(item.values), item.splits
+        return self._find(item.values), item.splits
+
+    def _find(self, ids: Int64s) -> Int64s:
+        """Return the row numbers of items, -1 for those without a row."""
+        return np.maximum(self.items.find(ids), -1)
 
     def _targets(self, refs: Int64s, splits: Int64s, counts: Float32s) -> tuple[Targets, Int64s]:
         """Draw candidates; return the targets, and the candidates' row numbers."""

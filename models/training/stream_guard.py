@@ -9,14 +9,16 @@ Otherwise an operator releases the held deltas or rejects them, which takes the 
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from freshet_serving.models.config.guard_section import GuardConfig
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.training.lineage import Lineage
 from freshet_serving.models.training.trainer import BoundBatch, Trainer
-from freshet_serving.models.training.window_guard import Floats, WindowFigures, WindowGuard, WindowScores
+from freshet_serving.models.training.window_guard import Figures, Floats, WindowGuard, WindowScores, WindowVerdicts
 from freshet_serving.processor.columns import Column, join_columns
 
 EARLIER_ROWS = 512
@@ -35,15 +37,22 @@ class StreamGuard:
     """
 
     def __init__(self, config: GuardConfig, trainer: Trainer) -> None:
-        self.config, self.windows = config, WindowGuard(config)
-        self._trainer, self._window, self._held_out = trainer, WindowScores(), WindowScores()
-        self.newest: WindowFigures | None = None
+        self.config, self.windows = config, self._verdicts(config)
+        self._trainer, self._window, self._held_out = trainer, self._no_scores(), self._no_scores()
+        self.newest: Figures | None = None
         self.held_windows = 0
         self._newest: deque[Batch] = deque()
         # Columns and labels of those rows, and their scores by the weights before the window.
         self._earlier: tuple[dict[str, Column], Floats, Floats] | None = None
 
-    def see_held_out(self, work: BoundBatch, scores: Floats) -> None:
+    @staticmethod
+    def _verdicts(config: GuardConfig) -> WindowVerdicts[Any]:
+        return WindowGuard(config)
+
+    def _no_scores(self) -> Any:
+        return WindowScores()
+
+    def see_held_out(self, work: BoundBatch, scores: NDArray[Any]) -> None:
         """Add a batch of the full version's held-out rows, scored before training on it.
 
         Args:
@@ -56,7 +65,7 @@ class StreamGuard:
         """Start from the figures of the held-out rows, when the full version is about to be published."""
         self.windows.begin_with(self._held_out.figures())
 
-    def see(self, work: BoundBatch, scores: Floats) -> None:
+    def see(self, work: BoundBatch, scores: NDArray[Any]) -> None:
         """Add a batch and its scores from before training on it.
 
         Args:
@@ -80,26 +89,30 @@ class StreamGuard:
 
     def reset(self) -> None:
         """Discard the scores after a rollback: weights that were undone produced them."""
-        self._window, self.windows.reason = WindowScores(), ""
+        self._window, self.windows.reason = self._no_scores(), ""
         self.begin()
 
     def judge(self, lineage: Lineage) -> str:
         """Judge the window that the next delta ends, and hold or release deltas; return one line about it, or ""."""
         if not self.config.enabled:
             return ""
-        if self._earlier is not None:
-            columns, label, before = self._earlier
-            self._window.again(label, before, self._trainer.score(columns))
+        self._look_again()
         if self.windows.reason and not lineage.held:
             # An operator has released it.
             self.windows.reset()
         figures = self._window.figures()
         reason = self.windows.judge(figures)
         if figures.enough or reason:
-            self._window, self.newest = WindowScores(), figures
+            self._window, self.newest = self._no_scores(), figures
         self.held_windows += bool(reason)
         if reason and lineage.hold(reason):
             return f"held, later deltas are not served: {reason}"
         if self.windows.may_release() and lineage.release():
             return "released: windows are normal again"
         return ""
+
+    def _look_again(self) -> None:
+        """Score the rows before the window by the weights after it."""
+        if self._earlier is not None:
+            columns, label, before = self._earlier
+            self._window.again(label, before, self._trainer.score(columns))

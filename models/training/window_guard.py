@@ -29,8 +29,10 @@ to learn what is usual (bad rows that come first would then be usual).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,30 +160,51 @@ class WindowFigures:
         """True if the window has enough rows to update the usual figures."""
         return self.shortness <= 1
 
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The figures as a run's status has them."""
+        return {"window_auc": self.auc, "window_calibration": math.exp(self.calibration)}
 
-class WindowGuard:
-    """The verdicts of one run.
+
+class Figures(Protocol):
+    """Figures of a window, of rows with labels (WindowFigures) or of events (models.training.rank_guard)."""
+
+    @property
+    def enough(self) -> bool: ...
+    @property
+    def shown(self) -> dict[str, Any]: ...
+
+
+F = TypeVar("F", bound=Figures)
+
+
+class WindowVerdicts(ABC, Generic[F]):
+    """The verdicts of one run by any figures.
 
     Attributes:
         reason: Why the newest window was abnormal; "" if it was not.
     """
+
+    first_spread: Mapping[str, float]
 
     def __init__(self, config: GuardConfig) -> None:
         self._config = config
         self._in_line = 0
         self.reset()
 
-    def begin_with(self, held_out: WindowFigures) -> None:
-        """Compare the first windows with the full version's held-out rows.
+    @abstractmethod
+    def begin_with(self, held_out: F) -> None:
+        """Compare the first windows with the full version's held-out rows."""
 
-        If these have only one label, or none were held out, the first windows only define the usual figures.
-        """
-        if held_out.rows and math.isfinite(held_out.auc) and not held_out.lost:
-            self._usual["auc"].begin_with(held_out.auc, held_out.auc_error)
-            self._usual["calibration"].begin_with(held_out.calibration, held_out.calibration_error)
-            self._usual["loss"].begin_with(0.0, 0.0)
+    @abstractmethod
+    def _out_of_line(self, figures: F) -> str:
+        """Return what is abnormal; "" for nothing."""
 
-    def judge(self, figures: WindowFigures) -> str:
+    @abstractmethod
+    def _note(self, figures: F) -> None:
+        """Add the figures to the usual ones."""
+
+    def judge(self, figures: F) -> str:
         """Return why a window's delta is to be held; "" if it is not."""
         reason = self._out_of_line(figures)
         if not reason and not figures.enough:
@@ -189,10 +212,7 @@ class WindowGuard:
         self.reason = reason
         self._in_line = 0 if reason else self._in_line + 1
         if not reason:
-            self._usual["auc"].note(figures.auc, figures.auc_error)
-            self._usual["calibration"].note(figures.calibration, figures.calibration_error)
-            if figures.rise is not None:
-                self._usual["loss"].note(figures.rise, figures.rise_error)
+            self._note(figures)
         return reason
 
     def may_release(self) -> bool:
@@ -202,7 +222,7 @@ class WindowGuard:
 
     def reset(self) -> None:
         """Forget the usual figures after an operator's release: what was abnormal may be usual from now on."""
-        self._usual = {name: RunningSpread(spread) for name, spread in FIRST_SPREAD.items()}
+        self._usual = {name: RunningSpread(spread) for name, spread in self.first_spread.items()}
         self.reason, self._in_line = "", 0
 
     def saved(self) -> dict[str, list[float]]:
@@ -218,6 +238,28 @@ class WindowGuard:
             windows, mean, spread, *more = saved[name]
             mean_error, compared = more or (0.0, 0.0)
             self._usual[name] = RunningSpread(spread, int(windows), mean, mean_error, bool(compared))
+
+
+class WindowGuard(WindowVerdicts[WindowFigures]):
+    """The verdicts of one run by the scores of labelled rows."""
+
+    first_spread = FIRST_SPREAD
+
+    def begin_with(self, held_out: WindowFigures) -> None:
+        """Compare the first windows with the full version's held-out rows.
+
+        If these have only one label, or none were held out, the first windows only define the usual figures.
+        """
+        if held_out.rows and math.isfinite(held_out.auc) and not held_out.lost:
+            self._usual["auc"].begin_with(held_out.auc, held_out.auc_error)
+            self._usual["calibration"].begin_with(held_out.calibration, held_out.calibration_error)
+            self._usual["loss"].begin_with(0.0, 0.0)
+
+    def _note(self, figures: WindowFigures) -> None:
+        self._usual["auc"].note(figures.auc, figures.auc_error)
+        self._usual["calibration"].note(figures.calibration, figures.calibration_error)
+        if figures.rise is not None:
+            self._usual["loss"].note(figures.rise, figures.rise_error)
 
     def _out_of_line(self, figures: WindowFigures) -> str:
         config, usual, short = self._config, self._usual, figures.shortness

@@ -80,7 +80,7 @@ def _share(module):
                 alone[self.shared_key] = found_alone(self)
             return alone[self.shared_key]
 
-    def shared(function, takes, threads):
+    def shared(function, takes, threads, settings=""):
         owner = getattr(function, "__self__", None)
         if getattr(owner, "shared_key", None) is None:
             return create(function, takes, threads)

@@ -97,3 +97,36 @@ def test_only_the_files_used_last_are_kept(folder, compiled, monkeypatch):
     made(4.0)
     made(2.0)
     assert len(compiled) == 4
+
+
+def traced(settings, factor=3.0):
+    """How often a function was traced, and what it computes."""
+    times = []
+
+    def function(x):
+        times.append(1)
+        return [x * factor, x + 1.0]
+
+    made = XlaFunction(function, [ArraySpec((4,))], 1, settings)
+    results = made([device_put(np.arange(4, dtype=np.float32), 1)])
+    return len(times), [result.view().tolist() for result in results]
+
+
+def test_a_function_of_known_settings_is_traced_once(folder):
+    first = traced("some settings")
+    assert first[0] > 0
+    assert traced("some settings") == (0, first[1])
+    assert traced("others")[0] > 0
+    assert traced("")[0] > 0
+    assert len(list(folder.glob("*.program"))) == 2
+
+
+def test_other_code_and_damaged_programs_are_not_used(folder, monkeypatch):
+    first = traced("some settings")
+    (path,) = folder.glob("*.program")
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.write_bytes(data)
+    assert traced("some settings") == first
+    monkeypatch.setattr(executable_store, "_code", lambda: b"other")
+    assert traced("some settings")[0] > 0

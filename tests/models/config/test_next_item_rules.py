@@ -14,6 +14,11 @@ def history(folder, **changed):
     return {"sequences": {"history": {key: value for key, value in section.items() if value is not None}}}
 
 
+def test_guard_of_ranks_is_accepted(tmp_path):
+    guard = next_config(tmp_path, guard={"ndcg_drop": 0.2, "sigmas": 3.0}).guard
+    assert (guard.enabled, guard.ndcg_drop, guard.sigmas) == (True, 0.2, 3.0)
+
+
 def test_file_of_a_log_is_accepted(tmp_path):
     assert next_config(tmp_path).model.options == {"dropout": 0.0, "layers": 1}
 
@@ -27,7 +32,7 @@ def test_file_of_a_log_is_accepted(tmp_path):
             {"features": {"pair": {"cross": ["user_id", "item_id"]}}},
             "features.pair.cross: expected no feature that is made",
         ),
-        ({"guard": {"sigmas": 3.0}}, "guard.sigmas: expected nothing for sasrec_next"),
+        ({"guard": {"auc_drop": 0.1}}, "guard.auc_drop: expected nothing for sasrec_next"),
         ({"publish": {"gate": {"auc_drop": 0.1}}}, "publish.gate.auc_drop: expected nothing for sasrec_next"),
         ({"evaluate": {"by": ["user_id"]}}, "evaluate.by: expected nothing for sasrec_next"),
         ({"train": {"patience": 1}}, "train.patience: expected 0 for sasrec_next"),

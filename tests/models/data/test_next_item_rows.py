@@ -79,17 +79,85 @@ def test_pass_is_resumed_at_the_end_of_any_batch(seed):
         assert [lists(b.columns["h.i"]) for b in rest] == [lists(b.columns["h.i"]) for b in whole[n + 1 :]]
 
 
-@settings(deadline=None, max_examples=60)
-@given(EVENTS, st.integers(1, 9))
-def test_streamed_rows_become_one_history_a_user(events, rows):
-    log, config = log_of(events), config_of(where="clicked", max_length=4)
+LATE = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 1), st.integers(0, 12)), min_size=1, max_size=40)
+
+
+@settings(deadline=None, max_examples=100)
+@given(LATE, st.integers(1, 9), st.sampled_from([0.0, 6.0]), st.booleans())
+def test_each_streamed_event_is_a_target_once_after_what_its_row_sees(events, rows, ttl_s, in_order):
+    users, clicked, times = zip(*sorted(events, key=lambda e: e[2]) if in_order else events)
+    log = Log(list(users), [str(n) for n in range(len(events))], list(clicked), list(times))
+    most, config = 4, config_of(where="clicked", max_length=4, ttl_s=ttl_s)
+
+    def seen(row):
+        own = [n for n in range(row) if users[n] == users[row] and clicked[n]]
+        newest = sorted(own, key=lambda n: (times[n], n))[-most:]
+        newest = [n for n in newest if times[n] <= times[row]]
+        return [n for n in newest if not ttl_s or times[n] > times[row] - ttl_s]
+
+    learned, histories = [], 0
     for batch in SequenceSource(log, [*config.features, Field("seconds", "float")]).batches(rows):
         made = newest_histories(batch, *parts(config), ("clicked",))
         assert (made.start, made.end) == (batch.start, batch.end)
-        users = sorted({user for user, _ in events[batch.start : batch.end]})
-        for user, own, count in zip(users, lists(made.columns["h.time"]), made.label.tolist()):
-            all_own = [n for n in range(batch.end) if events[n] == (user, 1)]
-            assert own == all_own[-len(own) :] if own else not all_own
-            assert len(own) >= min(len(all_own), 4)
-            assert count == sum(n >= batch.start for n in all_own)
-        assert lists(made.columns["h.watched"]) == [[n / 2 for n in times] for times in lists(made.columns["h.time"])]
+        histories += len(made)
+        for own, when, watched, count in zip(
+            lists(made.columns["h.i"]),
+            lists(made.columns["h.time"]),
+            lists(made.columns["h.watched"]),
+            made.label.astype(int).tolist(),
+        ):
+            numbers = [int(name) for name in own]
+            assert [times[n] for n in numbers] == when
+            assert [n / 2 for n in numbers] == watched
+            for place in range(len(numbers) - count, len(numbers)):
+                row, before = numbers[place], numbers[:place]
+                assert before == seen(row)[len(seen(row)) - len(before) :]
+                assert len(before) >= min(len(seen(row)), most - count + 1)
+                learned.append(row)
+    assert sorted(learned) == [n for n in range(len(events)) if clicked[n]]
+    if in_order and not ttl_s and rows <= most:
+        assert histories == sum(len(set(users[a : a + rows])) for a in range(0, len(events), rows))
+
+
+@settings(deadline=None, max_examples=60)
+@given(LATE, st.data())
+def test_pass_has_events_in_the_order_of_their_times(events, data):
+    users, clicked, times = zip(*events)
+    log, first = Log(list(users), [str(n) for n in range(len(events))], list(clicked), list(times)), 0
+    first = data.draw(st.integers(0, len(events) - 1))
+    learned = []
+    for batch in rows_of(log, len(events), max_length=50).batches(2, first, first):
+        for own, count in zip(lists(batch.columns["h.i"]), batch.label.astype(int).tolist()):
+            numbers = [int(name) for name in own]
+            assert numbers == sorted(numbers, key=lambda n: (times[n], n))
+            learned += numbers[len(numbers) - count :]
+    # All but what came late, before an event that is no target.
+    after = {user: max((times[n] for n in range(first) if users[n] == user), default=-1) for user in users}
+    assert sorted(learned) == [n for n in range(first, len(events)) if times[n] >= after[users[n]]]
+
+
+class Gaps(Log):
+    """A log of which some rows were invalid, and left out."""
+
+    def batches(self, rows, start=0):
+        for batch in super().batches(1, start):
+            if batch.start % 5 not in (0, 3):
+                yield batch
+
+
+@pytest.mark.parametrize("since", [0, 11])
+def test_positions_are_those_of_a_log_with_invalid_rows(since):
+    random = np.random.default_rng(5)
+    users = random.integers(1, 6, 60)
+    log = Gaps(users.tolist(), [str(n) for n in range(60)], [1] * 60, list(range(60)))
+    rows = NextItemRows(log, *parts(config_of(max_length=50)), 58, since)
+    found = list(rows.batches(2, 31, 31))
+    assert [31, *(batch.end for batch in found)] == [*(batch.start for batch in found), 58]
+    learned = []
+    for batch in found:
+        for own, count in zip(lists(batch.columns["h.i"]), batch.label.astype(int).tolist()):
+            numbers = [int(name) for name in own]
+            assert len({users[n] for n in numbers}) == 1
+            assert min(numbers) >= since
+            learned += numbers[len(numbers) - count :]
+    assert sorted(learned) == [n for n in range(31, 58) if n % 5 not in (0, 3)]

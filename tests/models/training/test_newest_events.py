@@ -44,7 +44,11 @@ def test_first_version_notes_its_catalogue(served):
 def test_ranks_are_of_the_newest_events_alone(served, monkeypatch):
     folder, run = served
     monkeypatch.setattr(newest_events, "EVENTS", 40)
-    events = NewestEvents(run.config, run.source.events, 720)
+    monkeypatch.setattr(newest_events, "READ_ROWS", 400)
+    log, read = run.source.events, []
+    monkeypatch.setattr(log, "batches", lambda rows, start=0, take=log.batches: read.append(start) or take(rows, start))
+    events = NewestEvents(run.config, log, 720)
+    assert read == [320]
     ranked = events.ranked(Repository(folder / "repository").version("next", 1), "next")
     assert len(ranked.ranks) == 40
     assert ranked.hits().mean() > 0.9

@@ -1,0 +1,175 @@
+"""Judge if the items' rows that a window of events has moved may be served. Pure: figures in, a verdict out.
+
+As models.training.window_guard, by NDCG in place of labels: each event is ranked among all items by the weights before
+it is learned. If what users do next no longer follows from what they did (a broken feed, items of another catalogue),
+the NDCG of the window falls. Before a delta, events from before the window are ranked again: weights that a bad step
+has disturbed rank them worse.
+
+NDCG is compared by its logarithm, because it is usually 0.02 for one catalogue and 0.4 for another. Its sampling error
+is that of the usual NDCG for so many events, which is at most 1 / sqrt(events * NDCG): a gain is at most 1.
+
+An event whose item has no row yet can be ranked by nobody and does not count: a catalogue grows. But if most of a
+window's items are new, though few usually are, they are no items of this catalogue.
+
+Rejected: misses for new items (the day of a launch would be held); the loss of a step (its candidates are drawn anew
+for each, and popularity alone makes it small).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.training.window_guard import WindowVerdicts
+
+LEAST_GAIN = 25.0
+"""A window is long enough if its events have at least this NDCG together: an error of a fifth."""
+LEAST_NDCG = 1e-3
+LEAST_EVENTS = 30
+"""So many events are needed to say that most items are new."""
+OTHER_ITEMS = 0.5
+"""Rise of the share of events whose item is new by which items are those of something else."""
+FIRST_SPREAD = {"ndcg": 0.1, "new": 0.1, "earlier": 0.1}
+"""Initial spread of each figure, with the weight of one window."""
+
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RankFigures:
+    """A window's figures.
+
+    Attributes:
+        events: Number of events that could be ranked.
+        ndcg: Their NDCG before they were learned; NaN without any.
+        new: Share of all events whose item had no row.
+        fall: Logarithm of the NDCG of earlier events before the window over that after it; None without such events.
+        fall_error: Its sampling error.
+        top: Places that count.
+        unranked: Number of other events.
+    """
+
+    events: int
+    ndcg: float
+    new: float
+    fall: float | None = None
+    fall_error: float = 0.0
+    top: int = 10
+    unranked: int = 0
+
+    @property
+    def level(self) -> float:
+        """Logarithm of the NDCG."""
+        return math.log(max(self.ndcg, LEAST_NDCG))
+
+    def error(self, ndcg: float) -> float:
+        """Return the sampling error of the level if the NDCG is usually `ndcg`."""
+        return 1 / math.sqrt(max(1.0, self.events) * max(ndcg, LEAST_NDCG))
+
+    @property
+    def enough(self) -> bool:
+        """True if the window has enough events to update the usual figures."""
+        return self.events > 0 and self.events * self.ndcg >= LEAST_GAIN
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The figures as a run's status has them."""
+        return {"window_ndcg": self.ndcg}
+
+
+class RankGuard(WindowVerdicts[RankFigures]):
+    """The verdicts of one run by the ranks of events."""
+
+    first_spread = FIRST_SPREAD
+
+    def begin_with(self, held_out: RankFigures) -> None:
+        """Compare the first windows with the full version's held-out events.
+
+        If these are too few, the first windows only define the usual figures.
+        """
+        if held_out.enough:
+            self._usual["ndcg"].begin_with(held_out.level, held_out.error(held_out.ndcg))
+            self._usual["new"].begin_with(held_out.new, 0.0)
+            self._usual["earlier"].begin_with(0.0, 0.0)
+
+    def _note(self, figures: RankFigures) -> None:
+        self._usual["ndcg"].note(figures.level, figures.error(figures.ndcg))
+        self._usual["new"].note(figures.new, 0.0)
+        if figures.fall is not None:
+            self._usual["earlier"].note(figures.fall, figures.fall_error)
+
+    def _out_of_line(self, figures: RankFigures) -> str:
+        config, least = self._config, -math.log1p(-self._config.ndcg_drop)
+        ndcg, new, earlier = (self._usual[name] for name in ("ndcg", "new", "earlier"))
+        every = figures.events + figures.unranked
+        if new.is_known(config) and every >= LEAST_EVENTS and figures.new - new.mean > OTHER_ITEMS:
+            return (
+                f"{figures.new:.0%} of {every:,} events have an item without a row, usually {new.mean:.0%}:"
+                f" expected at most {new.mean + OTHER_ITEMS:.0%}"
+            )
+        if ndcg.is_known(config) and figures.events:
+            usual = math.exp(ndcg.mean)
+            # The spread is that of windows with enough events.
+            short = max(1.0, math.sqrt(LEAST_GAIN / (figures.events * usual)))
+            most = ndcg.bound(config, figures.error(usual), least, short)
+            if ndcg.mean - figures.level > most:
+                return (
+                    f"NDCG@{figures.top} {figures.ndcg:.4f} over {figures.events:,} events ranked before they were"
+                    f" learned, usually {usual:.4f}: expected a fall of at most {-math.expm1(-most):.0%}"
+                )
+        if figures.fall is not None and earlier.is_known(config):
+            most = earlier.bound(config, figures.fall_error, least)
+            if figures.fall - earlier.mean > most:
+                return (
+                    f"the NDCG@{figures.top} of earlier events fell by {-math.expm1(-figures.fall):.0%}:"
+                    f" expected a fall of at most {-math.expm1(-most):.0%}"
+                )
+        return ""
+
+
+class WindowRanks:
+    """Gains of the events since the last window that was judged.
+
+    Attributes:
+        top: Places that count.
+    """
+
+    def __init__(self, top: int = 10) -> None:
+        self.top, self._gain, self._events, self._unranked = top, 0.0, 0, 0
+        self._fall: tuple[float, float] | None = None
+
+    def add(self, gains: Float64s) -> None:
+        """Add events that were ranked before they were learned.
+
+        Args:
+            gains: float64 [n], each event's share of the NDCG; NaN for an item without a row.
+        """
+        known = ~np.isnan(gains)
+        self._gain += float(gains[known].sum())
+        self._events += int(known.sum())
+        self._unranked += int(len(gains) - known.sum())
+
+    def again(self, before: Float64s, now: Float64s) -> None:
+        """Record the effect of a delta on events from before its window.
+
+        Args:
+            before: float64 [n], their gains by the served weights; NaN for those that they cannot rank.
+            now: Their gains by the new weights.
+        """
+        both = ~(np.isnan(before) | np.isnan(now))
+        old, new = before[both], now[both]
+        if not len(old) or old.mean() < LEAST_NDCG:
+            return
+        error = float((new - old).std()) / math.sqrt(len(old)) / float(old.mean())
+        self._fall = math.log(float(old.mean()) / max(float(new.mean()), LEAST_NDCG)), error
+
+    def figures(self) -> RankFigures:
+        """Return the figures of the events so far."""
+        every, (fall, fall_error) = self._events + self._unranked, self._fall or (None, 0.0)
+        ndcg = self._gain / self._events if self._events else math.nan
+        new = self._unranked / every if every else 0.0
+        return RankFigures(self._events, ndcg, new, fall, fall_error, self.top, self._unranked)

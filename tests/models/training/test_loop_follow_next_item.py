@@ -1,0 +1,297 @@
+"""Next-item networks follow a stream: what they learn and count is what a run over the same files learns and counts."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from freshet_serving.models.config.train_config import StartOptions, parse_config
+from freshet_serving.models.streams.followed_source import followed_source
+from freshet_serving.models.training.described_items import SHRINK
+from freshet_serving.models.training.next_item_run import NextItemRun
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.item_rows import joined_keys
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from tests.models.training.streams import differing, snapshot
+from tests.models.training.test_loop_follow import Notes
+from tests.models.training.test_loop_follow_histories import stream_to
+from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
+from tests.serving.fakes import send
+from tests.serving.http.data_app import serve
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.tensorflow
+
+USERS, ITEMS = 25, 30
+
+
+class Steps:
+    """Files of events: each user steps through the items one by one, from a place of their own."""
+
+    def __init__(self, folder, late=False):
+        self.folder, self.random, self.files, self.late = folder, np.random.default_rng(5), 0, late
+        self.sent, self.done = 0, np.random.default_rng(3).integers(0, ITEMS, USERS)
+        folder.mkdir()
+
+    def rows(self, rows, item=None, shuffled=False):
+        """Rows, of which two in five have an item, if one is given; with shuffled items, nothing follows from any."""
+        user = self.random.integers(0, USERS, rows)
+        items = np.empty(rows, np.int64)
+        for at, who in enumerate(user):
+            items[at] = 100 + self.done[who] % ITEMS
+            self.done[who] += 1
+        if item is not None:
+            items[self.random.random(rows) < 0.4] = item
+        if shuffled:
+            self.random.shuffle(items)
+        times = 1.7e9 + self.sent + np.arange(rows)
+        if self.late:
+            times -= np.where(self.random.random(rows) < 0.2, 40, 0)
+        self.sent += rows
+        return {"user": user, "item": items, "ts": times, "clicked": np.ones(rows)}
+
+    def send(self, rows, **named):
+        path = self.folder / f"{self.files:05}.parquet"
+        pq.write_table(pa.table(self.rows(rows, **named)), path.with_name("." + path.name))
+        path.with_name("." + path.name).rename(path)
+        self.files += 1
+
+
+def config_of(tmp_path, **named):
+    return parse_config(raw_config(tmp_path, **named))
+
+
+def raw_config(tmp_path, follow=True, name="followed", arch="sasrec_next", guard=None, **publish):
+    return {
+        "model": {"name": name, "arch": arch, "dropout": 0.0, "layers": 1},
+        "data": {"path": str(tmp_path / "events"), "label": "clicked", "time": "ts", "follow": follow},
+        "features": {
+            "user": {"kind": "id", "side": "user"},
+            "item": {"kind": "id", "dim": 8, "side": "item"},
+        },
+        "sequences": {
+            "h": {
+                "columns": {"item": "item"},
+                "tables": {"item": "item"},
+                "from_events": "user",
+                "ties": "file",
+                "max_length": 6,
+            }
+            | ({"time": "ts"} if arch == "hstu_next" else {})
+        },
+        "train": {"epochs": 2, "batch_rows": 100, "learning_rate": 0.01, "dense_learning_rate": 0.01, "seed": 1},
+        "evaluate": {"top": 3},
+        "guard": guard or {},
+        "publish": {"repository": str(tmp_path / "repository"), "full_rows": 400, "delta_rows": 200} | publish,
+    }
+
+
+def begin(config):
+    return NextItemRun(config, reporter=Notes())
+
+
+def top_of(tmp_path, history, count=3):
+    with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
+        app = serve(processor.predictor)[0]
+        inputs = history if isinstance(history, dict) else {"h.item": [history]}
+        body = json.dumps({"inputs": inputs}).encode()
+        reply = send(app, "POST", "/v1/models/followed:predict", body, {"x-top-items": str(count)})
+        assert reply.status == 200, reply.body
+        return json.loads(reply.body)["outputs"]["item_ids"][0]
+
+
+@pytest.fixture
+def in_order(tmp_path):
+    return Steps(tmp_path / "events")
+
+
+@pytest.fixture(params=[False, True], ids=["in-order", "late"])
+def events(tmp_path, request):
+    return Steps(tmp_path / "events", request.param)
+
+
+def test_a_followed_run_learns_what_a_run_over_its_files_learns(tmp_path, events):
+    events.send(400)
+    events.send(200)
+    # Stored data have to be in order.
+    stored = {"follow": events.late, "name": "whole"}
+    whole = begin(config_of(tmp_path, **stored))
+    whole.full()
+    assert stream_to(whole, 600) == ["1.1"]
+    run = begin(config_of(tmp_path))
+    assert followed_source(run.source).endless
+    assert run.full() == Generation(1, 0)
+    events.send(300)
+    assert stream_to(run, 900) == ["1.1", "1.2", "1.3"]
+    # Continued by another process, from what its checkpoint has of histories and counts.
+    again = begin(config_of(tmp_path))
+    events.send(200)
+    assert stream_to(again, 1100) == ["1.4"]
+    whole = begin(config_of(tmp_path, **stored))
+    assert stream_to(whole, 1100)[-1] == "1.4"
+    assert whole.state.position == 1100
+    assert differing(snapshot(again.trainer), snapshot(whole.trainer)) == []
+
+
+def ledger_of(tmp_path):
+    repository = Repository(tmp_path / "repository")
+    return ChangeLog.of(repository.version("followed", repository.versions("followed")[-1]), whole=True)
+
+
+def counts_of(run):
+    """The counted numbers of each item's row, without its key."""
+    export, layout = run.trainer.items.export(), run.trainer.rows
+    counted = [*range(layout.dim, layout.dense), *range(layout.totals.start, layout.width)]
+    return {key: row[counted].tobytes() for key, row in zip(export.keys.tolist(), export.rows)}
+
+
+def test_a_new_item_is_among_the_best_after_its_delta_and_not_after_a_rollback(tmp_path, in_order):
+    events = in_order
+    events.send(600)
+    run = begin(config_of(tmp_path, full_rows=600))
+    run.full()
+    before = counts_of(run)
+    events.send(200, item=7)
+    assert stream_to(run, 800) == ["1.1"]
+    assert top_of(tmp_path, [])[0] == 7
+    assert 7 in run.trainer.items.export().keys
+    assert counts_of(run) != before
+    ledger_of(tmp_path).rollback(0)
+    assert 7 not in top_of(tmp_path, [])
+    # A resumed run goes back, too: the item is in histories still, and has no count.
+    again = begin(config_of(tmp_path, full_rows=600))
+    events.send(200)
+    assert stream_to(again, 1000)[-1].startswith("1.")
+    export, layout = again.trainer.items.export(), again.trainer.rows
+    rows = dict(zip(export.keys.tolist(), export.rows))
+    assert rows[7][layout.dim] == 0
+    assert not any(7 in joined_keys(row[layout.keys].reshape(3, -1).T) for row in rows.values())
+    assert 7 not in top_of(tmp_path, [])
+
+
+def test_shuffled_items_are_held_and_released_when_windows_are_good_again(tmp_path, in_order):
+    events = in_order
+    events.send(900)
+    run = begin(config_of(tmp_path, full_rows=900, delta_rows=100))
+    run.full()
+    events.send(200)
+    assert stream_to(run, 1100) == ["1.1", "1.2"]
+    assert run.status().held == ""
+    assert run.status().window_ndcg > 0.6
+    events.send(100, shuffled=True)
+    assert stream_to(run, 1200) == ["1.3"]
+    assert "NDCG@3" in run.status().held
+    history = ledger_of(tmp_path).history
+    assert (history.target.step, history.head.step) == (2, 3)
+    # Another process knows what is usual from its checkpoint.
+    again = begin(config_of(tmp_path, full_rows=900, delta_rows=100))
+    events.send(200)
+    assert stream_to(again, 1400) == ["1.4", "1.5"]
+    assert any("released" in line for line in again._report.lines)
+    assert again.status().held == ""
+
+
+def test_items_of_another_catalogue_are_held_in_a_batch_run_too(tmp_path, in_order):
+    events = in_order
+    events.send(900)
+    rows = events.rows(100)
+    pq.write_table(pa.table(rows | {"item": rows["item"] + 5000}), events.folder / "90000.parquet")
+    run = begin(config_of(tmp_path, follow=False, full_rows=900, delta_rows=100))
+    assert str(run.run().generation) == "1.1"
+    # By which the command ends with code 3.
+    assert run.status().held.startswith("100% of 100 events have an item without a row, usually 0%")
+    assert ledger_of(tmp_path).history.target.step == 0
+
+
+def describe(folder, items):
+    """Write a catalogue: items of an even number are of one kind, others of another."""
+    items = np.array(items)
+    pq.write_table(pa.table({"item": items, "kind": items % 2 + 1}), folder / ".items")
+    (folder / ".items").rename(folder / "items.parquet")
+
+
+def described_config(tmp_path):
+    raw = raw_config(tmp_path, full_rows=600)
+    raw["features"]["kind"] = {"kind": "id", "dim": 4}
+    raw["sequences"]["h"] |= {"columns": {"item": "item", "kind": "kind"}}
+    raw["entities"] = {"item": {"key": "item", "path": str(tmp_path / "items.parquet"), "columns": ["kind"]}}
+    return parse_config(raw)
+
+
+def test_a_described_item_is_found_before_its_first_event(tmp_path, in_order):
+    events, items = in_order, [*range(100, 100 + ITEMS)]
+    describe(tmp_path, [*items, 500])
+    events.send(600)
+    run = begin(described_config(tmp_path))
+    run.full()
+    export, layout = run.trainer.items.export(), run.trainer.rows
+    rows = dict(zip(export.keys.tolist(), export.rows))
+    learned = np.array([rows[item][: layout.dim] for item in items])
+    mean = learned.mean(axis=0)
+    like = learned[np.array(items) % 2 == 0]
+    apart = (like - mean).sum(axis=0) / (len(like) + SHRINK)
+    # The mean is that of all learned rows at the time, which the item's own was none of.
+    assert np.allclose(rows[500][: layout.dim], mean + apart, atol=1e-5)
+    popular = {item: row[layout.dim] for item, row in rows.items()}
+    assert 0 < popular[500] < min(popular[item] for item in items)
+    given = {"h.item": [[100, 101]], "h.kind": [[1, 2]]}
+    top = top_of(tmp_path, given, ITEMS + 1)
+    assert 500 in top
+    scored = {name: Ragged.of(lists * 2) for name, lists in given.items()} | {"item": np.array([500, 102])}
+    with Processor(ProcessorConfig(str(tmp_path / "repository"))) as processor:
+        processor.poll()
+        served = processor.process(PredictRequest("followed", scored)).outputs["score"].reshape(-1)
+    assert np.allclose(served, run.trainer.score(scored), atol=1e-5)
+    # The catalogue grows: its next delta has the item.
+    describe(tmp_path, [*items, 500, 501])
+    until(lambda: run._described._tables[0].newest().mark > 1 or run._described._tables[0].refresh(None))
+    events.send(200)
+    stream_to(run, 800)
+    assert 501 in top_of(tmp_path, given, ITEMS + 2)
+    # What has events is learned from then on.
+    rows = [row for key, row in zip(run.trainer.items.export().keys, run.trainer.items.export().rows) if key == 501]
+    assert len(rows) == 1
+
+
+@needs_redis
+def test_a_redis_stream_is_learned_like_a_folder(tmp_path, in_order):
+    events, rows = in_order, in_order.rows(600)
+    pq.write_table(pa.table(rows), events.folder / "00000.parquet")
+    run = begin(config_of(tmp_path))
+    run.full()
+    assert stream_to(run, 600) == ["1.1"]
+    server = RedisServer().start()
+    try:
+        with server.client() as client:
+            for n in range(600):
+                client.xadd("events", {name: column[n].item() for name, column in rows.items()}, id=f"{n + 1}-0")
+        raw = raw_config(tmp_path, name="streamed")
+        raw["data"]["path"] = server.url.removesuffix("/0") + "/events"
+        streamed = begin(parse_config(raw))
+        streamed.full()
+        assert stream_to(streamed, 600) == ["1.1"]
+    finally:
+        server.close()
+    assert differing(snapshot(run.trainer), snapshot(streamed.trainer)) == []
+
+
+def test_a_new_version_goes_on_where_the_stream_is(tmp_path, in_order):
+    events = in_order
+    events.send(600)
+    run = begin(config_of(tmp_path))
+    run.full()
+    assert stream_to(run, 600) == ["1.1"]
+    before, notes = snapshot(run.trainer), Notes()
+    again = NextItemRun(config_of(tmp_path), reporter=notes, start_options=StartOptions(new_version=True))
+    assert (again.state.version, again.state.position) == (2, 600)
+    assert differing(snapshot(again.trainer), before) == []
+    assert not any("cannot be read" in line for line in notes.lines)
+    events.send(200)
+    assert stream_to(again, 800) == ["2.1"]
