@@ -5,7 +5,8 @@ factorisation machine adds them to the logit with no weight that could tell. A t
 from, so the gradient of a gate says what its embeddings are worth on rows that they have not seen, and it closes or
 opens by that. So embeddings can learn at the rates of a file without counts, and cost little where they know nothing.
 
-Rejected: gates that begin nearer to 0 or learn faster, which close before embeddings have learned anything.
+Rejected: gates that learn faster, which close before embeddings have learned anything (AUC -0.009 where tastes are
+long), and one for each number of an embedding, which do not close (-0.005 where embeddings are noise).
 """
 
 from __future__ import annotations
