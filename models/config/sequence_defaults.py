@@ -13,15 +13,14 @@ ahead of each of them (loadtest/results/event-logs.md). So the file gets both, a
     cross = [context, attribute], counts = true
                                         what the user, or the hour, has to do with the candidate's category
     train.shuffle_rows = 0              a row reads counts of what was before it, in the order of time as when served
-    train.learning_rate = 0.03          counts memorise, so that embeddings can learn calmly; at 0.1 they follow the
-                                        hours of an ordered log
 
 The first column of a history is its item; what has fewer values, such as a category, comes after it.
 
 Rejected: crosses of user or context with the item itself (rows that are seen once: AUC fell by 0.004), two items for
 the crosses (as good on six logs, but 0.03 less where a mood lasts for days), more than eight, the order of shuffled
-rows (-0.002 to -0.009), `din` beside the counts, and a choice by held-out rows, which would change from night to
-night.
+rows (-0.002 to -0.009), a lower rate for rows (0.03 suited a day's rhythm and cost 0.006 where tastes are long; gates
+of the embeddings, models.zoo.field_gates, learn which it is), `din` beside the counts, and a choice by held-out rows,
+which would change from night to night.
 
 Whoever names `arch`, makes a feature of a history or counts anything gets what the file says, and nothing else.
 """
@@ -35,7 +34,6 @@ from freshet_serving.models.zoo.architectures import DEFAULT_ARCH
 
 DIM, MOST_CONTEXTS, MOST_ATTRIBUTES = 16, 4, 4
 NEWEST_ITEMS, NEWEST_OTHERS = 8, 2
-ROW_RATE = 0.03
 
 Sections = dict[str, Any]
 
@@ -73,10 +71,8 @@ def with_sequence_defaults(raw: Mapping[str, Any], labels: Sequence[str]) -> Sec
     for other in (*users[:1], *contexts[:MOST_CONTEXTS]):
         for attribute in attributes[:MOST_ATTRIBUTES]:
             made[f"{other}-{attribute}"] = {"cross": [other, attribute], "side": "item", "counts": True}
-    chosen: Sections = {"shuffle_rows": 0}
-    if "optimizer" not in train:
-        chosen["learning_rate"] = ROW_RATE
-    return dict(raw) | {"model": {"arch": DEFAULT_ARCH} | model, "features": made, "train": chosen | train}
+    in_order = {"shuffle_rows": 0} | train
+    return dict(raw) | {"model": {"arch": DEFAULT_ARCH} | model, "features": made, "train": in_order}
 
 
 def _plain_file(features: Sections, sequences: Sections) -> bool:

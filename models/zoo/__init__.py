@@ -20,6 +20,7 @@ next_item_network  what networks of the next item share: their score
 histories      sequences as these networks see them
 layers         layers that these networks share
 counted_odds   log-odds of what a feature has counted, as numbers that any of them reads
+field_gates    a learned factor for each embedding beside counts
 wide_weights   linear weights of ids, added to the logit of any of them
 """
 

@@ -8,7 +8,8 @@ those of them with a positive label; a list of ids adds its rows up. The network
 
 a and p are weights of each feature, so that the data say how far few rows are to be trusted. Both numbers are 0 for an
 id that was never seen. Trees with such columns lead on small tables (Prokhorenkova et al., 2018: ordered target
-statistics); a row counts after it was learned from, so it never sees its own label.
+statistics); a row counts after it was learned from, so it never sees its own label. Embeddings beside them have gates
+(models.zoo.field_gates).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import replace
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput
+from freshet_serving.models.zoo.field_gates import gated
 
 PRIOR_ROWS, PRIOR = 6.0, 0.3
 """First values of a and p."""
@@ -45,10 +47,9 @@ def with_counted_odds(layout: DenseInput, counts: Collection[str], build: Callab
     counted = [span for span in layout.embeddings if span.name in counts]
     width = layout.width - 2 * len(counted)
     spans = [ColumnSpan(f"{span.name}.{number}", 0, 1, 0, span.side) for number in ("odds", "rows") for span in counted]
+    plain = replace(layout, width=width, embeddings=others)
     floats = tuple(replace(span, offset=width + i) for i, span in enumerate(spans))
-    own = build(
-        replace(layout, width=width + len(floats), embeddings=others, floats=(*layout.floats, *floats))
-    )  # fmt: skip
+    own = build(replace(plain, width=width + len(floats), floats=(*layout.floats, *floats)))
     x = keras.Input((layout.width,), name="x")
     histories = [keras.Input(tuple(i.shape[1:]), name=i.name) for i in own.logits.inputs[1:]]
     pairs = ops.reshape(x[:, width:], (-1, len(counted), 2))
@@ -68,7 +69,7 @@ def with_counted_odds(layout: DenseInput, counts: Collection[str], build: Callab
     against = seen - positive + prior_rows * (1 - prior)
     said = ops.log((positive + prior_rows * prior + 1e-6) / (against + 1e-6)) - odds
     known = LOGS_SCALE * ops.log(1 + seen)
-    read = ops.concatenate([x[:, :width], said, known], 1)
+    read = ops.concatenate([gated(x[:, :width], plain), said, known], 1)
     logits = own.logits([read, *histories] if histories else read)
     inputs = [x, *histories] if histories else x
     return Arch.of(keras.Model(inputs, logits, name=f"{own.logits.name}_counts"))

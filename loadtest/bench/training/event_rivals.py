@@ -18,6 +18,7 @@ import numpy as np
 HISTORY = 50
 SMOOTHINGS = (1.0, 3.0, 10.0, 30.0)
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0)
+MANY_ROWS, FEWER_PENALTIES = 1_000_000, (0.1, 0.3, 1.0)
 
 
 def auc(label, score):
@@ -138,14 +139,16 @@ def main(path, names, held_out):
             return LogisticRegression(C=penalty, max_iter=200).fit(x[:rows], label[:rows]).decision_function(x)
 
         x = columns(chosen)
-        best = max(PENALTIES, key=lambda c: auc(label[chosen:fitted], fit(chosen, c, x)[chosen:fitted]))
+        tried = PENALTIES if n <= MANY_ROWS else FEWER_PENALTIES
+        best = max(tried, key=lambda c: auc(label[chosen:fitted], fit(chosen, c, x)[chosen:fitted]))
         result[name] = auc(label[fitted:], fit(fitted, best, columns(fitted))[fitted:])
 
     def trees(fitted, stop):
         numbers = encoded(fitted)
         x = np.column_stack([numbers, item, category, hour, user])
         marks = list(range(numbers.shape[1], x.shape[1] - 1))
-        options = {"objective": "binary", "learning_rate": 0.03, "num_leaves": 31, "min_data_in_leaf": 50,
+        rate = 0.03 if n <= MANY_ROWS else 0.06
+        options = {"objective": "binary", "learning_rate": rate, "num_leaves": 31, "min_data_in_leaf": 50,
                    "verbosity": -1, "num_threads": 1, "cat_smooth": 20, "lambda_l2": 5.0}  # fmt: skip
         data = lightgbm.Dataset(x[:fitted], label[:fitted], categorical_feature=marks, free_raw_data=False)
         if isinstance(stop, int):

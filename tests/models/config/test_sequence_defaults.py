@@ -44,11 +44,10 @@ def test_ids_newest_events_and_what_users_and_hours_have_to_do_with_categories_a
     assert {f.name: f.dim for f in config.features if not f.counts and f.table}["category"] == 4
 
 
-def test_rates_and_order_suit_one_pass_over_a_log_unless_the_file_has_them():
+def test_rows_are_learned_in_the_order_of_the_log_unless_the_file_shuffles_them():
     train = parse().train
-    assert (train.shuffle_rows, train.learning_rate) == (0, 0.03)
-    own = parse(train={"shuffle_rows": 9, "optimizer": "adam"}).train
-    assert (own.shuffle_rows, own.learning_rate) == (9, 0.0)
+    assert (train.shuffle_rows, train.learning_rate) == (0, 0.0)
+    assert parse(train={"shuffle_rows": 9}).train.shuffle_rows == 9
 
 
 def test_tables_that_are_shared_say_what_a_list_column_has_to_do_with_a_candidate():
