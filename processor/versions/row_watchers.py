@@ -21,6 +21,9 @@ from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.tables.table import ServedTable
 
+FIRST_SLICES = 64
+"""Slices in which watchers catch up before a version is open; what is left is up to ServedVersion.maintain()."""
+
 Keys = Sequence[NDArray[Any]]
 
 
@@ -89,12 +92,12 @@ class RowWatchers:
             watcher.changing(keys)
         self._left = bool(self._watchers)
 
-    def refresh(self, epoch: int) -> None:
-        """Have every watcher catch up by a slice; never raises: what is left is tried again."""
+    def refresh(self, epoch: int, slices: int = 1) -> None:
+        """Have every watcher catch up by a slice or more; never raises: what is left is tried again."""
         left = False
         for watcher in self._watchers:
             try:
-                left |= watcher.refresh(epoch)
+                left |= all(watcher.refresh(epoch) for _ in range(slices))
             except MemoryError:
                 left = True
         self._left = left

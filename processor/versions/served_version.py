@@ -68,7 +68,7 @@ from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThre
 from freshet_serving.processor.tables.table import RowVersions, ServedTable
 from freshet_serving.processor.versions.control import ControlEntry, ControlWords
 from freshet_serving.processor.versions.replica import Arrays, Dense, Frame, Replicas
-from freshet_serving.processor.versions.row_watchers import RowWatchers
+from freshet_serving.processor.versions.row_watchers import FIRST_SLICES, RowWatchers
 from freshet_serving.processor.watching import LONG_S, SHORT_S, Histogram, PreviewResult
 
 if TYPE_CHECKING:
@@ -233,6 +233,7 @@ class ServedVersion:
         with self.lock:
             replicas.prepare(self.change.frame)
             self._replicas = replicas
+            self._watchers.refresh(self.change.epoch, FIRST_SLICES)
 
     def close(self) -> None:
         """Stop serving the version; requests that hold it are still answered."""

@@ -26,6 +26,7 @@ from freshet_serving.models.data.source import Batch
 from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.processor.columns import Column, Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
 from freshet_serving.processor.extensions.top_items.row_ranking import rank_rows
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.package import TableEntry
@@ -97,12 +98,16 @@ def scanned(width: int, read: int, rows: int) -> Any:
     index = hash_index.empty_index(hash_index.capacity_for(rows))
     hash_index.build(index.ctypes.data, len(index), keys)
     values = random.standard_normal((rows, width)).astype(np.float32)
-    items = ServedTable(TableEntry("items", width, rows), {"keys": keys, "index": index, "rows": values})
+    tensors = {"keys": keys, "index": index, "rows": values}
+    items = ServedTable(TableEntry("items", width, rows), tensors)
+    codes = RowCodes(items, tensors, read)
+    while codes.refresh(0):
+        pass
     users, none = random.standard_normal((1, read)).astype(np.float32), [np.empty(0, np.int64)]
 
     def scan() -> Any:
         # The table is held for as long as its descriptor is read.
-        return rank_rows(np.array(items.descriptor()), 0, users, none, TOP, lambda rows_read: True)
+        return rank_rows(np.array(items.descriptor()), 0, codes.arrays, users, none, TOP, lambda rows_read: True)
 
     return scan
 

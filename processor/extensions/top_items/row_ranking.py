@@ -104,7 +104,7 @@ def rank_rows(
     Returns:
         For each vector up to k rows. They mean nothing if `proceed` has returned False.
     """
-    count, positions, columns = len(vectors), *arrays["code_count"].tolist()
+    count, (positions, columns) = len(vectors), map(int, arrays["code_count"])
     padded = np.zeros((count, -(-columns // LANES) * LANES), np.float32)
     padded[:, : vectors.shape[1]] = vectors
     coded = CodedVectors.of(padded)
