@@ -163,7 +163,7 @@ def test_kill_before_removing_old_checkpoints_is_harmless(trainer, other, tmp_pa
     assert again.restore(other).state.step == 9
     assert differing(snapshot(other), snapshot(trainer)) == []
     again.save_full(other, STATE)
-    assert names(tmp_path) == ["00000005.full.safetensors"]
+    assert names(tmp_path) == ["00000005.full.safetensors", "borders"]
 
 
 def test_requested_checkpoints_stay_restorable_and_others_are_removed(trainer, other, tmp_path):

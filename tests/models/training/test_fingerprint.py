@@ -58,7 +58,14 @@ def test_change_of_a_sequence_is_named_once():
                 "item": {"kind": "id", "side": "item"},
                 "last": {"kind": "id", "from": "h.item", "take": -1},
             },
-            "sequences": {"h": {"columns": {"item": "item"}, "from_events": "user", "max_length": most}},
+            "sequences": {
+                "h": {
+                    "columns": {"item": "item"},
+                    "tables": {"item": "item"},
+                    "from_events": "user",
+                    "max_length": most,
+                }
+            },
         }
         return settings(parse_config(raw))
 
