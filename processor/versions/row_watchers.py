@@ -32,7 +32,7 @@ class RowWatcher(Protocol):
 
     @property
     def arrays(self) -> Mapping[str, Mapping[str, NDArray[Any]]]:
-        """What readers map, by table and name; other arrays than before have readers prepare a new frame."""
+        """Arrays that readers map, by table and name; other arrays than before have readers prepare a new frame."""
 
     @property
     def nbytes(self) -> int:

@@ -111,7 +111,7 @@ class RowCodes:
 
     @property
     def stale(self) -> bool:
-        """Whether a position is stale."""
+        """True while a position is stale."""
         return self._next < self._words
 
     @property

@@ -67,7 +67,7 @@ def test_inspect_describes_the_newest_version(repository):
 def test_inspect_says_that_a_version_ranks_items(tmp_path):
     write_ranked(tmp_path)
     text = run("inspect", "--repository", str(tmp_path))
-    assert "user_vector by the rows of item, without those of history.item; scanned in place" in text
+    assert "user_vector by the rows of item, without those of history.item; 10 bytes a row beside them" in text
 
 
 def test_inspect_accepts_a_model_and_a_version(repository):

@@ -34,19 +34,11 @@ ties = "file"
 """
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("", "--processes: expected 1 for a next-item network, which is trained by one process, got '2'"),
-        ("[guard]\nsigmas = 3.0\n", "guard.sigmas: expected nothing for sasrec_next"),
-    ],
-)
-def test_file_is_refused_before_processes_start(more, message, tmp_path, monkeypatch):
+def test_file_is_refused_before_processes_start(tmp_path, monkeypatch):
     monkeypatch.setattr(mpi_launch, "launch", lambda *_: pytest.fail("processes were started"))
-    (tmp_path / "train.toml").write_text(FILE + more)
-    with pytest.raises(BadInput) as refused:
+    (tmp_path / "train.toml").write_text(FILE)
+    with pytest.raises(BadInput, match="--processes: expected 1 for a next-item network, .* got '2'"):
         run("train", "--config", str(tmp_path / "train.toml"), "--processes", "2")
-    assert str(refused.value).startswith(message)
 
 
 FOLLOWED = """
