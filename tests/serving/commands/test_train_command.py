@@ -37,7 +37,7 @@ ties = "file"
 def test_file_is_refused_before_processes_start(tmp_path, monkeypatch):
     monkeypatch.setattr(mpi_launch, "launch", lambda *_: pytest.fail("processes were started"))
     (tmp_path / "train.toml").write_text(FILE)
-    with pytest.raises(BadInput, match="--processes: expected 1 for a next-item network, .* got '2'"):
+    with pytest.raises(BadInput, match=r"--processes: expected 1 for a next-item network, .* got '2'"):
         run("train", "--config", str(tmp_path / "train.toml"), "--processes", "2")
 
 
