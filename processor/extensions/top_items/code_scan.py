@@ -166,6 +166,12 @@ def sift_up(scores, keys, size, score, key):
     scores[at], keys[at] = score, key
 
 
+@inlined
+def key_at(place, file_keys, more_keys):
+    """Return the key of a position; the arrays are those of scan_codes()."""
+    return file_keys[place] if place < len(file_keys) else more_keys[place - len(file_keys)]
+
+
 @kernel(nb.boolean(nb.int64, nb.int64, nb.int64, nb.int64, nb.float32[::1]))
 def read_row(table, epoch, key, columns, row):
     """Read the first columns of a key's row as of an epoch; report whether there is one.
@@ -227,7 +233,6 @@ def offer(row, key, i, vectors, excluded, splits, scores, keys, sizes):
         nb.types.Array(nb.int8, 1, "C", readonly=True),
         nb.types.Array(nb.float32, 1, "C", readonly=True),
         nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
         nb.int16[:, ::1],
         nb.float32[::1],
         nb.float32[::1],
@@ -240,7 +245,7 @@ def offer(row, key, i, vectors, excluded, splits, scores, keys, sizes):
     )
 )
 def scan_codes(
-    table, epoch, first, last, columns, file_keys, more_keys, codes, scales, stale, allowed,
+    table, epoch, first, last, columns, file_keys, more_keys, codes, scales, stale,
     numbers, steps, slacks, vectors, excluded, splits, scores, keys, sizes,
 ):  # fmt: skip
     """Offer the rows of some positions to each vector's heap; return how many were looked at.
@@ -256,7 +261,6 @@ def scan_codes(
         codes: int8 [positions * columns + LANES or more].
         scales: float32 [positions], DEAD where there is no row.
         stale: int64, one bit a position: its codes say nothing.
-        allowed: int64, one bit a position: its row counts; empty if all do.
         numbers: int16 [n, padded(columns)], the vectors in whole numbers, 0 beyond columns.
         steps: float32 [n], the step t of each.
         slacks: float32 [n], the slack of each.
@@ -277,10 +281,6 @@ def scan_codes(
         begin, there = WORD * word, EVERY
         if last - begin < WORD:
             there = (np.uint64(1) << np.uint64(last - begin)) - np.uint64(1)
-        if len(allowed):
-            there &= np.uint64(allowed[word])
-        if there == 0:
-            continue
         coded, union = there & ~hidden, there & hidden
         for i in range(count):
             # A heap that has room takes every row.
@@ -311,7 +311,7 @@ def scan_codes(
             place, bit = begin + j, np.uint64(1) << np.uint64(j)
             if hidden & bit == 0 and scales[place] < 0:
                 continue
-            key = file_keys[place] if place < len(file_keys) else more_keys[place - len(file_keys)]
+            key = key_at(place, file_keys, more_keys)
             if read_row(at, epoch, key, columns, row):
                 for i in range(count):
                     if (passed[i] | hidden) & bit != 0:
@@ -366,7 +366,7 @@ def refresh_codes(table, epoch, first, last, most, columns, file_keys, more_keys
             if (bits >> (place & 63)) & 1 == 0:
                 continue
             made += 1
-            key = file_keys[place] if place < len(file_keys) else more_keys[place - len(file_keys)]
+            key = key_at(place, file_keys, more_keys)
             if not read_row(at, epoch, key, columns, row):
                 scales[place] = DEAD
                 continue

@@ -85,7 +85,6 @@ def rank_rows(
     excluded: Sequence[Int64s],
     k: int,
     proceed: Callable[[int], bool],
-    allowed: Int64s | None = None,
 ) -> list[RankedRows]:
     """Return the rows with the largest products for each vector; equal products are ordered by key.
 
@@ -99,7 +98,6 @@ def rank_rows(
         excluded: For each vector, the keys that do not count.
         k: Most rows for each vector.
         proceed: Asked with the number of rows looked at so far, again and again; returns False to end the scan early.
-        allowed: One bit a position, in words: its row counts as of the epoch. None if all do.
 
     Returns:
         For each vector up to k rows. They mean nothing if `proceed` has returned False.
@@ -118,7 +116,7 @@ def rank_rows(
     sizes, rows = np.zeros(count, np.int64), 0
     rest = (
         columns, *(arrays[f"code_{name}"] for name in ("keys", "more_keys", "bytes", "scales", "stale")),
-        np.empty(0, np.int64) if allowed is None else allowed, coded.numbers, coded.steps, coded.slacks,
+        coded.numbers, coded.steps, coded.slacks,
         padded, left_out, splits, scores, keys, sizes,
     )  # fmt: skip
     step = max(WORD, POSITIONS // max(1, count) // WORD * WORD)
