@@ -23,6 +23,7 @@ HTTP_SCOPES = {
     "classify": PREDICT,
     "regress": PREDICT,
     "processor": PREDICT,
+    "rerank": PREDICT,
     "infer": PREDICT,
     "root": PREDICT,
     "docs": PREDICT,

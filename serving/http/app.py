@@ -18,6 +18,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -315,6 +316,8 @@ class DataApp:
             FreshetError: The request cannot be submitted.
         """
         dialect = DIALECTS[route.action]
+        if not route.model:
+            route, headers, body = self._named_by_body(dialect, route, headers, body)
         self.serving_context.dispatcher.catch_up()
         exchange = HttpExchange(self.serving_context, dialect.protocol, headers)
         exchange.dialect, exchange.regions, exchange.answered = dialect, self._regions, answered
@@ -328,6 +331,17 @@ class DataApp:
         except FreshetError as error:
             exchange.end(error.http_status)
             raise
+
+    def _named_by_body(
+        self, dialect: Dialect, route: Route, headers: Headers, body: Body
+    ) -> tuple[Route, Headers, Body]:
+        """Return the request of a path without a model, with the model that its body names and the body inflated."""
+        assert dialect.model_of is not None, "its path names no model"
+        advice = f"; longer ones name the model in their path, /v1/models/MODEL{dialect.suffix}"
+        short = SizeLimit(MAX_AT_ONCE_NBYTES, advice=advice)
+        body = inflate(body, headers, short)
+        model = dialect.model_of(body, self.limits)
+        return replace(route, model=model), {n: v for n, v in headers.items() if n != CONTENT_ENCODING}, body
 
     def _select(self, exchange: HttpExchange, route: Route, timeout_s: float | None, unread_s: float) -> None:
         """Select the replica; note whether requests of its route are refused."""

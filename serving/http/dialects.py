@@ -45,6 +45,8 @@ class Dialect(NamedTuple):
             TooLarge.
         signature: The signature that options name; "" for the default one.
         asked: The outputs that options name; () for all.
+        model_of: (body, limits) -> the model that a body names, of dialects that have a path without a model; raises
+            BadInput.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Dialect(NamedTuple):
     bound: Callable[[Headers, RequestLimits], SizeLimit] = lambda headers, limits: json_limit(limits)
     signature: Callable[[Any], str] = lambda options: ""
     asked: Callable[[Any], Collection[str]] = lambda options: ()
+    model_of: Callable[[Body, RequestLimits], str] | None = None
 
     @property
     def suffix(self) -> str:
@@ -83,17 +86,47 @@ def _examples(method: str) -> Dialect:
     )
 
 
-def extension_codec(dialect: str, extension: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return decode() and encode() of a dialect that an extension has; without it both raise its error."""
+def extension_codec(dialect: str, extension: str, functions: int = 2) -> tuple[Callable[..., Any], ...]:
+    """Return the functions of a dialect that an extension has, decode() first; without it all raise its error."""
     make = SERVER.get("dialects", dialect)
     if make is not None:
-        codec: tuple[Callable[..., Any], Callable[..., Any]] = make()
+        codec: tuple[Callable[..., Any], ...] = make()
         return codec
 
     def refuse(*_: object) -> Any:
         raise missing(f":{dialect}", extension)
 
-    return refuse, refuse
+    return (refuse,) * functions
+
+
+def _processor() -> Dialect:
+    decode, encode = extension_codec("processor", "deeprec")
+    return Dialect(
+        "processor",
+        "processor",
+        True,
+        "Predict, with DeepRec's messages",
+        {"application/x-protobuf": BINARY},
+        {"application/x-protobuf": BINARY},
+        decode,
+        encode,
+        bound=lambda headers, limits: body_limit(limits),
+    )
+
+
+def _rerank() -> Dialect:
+    decode, encode, model_of = extension_codec("rerank", "rerank", 3)
+    return Dialect(
+        "rerank",
+        "rerank",
+        True,
+        "Order item ids for a user, in the form of rerankers",
+        json_of(named("RerankRequest")),
+        json_of(named("RerankReply")),
+        decode,
+        encode,
+        model_of=model_of,
+    )
 
 
 def _encode_predict(
@@ -125,16 +158,8 @@ DIALECTS = {
         ),
         _examples("classify"),
         _examples("regress"),
-        Dialect(
-            "processor",
-            "processor",
-            True,
-            "Predict, with DeepRec's messages",
-            {"application/x-protobuf": BINARY},
-            {"application/x-protobuf": BINARY},
-            *extension_codec("processor", "deeprec"),
-            bound=lambda headers, limits: body_limit(limits),
-        ),
+        _processor(),
+        _rerank(),
         Dialect(
             "infer",
             "kserve",

@@ -92,6 +92,8 @@ def _operations() -> dict[str, RouteOperation]:
         "/v2/systemsharedmemory/status": RouteOperation("shm_status", "Registered regions", json_of(named("Regions"))),
         "/v2/systemsharedmemory/unregister": RouteOperation("shm_unregister", "Unregister every region", empty, empty),
         "/api/predict/{model}": _predicting(DIALECTS["processor"]),
+        "/v1/rerank": _predicting(DIALECTS["rerank"]),
+        "/v2/rerank": _predicting(DIALECTS["rerank"]),
     }
     for word in ("load", "unload"):
         found[f"/v2/repository/models/{{model}}/{word}"] = RouteOperation(

@@ -75,6 +75,22 @@ SCHEMAS: dict[str, Schema] = {
     },
     "ExamplesRequest": object_of("examples", signature_name=TEXT, context=ANY_OBJECT, examples=list_of(ANY_OBJECT)),
     "ResultsReply": object_of("results", results={"type": "array", "items": {}}),
+    "RerankRequest": object_of(
+        "query documents",
+        model=TEXT,
+        query={"description": "The user's inputs by name, or their JSON text.", "type": ["object", "string"]},
+        documents=list_of({"description": "An item's id."}),
+        top_n=NUMBER,
+        return_documents={"type": "boolean"},
+    ),
+    "RerankReply": object_of(
+        "model results",
+        model=TEXT,
+        results=list_of(
+            object_of("index relevance_score", index=NUMBER, relevance_score={"type": "number"}, document=ANY_OBJECT)
+        ),
+        usage=ANY_OBJECT,
+    ),
     "Server": object_of("name version extensions", name=TEXT, version=TEXT, extensions=list_of(TEXT)),
     "Model": object_of(
         "name versions platform inputs outputs",

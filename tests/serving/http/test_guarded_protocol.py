@@ -26,6 +26,7 @@ PATHS = {
     "classify": "POST /v1/models/ctr/versions/3:classify",
     "regress": "POST /v1/models/ctr/labels/stable:regress",
     "processor": "POST /api/predict/ctr",
+    "rerank": "POST /v1/models/ctr:rerank",
     "infer": "POST /v2/models/ctr/infer",
     "root": "GET /",
     "docs": "GET /docs",
