@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from freshet_serving.serving.client.client import AsyncClient as AsyncClient
     from freshet_serving.serving.client.client import Client as Client
     from freshet_serving.serving.client.prediction import Prediction as Prediction
+    from freshet_serving.serving.client.prediction import Recommendation as Recommendation
     from freshet_serving.serving.client.retry import ConnectionLost as ConnectionLost
     from freshet_serving.serving.client.retry import Retry as Retry
 
@@ -66,7 +67,7 @@ _MODULES = {
     ),
     "freshet_serving.processor.features.stage": ("Stage", "StageRuntime"),
     "freshet_serving.serving.client.client": ("AsyncClient", "Client"),
-    "freshet_serving.serving.client.prediction": ("Prediction",),
+    "freshet_serving.serving.client.prediction": ("Prediction", "Recommendation"),
     "freshet_serving.serving.client.retry": ("ConnectionLost", "Retry"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

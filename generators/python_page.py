@@ -18,7 +18,7 @@ client never imports the engine. With examples: [the client](../how-to/client.md
 [publishing](../how-to/publishing.md), [reading data](data.md#reading-in-python).
 """
 GROUPS = {
-    "Call a server": ("Client", "AsyncClient", "Prediction", "Retry", "Ragged", "Strings"),
+    "Call a server": ("Client", "AsyncClient", "Prediction", "Recommendation", "Retry", "Ragged", "Strings"),
     "Publish": ("Publisher",),
     "Serve in your own process": ("Processor", "ProcessorConfig", "PredictRequest", "PredictReply"),
     "Read data": ("Dataset",),

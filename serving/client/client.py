@@ -6,6 +6,7 @@ A Client may be used from many threads, an AsyncClient from the coroutines of on
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,12 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.extras import needed
 from freshet_serving.serving.client.arrays import Values, of_user, tensors
 from freshet_serving.serving.client.client_credentials import ClientCredentials
-from freshet_serving.serving.client.prediction import AsyncTransport, ClientCall, Prediction, Transport
+from freshet_serving.serving.client.prediction import AsyncTransport, ClientCall, Prediction, Recommendation, Transport
 from freshet_serving.serving.client.retry import Retry, RetryState
 
 TOP_ITEMS = "x-top-items"
@@ -124,6 +126,40 @@ class Client:
         """
         return self.predict(model, _ranking(user, candidates), **options).scores(output)
 
+    def recommend(
+        self,
+        model: str,
+        user: Mapping[str, Values],
+        k: int = 10,
+        *,
+        filters: Mapping[str, Any] | None = None,
+        allow: Values = None,
+        block: Values = None,
+        seen: Values = None,
+        like: Values = None,
+        **options: Any,
+    ) -> Recommendation:
+        """Return the best items of the whole table for one user, best first: at most k, fewer if fewer are left.
+
+        Args:
+            model: Name of a model that ranks items.
+            user: For each of the user's inputs one value; for a history the list of its values. {} for a user of whom
+                nothing is known.
+            k: Most items.
+            filters: Conditions on the items' columns, such as {"price": [None, 20], "category": ["a", "b"],
+                "brand": {"not": ["x"]}, "in_stock": True}.
+            allow: Ids of the only items that may be returned.
+            block: Ids of items that may not be returned.
+            seen: Ids of items that the user has had; those of the history are left out anyway.
+            like: Id of an item: rank by likeness to it instead of for the user.
+            **options: Options of predict().
+
+        Raises:
+            FreshetError: As predict().
+        """
+        inputs, headers = _recommending(user, k, filters, allow, block, seen, like, options.pop("headers", None))
+        return Recommendation.of(self.predict(model, inputs, headers=headers, **options))
+
     def ready(self, timeout_s: float | None = 1.0) -> bool:
         """Return whether the server answers and its models are ready."""
         return self._transport.ready(timeout_s)
@@ -203,6 +239,23 @@ class AsyncClient:
         """Return the scores of N candidates for one user, like Client.rank."""
         return (await self.predict(model, _ranking(user, candidates), **options)).scores(output)
 
+    async def recommend(
+        self,
+        model: str,
+        user: Mapping[str, Values],
+        k: int = 10,
+        *,
+        filters: Mapping[str, Any] | None = None,
+        allow: Values = None,
+        block: Values = None,
+        seen: Values = None,
+        like: Values = None,
+        **options: Any,
+    ) -> Recommendation:
+        """Return the best items of the whole table for one user, like Client.recommend."""
+        inputs, headers = _recommending(user, k, filters, allow, block, seen, like, options.pop("headers", None))
+        return Recommendation.of(await self.predict(model, inputs, headers=headers, **options))
+
     async def ready(self, timeout_s: float | None = 1.0) -> bool:
         """Return whether the server answers and its models are ready."""
         return await self._transport.ready(timeout_s)
@@ -253,3 +306,53 @@ def _ranking(user: Mapping[str, Values], candidates: Mapping[str, Values]) -> di
     if both := set(user) & set(candidates):
         raise BadInput(f"inputs[{sorted(both)[0]}]: expected in either user or candidates, got both")
     return {**of_user(user), **candidates}
+
+
+def _recommending(
+    user: Mapping[str, Values],
+    k: int,
+    filters: Mapping[str, Any] | None,
+    allow: Values,
+    block: Values,
+    seen: Values,
+    like: Values,
+    headers: Mapping[str, str] | None,
+) -> tuple[dict[str, Values], dict[str, str]]:
+    """Return the inputs and headers of a request for the best items."""
+    chosen: dict[str, Values] = {
+        name: items if isinstance(items, Ragged) else Ragged.of([items])
+        for name, items in (("allow", allow), ("block", block), ("seen", seen))
+        if items is not None
+    }
+    if filters is not None:
+        chosen["filter"] = [_json(filters)]
+    if like is not None:
+        chosen["like"] = [like]
+    if both := user.keys() & chosen.keys():
+        name = min(both)
+        raise BadInput(f"{name}: expected either in user or as an option, got both")
+    return {**{name: _of_one(values) for name, values in user.items()}, **chosen}, {
+        **(headers or {}),
+        TOP_ITEMS: str(k),
+    }
+
+
+def _of_one(values: Values) -> Values:
+    """Return one user's value of an input as a row: a plain list is that of a history."""
+    if isinstance(values, Ragged) or np.ndim(values) > 1:
+        return values
+    return Ragged.of([list(values)]) if np.ndim(values) else [values]
+
+
+def _json(filters: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(filters, allow_nan=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"filters: expected what JSON can hold, got another value: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's numbers and arrays as Python's."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"expected numbers, text, lists and objects, got {type(value).__name__}")

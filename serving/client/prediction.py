@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import unquote
 
 import numpy as np
@@ -23,6 +23,7 @@ from freshet_serving.processor.errors import (
 from freshet_serving.serving.client.arrays import PREFIX_NBYTES, RequestTensor
 
 MAX_MESSAGE_CHARACTERS = 1000
+ITEM_IDS, SCORES = "item_ids", "scores"
 DTYPES = {
     "BOOL": np.dtype("?"),
     **{f"FP{8 * n}": np.dtype(f"<f{n}") for n in (2, 4, 8)},
@@ -90,6 +91,40 @@ class Prediction:
             raise BadInput(f"output: expected one of {', '.join(self.outputs)}, got {name[:64]!r}")
         array = self.outputs[name]
         return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The best items for one user, best first, and the model state that ranked them.
+
+    Attributes:
+        item_ids: int64 [m], or objects [m] of text.
+        scores: float32 [m].
+        model: Name of the model.
+        version: Version that answered.
+        generation: Version and step, such as "3.17".
+    """
+
+    item_ids: NDArray[Any]
+    scores: NDArray[np.float32]
+    model: str
+    version: int
+    generation: str
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> Self:
+        """Return the items of a prediction for one user.
+
+        Raises:
+            FreshetError: It does not hold any.
+        """
+        try:
+            (item_ids,), (scores,) = prediction.outputs[ITEM_IDS], prediction.outputs[SCORES]
+        except (KeyError, ValueError):
+            raise FreshetError(
+                f"reply: expected {ITEM_IDS} and {SCORES} of one user, got {', '.join(prediction.outputs)[:64]}"
+            ) from None
+        return cls(item_ids, scores, prediction.model, prediction.version, prediction.generation)
 
 
 class Transport(Protocol):

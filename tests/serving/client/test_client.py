@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import http.server
+import json
 import re
 import threading
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from freshet_serving import AsyncClient, Client, ConnectionLost, Prediction, Retry
-from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overloaded
+from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
+from freshet_serving.serving.client import client as client_module
 from tests.serving.client.test_http_transport import reply, score
 
 ANSWER = reply([score()], np.array([0.25, 0.5], "<f4").tobytes())
@@ -78,6 +80,69 @@ def test_number_of_best_items_is_a_header():
         client.predict("ctr", {"x": [1, 2]})
     assert [asked.get("x-top-items") for asked in script.asked] == ["5", None]
     assert script.asked[0]["x-request-id"] == "r"
+
+
+BEST = reply(
+    [score(16, name="item_ids", datatype="INT64", shape=[1, 2]), score(8, name="scores", shape=[1, 2])],
+    np.array([7, 9], "<i8").tobytes() + np.array([0.5, 0.25], "<f4").tobytes(),
+)
+
+
+def sync_recommend(address, *arguments, **options):
+    with Client(address, timeout_s=5.0) as client:
+        return client.recommend(*arguments, **options)
+
+
+def async_recommend(address, *arguments, **options):
+    async def run():
+        async with AsyncClient(address, timeout_s=5.0) as client:
+            return await client.recommend(*arguments, **options)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("recommend", [sync_recommend, async_recommend])
+def test_best_items_of_one_user_are_two_arrays(recommend):
+    with Script([(200, *BEST)]) as script:
+        best = recommend(script.address, "next", {"history.item": [3, 5]}, 2, headers={"x-request-id": "r"})
+    assert (best.item_ids.tolist(), best.scores.tolist(), best.generation) == ([7, 9], [0.5, 0.25], "3.17")
+    assert [script.asked[0][name] for name in ("x-top-items", "x-request-id")] == ["2", "r"]
+
+
+@pytest.mark.parametrize("recommend", [sync_recommend, async_recommend])
+def test_reply_without_best_items_of_one_user_is_an_error(recommend):
+    with Script([(200, *ANSWER)]) as script, pytest.raises(FreshetError, match="reply: expected item_ids and scores"):
+        recommend(script.address, "next", {})
+
+
+def recommending(user, **options):
+    arguments = {"k": 3, "filters": None, "allow": None, "block": None, "seen": None, "like": None, "headers": None}
+    return client_module._recommending(user, **{**arguments, **options})
+
+
+def test_lists_of_a_user_are_histories_and_other_values_are_rows():
+    inputs, headers = recommending({"h.item": [3, 5], "age": 7, "v": [[0.5, 1.0]]})
+    assert inputs["h.item"].values.tolist() == [3, 5]
+    assert (inputs["age"], inputs["v"], headers) == ([7], [[0.5, 1.0]], {"x-top-items": "3"})
+
+
+def test_choice_of_items_is_sent_as_inputs():
+    inputs, _ = recommending({}, filters={"price": [None, np.float32(20)]}, allow=[1, 2], seen=["a"], like=9)
+    assert json.loads(inputs["filter"][0]) == {"price": [None, 20.0]}
+    assert inputs["allow"].values.tolist() == [1, 2]
+    assert inputs["seen"].values.tolist() == [b"a"]
+    assert inputs["like"] == [9]
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1, 2}, object()])
+def test_filters_that_json_cannot_hold_are_refused(value):
+    with pytest.raises(BadInput, match=r"^filters: expected what JSON can hold"):
+        recommending({}, filters={"price": value})
+
+
+def test_input_in_user_and_as_an_option_is_refused():
+    with pytest.raises(BadInput, match=r"^seen: expected either in user or as an option, got both"):
+        recommending({"seen": [1]}, seen=[2])
 
 
 @both
