@@ -100,6 +100,11 @@ class DerivedRows(RowWatcher):
     def behind(self) -> bool:
         """True while advance() has work."""
 
+    @property
+    @abstractmethod
+    def lag(self) -> tuple[int, float] | None:
+        """Steps and seconds by which the rows lag, 0 if they do not; None before open(). Thread-safe."""
+
     @abstractmethod
     def open(self, state: DerivedState) -> None:
         """Derive all rows, before the version is open."""
@@ -179,6 +184,11 @@ class RowWatchers:
     def behind(self) -> bool:
         """True while advance() has work."""
         return any(derived.behind for derived in self._derived)
+
+    @property
+    def lag(self) -> tuple[int, float] | None:
+        """Steps and seconds by which derived rows lag, the most of all; None without any."""
+        return max((lag for derived in self._derived if (lag := derived.lag) is not None), default=None)
 
     def open(self, state: DerivedState) -> None:
         """Have all rows derived (DerivedRows.open)."""

@@ -166,6 +166,11 @@ class ServedVersion:
         return self.change.generation.digest
 
     @property
+    def derived_lag(self) -> tuple[int, float] | None:
+        """Steps and seconds by which rows that extensions derive lag; None if they derive none."""
+        return self._watchers.lag
+
+    @property
     def opened(self) -> bool:
         """True once replicas read it."""
         return self._replicas is not None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ ENTITY, CATALOGUE = "item", "entities.item"
 SCALES = (0.5, 2.0, -1.0, 0.25)
 
 
+@lru_cache(1 << 20)
 def vector(*seed, size=DIM):
     return np.random.default_rng([n % 2**63 for n in seed]).standard_normal(size).astype(np.float32)
 

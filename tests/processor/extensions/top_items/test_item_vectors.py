@@ -135,6 +135,26 @@ def test_delta_beyond_the_bound_makes_vectors_lag(opened, monkeypatch):
     assert_vectors(version, after, after)
 
 
+def test_pass_reads_the_generation_that_it_began_with(opened, monkeypatch):
+    version, world = opened
+    monkeypatch.setattr(vector_pass, "ROWS", 2)
+    first, delta = change(world, 1, dense=["item"])
+    version.apply(delta)
+    version._watchers._derived[0]._slice_s = 0.0
+    version.maintain()
+    worlds = {1: first}
+    for step in range(2, 30):
+        worlds[step], delta = change(worlds[step - 1], step, items=range(10, 30), put=[step], dense=["item"])
+        version.apply(delta)
+    for _ in range(20):
+        version.maintain()
+    assert str(vectors_of(version)[0]) == "1.1"
+    assert_vectors(version, worlds[29], first)
+    while version.maintain():
+        pass
+    assert_vectors(version, worlds[29], worlds[29])
+
+
 def test_manifest_names_what_items_are_made_of():
     described = manifest(True)
     tower = ItemTower.of(described, described.notes["item_ranking"])
