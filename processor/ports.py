@@ -115,7 +115,7 @@ class Extension:
         row_stores: Stores of the rows of tables, by the schemes of their URLs: a RowStore (processor.tables.row_store)
             from the URL, its timeout in seconds and the clock.
         row_watchers: What makes what is kept beside a version's rows (processor.versions.row_watchers), by name: from
-            its manifest, its tables, and the tensors of their files, by name; or None.
+            its files, its tables, and the tensors of these files, by name; or None.
         row_source: What reads rows outside of the process: a RemoteTables (processor.tables.remote_rows) from the
             configuration and the clock; None for nothing.
         interface_builder: What `python -m freshet_serving.processor.capi` runs: returns the exit code; None for

@@ -97,6 +97,7 @@ class PredictReply(NamedTuple):
         unknown_rows: Rows of the request that have outputs although the model knows no features for their key, where
             the model marks them.
         dropped_rows: Rows of the request that have no outputs for that reason, where the model drops them.
+        item_generation: For the best items, the generation that their vectors are of, where they lag.
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -105,6 +106,7 @@ class PredictReply(NamedTuple):
     timing: Timing | None = None
     unknown_rows: tuple[int, ...] = ()
     dropped_rows: tuple[int, ...] = ()
+    item_generation: Generation | None = None
 
 
 Done = Callable[[PredictReply | FreshetError], None]

@@ -18,6 +18,7 @@ sample          a sample of the rows that a replica is requested to score
 row_scoring     the port of what scores sampled rows, for judges
 timeline        the newest records of a version in a form for people
 served_version  a loaded version, writer side: stage, flip, reclaim, undo
+states          its states, as the writer keeps them
 replica         a loaded version, reader side: what sessions pin and run; its warm-up
 control         the shared words that a flip changes, mapped by all processes
 changes         a change of what is served: its guards (a watchdog, versions whose log must be re-read), its results
@@ -49,6 +50,7 @@ __all__ = [
     "sample",
     "score_watch",
     "served_version",
+    "states",
     "timeline",
     "traffic",
     "trainer_watch",

@@ -66,7 +66,8 @@ from freshet_serving.processor.versions.changes import WarningMessage
 from freshet_serving.processor.versions.delta_checks import DeltaChecks
 from freshet_serving.processor.versions.judges import GATED, ONE, RUN, DeltaHeld
 from freshet_serving.processor.versions.run_reading import ReadRun
-from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.versions.states import StateChange
 from freshet_serving.processor.watching import DAMAGED, GAP, GATE, REFUSED, UNREADABLE, ChainStatus
 
 if TYPE_CHECKING:

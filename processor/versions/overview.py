@@ -41,6 +41,7 @@ def model_stats(host: ModelHost) -> list[ModelStats]:
                 deltas={"apply": version.apply_s, "publication": version.age_s, "event": version.event_age_s},
                 counted=host.counted(version),
                 tiers={name: tally for name, t in version.tables.items() if (tally := t.tier) is not None},
+                derived_lag=version.derived_lag,
             )
         )
     return snapshots

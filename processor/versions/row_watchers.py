@@ -3,23 +3,34 @@
 Ownership: the version's writer calls all of it, under the version's lock. What readers need are arrays, which every
 process maps with those of the table (Frame.arrays).
 
+A watcher may derive rows of the version's rows and dense weights (DerivedRows). They lie in tables of its own, which
+the version treats like its own tables: they are staged with each delta under its epoch, and undone with it.
+
 Invariants
 - A watcher is told of every key whose row differs in a state before that state is published; of a delta that is then
   refused, too.
 - It is asked to catch up only while no reader is pinned to a state older than the served one.
 - It refuses no change: what it cannot keep up with it marks as such.
+- Derived rows are of the state that stage(), turn() or advance() were called with until settle() says what became of
+  it; arrays are then those of the proposal, or those before it.
+- Derived rows may be computed from an older state: no row of a state after `floor` is reused. The writer never waits
+  for that, unlike for a reader's pin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.ports import ENGINE
-from freshet_serving.processor.tables.table import ServedTable
+from freshet_serving.processor.repository import VersionReader
+from freshet_serving.processor.tables.table import RowVersions, ServedTable
+from freshet_serving.processor.versions.control import IDLE
 
 FIRST_SLICES = 64
 """Slices in which watchers catch up before a version is open; what is left is up to ServedVersion.maintain()."""
@@ -53,24 +64,98 @@ class RowWatcher(Protocol):
         """
 
 
+class DerivedState(NamedTuple):
+    """A state of the version, as rows are derived of it.
+
+    Attributes:
+        epoch: Epoch of its rows.
+        publish_seq: The flip that is served.
+        generation: Its generation.
+        dense: Its dense tensors; one that has not changed is the same object as before.
+        readable: Returns False if a mapped file may be cut short: no row may be read then.
+    """
+
+    epoch: int
+    publish_seq: int
+    generation: Generation
+    dense: Mapping[str, NDArray[np.float32]]
+    readable: Callable[[], bool]
+
+
+class DerivedRows(RowWatcher):
+    """A watcher that derives rows of a version's rows and dense weights."""
+
+    @property
+    @abstractmethod
+    def tables(self) -> Mapping[str, ServedTable]:
+        """The tables with these rows, by names that no other table has or had."""
+
+    @property
+    @abstractmethod
+    def floor(self) -> int:
+        """The oldest flip whose state rows are derived of; IDLE if there is none."""
+
+    @property
+    @abstractmethod
+    def behind(self) -> bool:
+        """True while advance() has work."""
+
+    @property
+    @abstractmethod
+    def lag(self) -> tuple[int, float] | None:
+        """Steps and seconds by which the rows lag, 0 if they do not; None before open(). Thread-safe."""
+
+    @abstractmethod
+    def open(self, state: DerivedState) -> None:
+        """Derive all rows, before the version is open."""
+
+    @abstractmethod
+    def stage(self, state: DerivedState, before: int, versions: dict[str, RowVersions]) -> None:
+        """Propose the rows of a delta that is staged; raise if that can be neither done nor marked as not done.
+
+        Args:
+            state: The state that the delta leads to.
+            before: The epoch that is served.
+            versions: The row versions that the delta staged, by table; those of derived tables are added before their
+                first row is.
+        """
+
+    @abstractmethod
+    def turn(self, state: DerivedState) -> None:
+        """Propose the rows of a state that a rollback goes back to; derived rows are undone with the others."""
+
+    @abstractmethod
+    def settle(self, served: bool) -> None:
+        """Take note of whether the proposal is served; allocates no memory if it is not."""
+
+    @abstractmethod
+    def advance(self, state: DerivedState) -> bool:
+        """Work for a few milliseconds; return True if arrays are proposed that readers have to map.
+
+        Args:
+            state: The served state.
+        """
+
+
 class RowWatchers:
     """The watchers of one version."""
 
     def __init__(
         self,
-        manifest: Manifest,
+        files: VersionReader,
         tables: Mapping[str, ServedTable],
         tensors: Mapping[str, Mapping[str, NDArray[Any]]],
     ) -> None:
         """Ask extensions for watchers.
 
         Args:
-            manifest: The version's manifest.
+            files: The version's files.
             tables: Its tables by name.
             tensors: The tensors of the files of those whose rows are in memory, by table.
         """
-        created = (create(manifest, tables, tensors) for create in ENGINE.offers("row_watchers").values())
+        created = (create(files, tables, tensors) for create in ENGINE.offers("row_watchers").values())
         self._watchers: list[RowWatcher] = [watcher for watcher in created if watcher is not None]
+        self._derived = [watcher for watcher in self._watchers if isinstance(watcher, DerivedRows)]
         self._left = bool(self._watchers)
 
     @property
@@ -81,6 +166,54 @@ class RowWatchers:
     @property
     def nbytes(self) -> int:
         return sum(watcher.nbytes for watcher in self._watchers)
+
+    @property
+    def tables(self) -> Mapping[str, ServedTable]:
+        """Tables of derived rows."""
+        tables: dict[str, ServedTable] = {}
+        for derived in self._derived:
+            tables |= derived.tables
+        return tables
+
+    @property
+    def floor(self) -> int:
+        """The oldest flip whose state rows are derived of."""
+        return min((derived.floor for derived in self._derived), default=IDLE)
+
+    @property
+    def behind(self) -> bool:
+        """True while advance() has work."""
+        return any(derived.behind for derived in self._derived)
+
+    @property
+    def lag(self) -> tuple[int, float] | None:
+        """Steps and seconds by which derived rows lag, the most of all; None without any."""
+        return max((lag for derived in self._derived if (lag := derived.lag) is not None), default=None)
+
+    def open(self, state: DerivedState) -> None:
+        """Have all rows derived (DerivedRows.open)."""
+        for derived in self._derived:
+            derived.open(state)
+
+    def stage(self, state: DerivedState, before: int, versions: dict[str, RowVersions]) -> None:
+        """Have the rows of a delta derived (DerivedRows.stage)."""
+        for derived in self._derived:
+            derived.stage(state, before, versions)
+
+    def turn(self, state: DerivedState) -> None:
+        """Have the rows of an older state derived (DerivedRows.turn)."""
+        for derived in self._derived:
+            derived.turn(state)
+
+    def settle(self, served: bool) -> None:
+        """Say what became of proposals (DerivedRows.settle)."""
+        for derived in self._derived:
+            derived.settle(served)
+
+    def advance(self, state: DerivedState) -> bool:
+        """Have rows derived in the background (DerivedRows.advance); return True if arrays are proposed."""
+        proposals = [derived.advance(state) for derived in self._derived]
+        return any(proposals)
 
     def arrays(self, table: str) -> dict[str, NDArray[Any]]:
         """Return what readers map beside a table's own arrays."""

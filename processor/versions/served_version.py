@@ -45,11 +45,12 @@ delta files (they may be gone).
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,8 @@ from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThre
 from freshet_serving.processor.tables.table import RowVersions, ServedTable
 from freshet_serving.processor.versions.control import ControlEntry, ControlWords
 from freshet_serving.processor.versions.replica import Arrays, Dense, Frame, Replicas
-from freshet_serving.processor.versions.row_watchers import FIRST_SLICES, RowWatchers
+from freshet_serving.processor.versions.row_watchers import FIRST_SLICES, DerivedState, RowWatchers
+from freshet_serving.processor.versions.states import PastState, StateChange, UndoEntry
 from freshet_serving.processor.watching import LONG_S, SHORT_S, Histogram, PreviewResult
 
 if TYPE_CHECKING:
@@ -81,59 +83,6 @@ FLIPS = 2
 TORN = "change: one failed and could not be undone because memory ran out"
 STAMPS = 1 << 14
 """Number of newest deltas for which the step of an epoch is remembered."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StateChange:
-    """A change of a version: what one flip publishes.
-
-    Attributes:
-        publish_seq: The flip.
-        epoch: Epoch of the table rows.
-        generation: The generation that is served under the flip.
-        frame: Buffers and dense weights.
-    """
-
-    publish_seq: int
-    epoch: int
-    generation: Generation
-    frame: Frame
-
-
-@dataclass(slots=True)
-class UndoEntry:
-    """An entry of the undo log: everything needed to go back over one delta.
-
-    Attributes:
-        epoch: Epoch before the delta.
-        versions: Row versions that the delta staged, by table.
-        dense: Dense tensors that it replaced.
-        published_at: `published_at` before the delta.
-        event_time: `event_time` before the delta.
-        digest: Digest of the generation before the delta.
-    """
-
-    epoch: int
-    versions: dict[str, RowVersions]
-    dense: dict[str, NDArray[np.float32]]
-    published_at: float
-    event_time: tuple[float, float] | None
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PastState:
-    """The state of a generation.
-
-    Attributes:
-        generation: The generation.
-        epoch: Epoch of its rows.
-        dense: Its dense tensors.
-    """
-
-    generation: Generation
-    epoch: int
-    dense: Dense
 
 
 class ServedVersion:
@@ -179,7 +128,7 @@ class ServedVersion:
             t.name: remote[t.name] if t.name in remote else self._open(t, tensors[t.name], budgets)
             for t in self.manifest.tables
         }
-        self._watchers = RowWatchers(self.manifest, self.tables, tensors)
+        self._watchers = RowWatchers(files, self.tables, tensors)
         self.dense: Dense = files.dense()
         snapshot = files.snapshot
         step = snapshot.step if snapshot else 0
@@ -217,6 +166,11 @@ class ServedVersion:
         return self.change.generation.digest
 
     @property
+    def derived_lag(self) -> tuple[int, float] | None:
+        """Steps and seconds by which rows that extensions derive lag; None if they derive none."""
+        return self._watchers.lag
+
+    @property
     def opened(self) -> bool:
         """True once replicas read it."""
         return self._replicas is not None
@@ -231,6 +185,10 @@ class ServedVersion:
     def attach_replicas(self, replicas: Replicas) -> None:
         """Open the version to these replicas, at its current step."""
         with self.lock:
+            self._watchers.open(self._state(self.change.epoch, self.generation, self.dense))
+            opened = self._next(self.change.generation, self.change.epoch, self.dense)
+            if opened.frame is not self.change.frame:
+                self._publish(opened)
             replicas.prepare(self.change.frame)
             self._replicas = replicas
             self._watchers.refresh(self.change.epoch, FIRST_SLICES)
@@ -254,7 +212,11 @@ class ServedVersion:
 
     @property
     def _unfinished(self) -> bool:
-        return self._torn or any(table.torn for table in self.tables.values())
+        return self._torn or any(t.torn for tables in (self.tables, self._watchers.tables) for t in tables.values())
+
+    def _table(self, name: str) -> ServedTable | None:
+        """Return a table of the version or one that is derived of them; None for one that another has replaced."""
+        return self.tables.get(name) or self._watchers.tables.get(name)
 
     def damage(self, effort: int) -> str:
         """Return the first mapped file that no longer is what was verified, with the reason; "" if there is none.
@@ -306,10 +268,11 @@ class ServedVersion:
                     self._reclaim(delta)
                     self._torn, self._epoch = True, self._epoch + 1
                     self._stage(delta, versions)
-                    self._watchers.changing({name: [v.keys] for name, v in versions.items()})
                     dense = {**self.dense, **_gathered(delta.dense)} if delta.dense else self.dense
                     reached = digest or delta_digest(self.digest, delta.checksum)
                     generation = Generation(self.manifest.version, delta.step, reached)
+                    self._watchers.stage(self._state(self._epoch, generation, dense), self.change.epoch, versions)
+                    self._watchers.changing({name: [v.keys] for name, v in versions.items()})
                     change = self._next(generation, self._epoch, dense)
                     self._prepare(change)
                     replaced = {name: self.dense[name] for name in delta.dense}
@@ -321,6 +284,7 @@ class ServedVersion:
                 commit()
             except BaseException:
                 self._unstage(versions)
+                self._watchers.settle(False)
                 raise
             self._undo.append(undo)
             self.dense = dense
@@ -331,9 +295,11 @@ class ServedVersion:
             if len(self._stamps) > STAMPS:
                 del self._stamps[first_of(self._stamps)]
             self._publish(change)
+            self._watchers.settle(True)
             for old in self._undo[:excess]:
                 for name, table_versions in old.versions.items():
-                    self.tables[name].retire(table_versions, change.publish_seq)
+                    if table := self._table(name):
+                        table.retire(table_versions, change.publish_seq)
             del self._undo[:excess]
             self._torn = False
             self._wait_readers()
@@ -429,17 +395,21 @@ class ServedVersion:
             undone, oldest, dense = self._undo[-count:], self._undo[-count], past.dense
             for entry in undone:
                 self._watchers.changing({name: [v.keys] for name, v in entry.versions.items()})
-            change = self._next(past.generation, past.epoch, dense)
-            self._prepare(change)
-            self._torn = True
-            self._publish(change)
             try:
+                self._watchers.turn(self._state(past.epoch, past.generation, dense))
+                change = self._next(past.generation, past.epoch, dense)
+                self._prepare(change)
+                self._torn = True
+                self._publish(change)
                 self._wait_readers()
             except BaseException:
-                # A reader still uses the rows to be taken back: they stay, and so does the state that names them.
-                self._publish(replace(before, publish_seq=change.publish_seq + 1))
+                # A reader may still use the rows to be taken back: they stay, and so does the state that names them.
+                if self.change is not before:
+                    self._publish(replace(before, publish_seq=change.publish_seq + 1))
                 self._torn = False
+                self._watchers.settle(False)
                 raise
+            self._watchers.settle(True)
             self.dense = dense
             self.published_at, self.event_time = oldest.published_at, oldest.event_time
             self.position.rewind(count)
@@ -462,7 +432,7 @@ class ServedVersion:
         """
         tiered = [table for table in self.tables.values() if table.tiered]
         # Rows are copied out of mapped files here: the writer must not touch a page that is gone.
-        if not (tiered or self._watchers.left) or self.damage(SIZES):
+        if not (tiered or self._watchers.left or self._watchers.behind) or self.damage(SIZES):
             return False
         given_up = self._maintain_budgets(tiered)
         with self.lock:
@@ -470,7 +440,14 @@ class ServedVersion:
                 return False
             if self._watchers.left and self.control.oldest_pin() >= self.change.publish_seq:
                 self._watchers.refresh(self.change.epoch)
-            return given_up or self._watchers.left
+            state = self._state(self.change.epoch, self.generation, self.dense)
+            if self._watchers.behind and self._watchers.advance(state):
+                try:
+                    self._renew()
+                except BaseException:
+                    self._watchers.settle(False)
+                    raise
+            return given_up or self._watchers.left or self._watchers.behind
 
     def _maintain_budgets(self, tables: Sequence[ServedTable]) -> bool:
         given_up = False
@@ -478,17 +455,22 @@ class ServedVersion:
             with self.lock:
                 if self._closed or self._unfinished:
                     return False
-                oldest = min(self.control.oldest_pin(), self.change.publish_seq)
+                oldest = self._oldest_read()
                 given_up |= table.maintain(oldest, self.change.publish_seq + 1, self._clock.now_s())
         with self.lock:
             if given_up and not (self._closed or self._unfinished):
-                self._wait_room()
-                again = self._next(self.change.generation, self.change.epoch, self.dense)
-                self._prepare(again)
-                self._publish(again)
-                self._wait_readers()
-                self._release_frames()
+                self._renew()
         return given_up
+
+    def _renew(self) -> None:
+        """Publish the same content again, with the buffers that there are now."""
+        self._wait_room()
+        again = self._next(self.change.generation, self.change.epoch, self.dense)
+        self._prepare(again)
+        self._publish(again)
+        self._watchers.settle(True)
+        self._wait_readers()
+        self._release_frames()
 
     def export(self) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]], Dense]:
         """Return the whole model as of the served generation: ascending keys and rows per table, and dense tensors."""
@@ -524,7 +506,8 @@ class ServedVersion:
         failed: BaseException | None = None
         for name in staged:
             try:
-                self.tables[name].undo(staged[name], self.change.publish_seq + 1)
+                if table := self._table(name):
+                    table.undo(staged[name], self.change.publish_seq + 1)
             except BaseException as error:
                 failed = error
         if failed is not None:
@@ -582,11 +565,26 @@ class ServedVersion:
             time.sleep(min(max(FIRST_LOOK_S, waited_s * LOOK_PART), LAST_LOOK_S))
 
     def _reclaim(self, delta: Delta) -> None:
-        oldest = min(self.control.oldest_pin(), self.change.publish_seq)
+        oldest = self._oldest_read()
         for name, table in self.tables.items():
             changes = delta.tables.get(name)
             coming = 0 if changes is None else len(changes.keys) + len(changes.removed)
             table.reclaim(oldest, self.change.publish_seq + 1, coming)
+        for table in self._watchers.tables.values():
+            # How many rows will be derived is not known yet.
+            table.reclaim(oldest, self.change.publish_seq + 1, sys.maxsize)
+
+    def _oldest_read(self) -> int:
+        """Return a flip whose state, and every later one, is all that anybody reads."""
+        return min(self.control.oldest_pin(), self.change.publish_seq, self._watchers.floor)
+
+    def _state(self, epoch: int, generation: Generation, dense: Dense) -> DerivedState:
+        """Return a state as rows are derived of it."""
+        return DerivedState(epoch, self.change.publish_seq, generation, dense, self._readable)
+
+    def _readable(self) -> bool:
+        """Report whether every mapped file has its size."""
+        return not any(file.damage(SIZES) for file in self.files.mapped)
 
 
 def _gathered(dense: Dense) -> Dense:

@@ -120,6 +120,7 @@ class ModelStats:
             its newest event ("event") until it was served.
         tiers: Counts of tables with a memory budget.
         counted: Counters of what serves the version beside the core, such as remote tables.
+        derived_lag: Steps and seconds by which rows that are derived of the version's lag; None if there are none.
     """
 
     model: str
@@ -136,6 +137,7 @@ class ModelStats:
     deltas: Mapping[str, Histogram] = field(default_factory=dict)
     tiers: dict[str, TierStats] = field(default_factory=dict)
     counted: Snapshot = field(default_factory=dict)
+    derived_lag: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,8 +134,8 @@ def decode(data: bytes, metadata: Any) -> Prediction:
         features = features_of(_text(metadata, "x-features"))
     except ValueError:
         raise FreshetError("reply: expected rows as numbers and features as JSON in its metadata") from None
-    generation = _text(metadata, "x-model-generation")
-    return Prediction(reply.model_name, version, generation, outputs, missing, unknown, dropped, features)
+    generation, of = (_text(metadata, f"x-{kind}-generation") for kind in ("model", "item"))
+    return Prediction(reply.model_name, version, generation, outputs, missing, unknown, dropped, features, of)
 
 
 def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:

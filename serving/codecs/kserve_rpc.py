@@ -49,10 +49,10 @@ IS_FINAL: bytes = Response(parameters={FINAL: {"bool_param": True}}).SerializeTo
 
 
 def rows_parameters(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return what is appended to a reply of a stream, which has no metadata of its own, for rows with unknown keys.
+    """Return what is appended to a reply of a stream, which has no metadata of its own, for some headers.
 
     Args:
-        headers: The headers that list them: x-unknown-rows becomes the parameter unknown_rows.
+        headers: The headers: x-unknown-rows becomes the parameter unknown_rows.
     """
     parameters = {
         name.decode().removeprefix("x-").replace("-", "_"): {"string_param": rows.decode()} for name, rows in headers

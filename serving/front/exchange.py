@@ -54,6 +54,7 @@ from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.request_headers import (
     DROPPED_ROWS,
     FEATURES_MISSING,
+    ITEM_GENERATION,
     LOOKED_UP,
     RETURN_FEATURES,
     STICKY_KEY,
@@ -303,12 +304,14 @@ class Exchange(ABC):
         )  # fmt: skip
 
     def feature_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:
-        """Return the headers about features that were looked up, as far as the reply needs them.
+        """Return the headers about items' vectors and features that were looked up, as far as the reply needs them.
 
         Raises:
             TooLarge: Rows with unknown keys are too many for a header.
         """
         headers, request = self.row_headers(reply), self.request
+        if reply.item_generation is not None:
+            headers += ((ITEM_GENERATION, str(reply.item_generation).encode()),)
         if request is None:
             return headers
         filled, used = request.filled, request.used

@@ -29,6 +29,7 @@ ANSWERING = {
     "x-model-version": ("integer", "The version that answered."),
     "x-model-generation": ("string", "Version and step that answered, such as 3.17."),
     "x-model-digest": ("string", "Digest of the rows and weights that answered, if the request has x-model-digest."),
+    "x-item-generation": ("string", "For the best items: the generation of the items' vectors, where they lag."),
     "x-request-id": ("string", "The request's x-request-id."),
     "x-ignored-inputs": ("string", "Columns of the request that the model does not have."),
 }

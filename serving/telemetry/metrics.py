@@ -73,6 +73,16 @@ GAUGES: tuple[tuple[str, str, Value], ...] = (
         "Unix time of the publication of the served generation.",
         lambda s: s.published_at,
     ),
+    (
+        "freshet_model_item_vectors_lag_steps",
+        "Steps by which items' vectors lag behind the served generation, of models that rank items by them.",
+        lambda s: s.derived_lag[0] if s.derived_lag else None,
+    ),
+    (
+        "freshet_model_item_vectors_lag_seconds",
+        "Seconds since the generation of items' vectors ceased to be served, 0 while they do not lag.",
+        lambda s: s.derived_lag[1] if s.derived_lag else None,
+    ),
 )
 # name, help, value of one table with a memory budget
 TIER_COUNTERS: tuple[tuple[str, str, Callable[[TierStats], int]], ...] = (

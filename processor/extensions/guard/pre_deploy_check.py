@@ -30,7 +30,8 @@ from freshet_serving.processor.extensions.guard.post_deploy_monitor import PostD
 from freshet_serving.processor.generation import OFF, STRICT, Generation
 from freshet_serving.processor.package import Delta
 from freshet_serving.processor.versions.judges import GATED, ONE, DeltaJudge
-from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.versions.states import StateChange
 from freshet_serving.processor.watching import (
     AutoRollback,
     DeltaBounds,

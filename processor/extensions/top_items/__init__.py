@@ -7,6 +7,12 @@ row_codes    the codes of a table, and which of them hold
 ranked_rows  keeps codes beside the rows of the table that a version ranks
 successors   scores of the items that followed a user's newest events
 section      the manifest's note about how a version ranks items
+item_tower   the items of a version with two towers, and what their vectors are computed of
+item_vectors keeps these vectors, through deltas, new weights and rollbacks
+vector_pass  computes all of one generation, slice by slice
+vector_table a table of vectors and their codes, as it is kept and as readers map it
+tower_runs   computes vectors by the version's own graph
+item_readers which items read a row
 """
 
 from __future__ import annotations
@@ -24,10 +30,17 @@ def _item_ranker(groups: Any, clock: Any) -> Any:
     return ItemRanker(groups, clock)
 
 
-def _ranked_rows(manifest: Any, tables: Any, tensors: Any) -> Any:
+def _ranked_rows(files: Any, tables: Any, tensors: Any) -> Any:
+    from freshet_serving.processor.extensions.top_items.section import NOTE
+
+    noted = files.manifest.notes.get(NOTE)
+    if isinstance(noted, dict) and "vectors" in noted:
+        from freshet_serving.processor.extensions.top_items.item_vectors import ItemVectors
+
+        return ItemVectors.of(files, tables, tensors)
     from freshet_serving.processor.extensions.top_items.ranked_rows import RankedRowWatcher
 
-    return RankedRowWatcher.of(manifest, tables, tensors)
+    return RankedRowWatcher.of(files.manifest, tables, tensors)
 
 
 def _describe_ranking(manifest: Any) -> str:

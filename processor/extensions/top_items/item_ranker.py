@@ -9,7 +9,8 @@ and releases it when the scan has ended. The codes are the version's writer's (r
 
 Invariants
 - Users' vectors and items' rows are of one state, which is the generation that the reply names. A removed item, or one
-  of a delta that was rolled back, is in no reply of a generation without it.
+  of a delta that was rolled back, is in no reply of a generation without it. Items' vectors of two towers may lag, and
+  then the reply names their generation, too (item_vectors).
 - No event loop and no session that answers other requests scans rows; the scan runs without the GIL.
 - A request costs no more than its limits say: every row of the table counts as an id for each user (`max_ids`), and so
   does every item of the reply. A scan ends early once each of its requests is beyond its limit or its deadline.
@@ -43,8 +44,9 @@ from freshet_serving.processor.columns import Column, Ragged, nbytes_of
 from freshet_serving.processor.cores import on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows, rank_rows
-from freshet_serving.processor.extensions.top_items.section import ItemRanking
+from freshet_serving.processor.extensions.top_items.section import NOTE, ItemRanking
 from freshet_serving.processor.extensions.top_items.successors import merged, score_successors
+from freshet_serving.processor.extensions.top_items.vector_table import ReadVectors
 from freshet_serving.processor.features.bound_request import NonFiniteInput
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
@@ -70,6 +72,8 @@ SHARED_USERS = 16
 SMOOTHING = 1 / 4
 
 Int64s = NDArray[np.int64]
+Generations = tuple[Generation, Generation | None]
+"""The one that was pinned, and the one that items' vectors are of where they lag."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -111,12 +115,23 @@ def _ranking_of(replica: Replica) -> ItemRanking:
     if ranking is None:
         raise BadInput(
             f"top_items: model {manifest.model!r} version {manifest.version} cannot rank all items of a table: send "
-            "the items as candidates, or publish a version of sasrec_next or hstu_next whose items are numbers"
+            f"the items as candidates, or publish {_why_not(manifest)}"
         )
     if replica.remote is not None and replica.remote.holds(ranking.table):
         table = manifest.tables[ranking.table].name
         raise BadInput(f"top_items: expected a table in memory, got {table!r}, whose rows are in a row store")
     return ranking
+
+
+def _why_not(manifest: Manifest) -> str:
+    """Return what to publish in place of a version that ranks no items."""
+    noted = manifest.notes.get(NOTE)
+    if isinstance(noted, dict) and "vectors" in noted:
+        try:
+            ItemRanking.by_vectors(manifest, noted)
+        except BadInput as error:
+            return f"one whose items have vectors of their own ({error})"
+    return "a version of sasrec_next, hstu_next or two_tower whose items are numbers"
 
 
 class RankingSession(Session):
@@ -128,7 +143,7 @@ class RankingSession(Session):
     def rank(self, works: Sequence[RankingWork]) -> None:
         """Compute requests of one replica and answer each of them."""
         try:
-            ranked, scanned, generation, timing = self._ranked(works)
+            ranked, scanned, generations, timing = self._ranked(works)
         except Exception as error:
             if len(works) > 1:
                 for work in works:
@@ -141,11 +156,11 @@ class RankingSession(Session):
         at, now_s = 0, self._clock.now_s()
         for work in works:
             problem = work.problem(scanned, now_s)
-            answer(work.done, problem or _reply(ranked[at : at + work.rows], work, generation, timing))
+            answer(work.done, problem or _reply(ranked[at : at + work.rows], work, generations, timing))
             at += work.rows
 
-    def _ranked(self, works: Sequence[RankingWork]) -> tuple[list[RankedRows], int, Generation, Timing]:
-        """Return the best items of every user, the number of rows scanned, their generation, and the timing."""
+    def _ranked(self, works: Sequence[RankingWork]) -> tuple[list[RankedRows], int, Generations, Timing]:
+        """Return the best items of every user, the number of rows scanned, their generations, and the timing."""
         replica = works[0].replica
         ranking, rows, scanned = works[0].ranking, sum([work.rows for work in works]), 0
         results = {name: np.empty((rows, columns), np.float32) for name, columns in replica.outputs.items()}
@@ -163,7 +178,12 @@ class RankingSession(Session):
             if not np.isfinite(vectors).all():
                 raise FreshetError(f"{ranking.output}: the model computed numbers that are not finite")
             seen = [items for work in works for items in work.seen]
-            most, table = max(work.k for work in works), state.tables[ranking.table]
+            most, number = max(work.k for work in works), ranking.table
+            table, arrays = state.tables[number], state.arrays[number]
+            items: ReadVectors | None = None
+            if ranking.tower is not None:
+                items = ReadVectors.of(ranking.tower, state.generation.version, arrays)
+                table, vectors = items.table, items.queries(vectors)
             successors = []
             if ranking.successors is not None:
                 successors = [
@@ -172,14 +192,16 @@ class RankingSession(Session):
                 ]
                 seen = [np.concatenate([items, more.keys]) for items, more in zip(seen, successors)]
             products = np.ascontiguousarray(vectors[:, : ranking.columns])
-            ranked = rank_rows(table, state.epoch, state.arrays[ranking.table], products, seen, most, proceed)
+            ranked = rank_rows(table, state.epoch, arrays, products, seen, most, proceed)
             ranked = [merged(*both, most) for both in zip(ranked, successors)] if successors else ranked
-            generation = state.generation
+            generation, of = state.generation, None
+            if items is not None:
+                ranked, of = [RankedRows(keys, items.scores(scores)) for keys, scores in ranked], items.generation
         finally:
             replica.unpin(self.number)
         ended_s = self._clock.now_s()
         sparse_s = timing.sparse_s + ended_s - timing.ended_s
-        return ranked, scanned, generation, timing._replace(ended_s=ended_s, sparse_s=sparse_s)
+        return ranked, scanned, (generation, of), timing._replace(ended_s=ended_s, sparse_s=sparse_s)
 
 
 class ItemRanker(Answerer):
@@ -312,10 +334,12 @@ def _seen(ranking: ItemRanking, inputs: Mapping[str, Column], users: int) -> lis
     return [np.concatenate([np.empty(0, np.int64), *lists]) for lists in found]
 
 
-def _reply(ranked: Sequence[RankedRows], work: RankingWork, generation: Generation, timing: Timing) -> PredictReply:
+def _reply(ranked: Sequence[RankedRows], work: RankingWork, generations: Generations, timing: Timing) -> PredictReply:
     """Return the reply to one request: as many items for each user as the one with the fewest has, at most k."""
     items = min([work.k, *(len(rows.keys) for rows in ranked)])
     ids, scores = np.empty((len(ranked), items), np.int64), np.empty((len(ranked), items), np.float32)
     for user, rows in enumerate(ranked):
         ids[user], scores[user] = rows.keys[:items], rows.scores[:items]
-    return PredictReply({ITEM_IDS: ids, SCORES: scores}, generation, work.replica.manifest.model, timing)
+    generation, of = generations
+    model = work.replica.manifest.model
+    return PredictReply({ITEM_IDS: ids, SCORES: scores}, generation, model, timing, item_generation=of)

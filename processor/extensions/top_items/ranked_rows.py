@@ -26,7 +26,7 @@ class RankedRowWatcher:
         """Return the watcher of a version; None if it ranks no table in memory. Arguments: see RowWatchers."""
         ranking = ItemRanking.of(manifest)
         name = "" if ranking is None else manifest.tables[ranking.table].name
-        if ranking is None or name not in tensors:
+        if ranking is None or ranking.tower is not None or name not in tensors:
             return None
         return cls(name, RowCodes(tables[name], tensors[name], ranking.columns))
 

@@ -9,15 +9,19 @@ request sends it. Items of the user's history are the values of the sequences' c
 
 An entry "successors": {"output": "mixture", "dim": 50, "count": 16} says that rows have 50 learned numbers and 16
 successors (processor.package.item_rows), whose scores are products and what counts add to them.
+
+An entry "vectors" in place of "feature" names the output with items' vectors (item_tower).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from freshet_serving.processor.errors import first_of
+from freshet_serving.processor.errors import BadInput, first_of
+from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
 from freshet_serving.processor.package import RANKED_OUTPUTS, RECORD, Manifest, TableEntry
 from freshet_serving.processor.package.item_rows import MOST_SUCCESSORS, ItemRows
 
@@ -38,6 +42,7 @@ class ItemRanking:
         length: Most events of a history that the network reads.
         columns: Leading numbers of a row that products read.
         manifest: How a request for the best items is read and answered: without `item`, with RANKED_OUTPUTS.
+        tower: The items of a version with two towers, whose vectors are ranked in place of the table's rows.
     """
 
     item: str
@@ -48,9 +53,12 @@ class ItemRanking:
     successors: ItemRows | None = None
     mixture: str = ""
     length: int = 0
+    tower: ItemTower | None = None
 
     @property
     def columns(self) -> int:
+        if self.tower is not None:
+            return self.tower.columns
         return self.manifest.tables[self.table].dim if self.successors is None else self.successors.dense
 
     @classmethod
@@ -58,6 +66,10 @@ class ItemRanking:
         """Return how a version ranks items; None if its notes do not say so, or say what is not there."""
         noted = manifest.notes.get(NOTE)
         if not isinstance(noted, dict):
+            return None
+        if "vectors" in noted:
+            with suppress(BadInput):
+                return cls.by_vectors(manifest, noted)
             return None
         feature = next((f for f in manifest.features if f.name == noted.get("feature") and f.kind == "id"), None)
         output = next((o for o in manifest.outputs if o.name == noted.get("output")), None)
@@ -83,6 +95,23 @@ class ItemRanking:
         (length,) = (s.max_length for s in manifest.sequences for c in s.columns if c.input == history[0])
         return cls(feature.input, output.name, number, history, read, rows, mixture, length)
 
+    @classmethod
+    def by_vectors(cls, manifest: Manifest, noted: Mapping[str, Any]) -> Self:
+        """Return how a version with two towers ranks items; raise BadInput with the reason if it cannot.
+
+        Args:
+            manifest: The version's manifest.
+            noted: What its notes say.
+        """
+        tower = ItemTower.of(manifest, noted)
+        number = first_of(n for n, t in enumerate(manifest.tables) if t.name == tower.table)
+        own = {tower.table, *tower.direct}
+        history = tuple(c.input for s in manifest.sequences for c in s.columns if c.table in own)
+        inputs = [i for i in manifest.inputs if i.name not in tower.inputs]
+        outputs = RANKED_OUTPUTS["uint64" if manifest.input(tower.key).declared == "uint64" else "int64"]
+        read = replace(manifest, inputs=inputs, outputs=outputs, signatures=[], notes={})
+        return cls(tower.key, noted["output"], number, history, read, tower=tower)
+
 
 def _successors(noted: Any, manifest: Manifest, table: TableEntry) -> tuple[ItemRows | None, str]:
     """Return the rows that the entry describes and the output that weighs successors; None if they do not fit."""
@@ -107,10 +136,29 @@ def item_ranking_note(output: str, feature: str, successors: Mapping[str, Any] |
     return {NOTE: noted if successors is None else {**noted, "successors": dict(successors)}}
 
 
+def vector_ranking_note(
+    output: str, vectors: str, weights: Sequence[str] = (), link: str = "", scale: str = "", bias: str = ""
+) -> dict[str, Any]:
+    """Return what the notes of a version with two towers say under NOTE.
+
+    Args:
+        output: The output with users' vectors.
+        vectors: The output with items' vectors.
+        weights: The dense tensors that items' vectors depend on; () if that is not known.
+        link: One of item_tower.LINKS; "" if products are the scores.
+        scale: The dense tensor with the product's factor.
+        bias: The dense tensor with what is added to that.
+    """
+    score = {"score": {"link": link, "scale": scale, "bias": bias}} if link else {}
+    return {"output": output, "vectors": vectors, "weights": list(weights), **score}
+
+
 def describe_ranking(manifest: Manifest) -> str:
     """Return how a version ranks items, for people; "" if it does not."""
     ranking = ItemRanking.of(manifest)
     if ranking is None:
         return ""
+    if ranking.tower is not None:
+        return f"{ranking.output} by {ranking.tower.vectors} of the items of {ranking.tower.table}"
     table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
     return f"{ranking.output} by the rows of {table.name}{seen}; {ranking.columns + 4} bytes a row beside them"

@@ -1,0 +1,275 @@
+"""A small model with two towers, for tests without TensorFlow: its package, deltas, and the best items by plain numpy.
+
+Items are rows of table "item" or, with an entity, its records: up to two categories, and a price. Each step has rows,
+records and matrices of its own, so vectors of two generations differ in all numbers.
+
+    user_vector = [user's row] @ u      item_vector = [item's row, sum of its categories' rows, price] @ i
+    score = sigmoid(scale * user_vector . item_vector + bias)
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.extensions.top_items.section import vector_ranking_note
+from freshet_serving.processor.features.entity_records import make_records
+from freshet_serving.processor.package import (
+    RECORD,
+    EntityEntry,
+    ExecutableEntry,
+    Feature,
+    Input,
+    Manifest,
+    Output,
+    TableDelta,
+    TableEntry,
+)
+from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.repository.version import DENSE, table_file
+from freshet_serving.processor.repository.version_writer import VersionWriter
+from freshet_serving.processor.tables.table import packed
+from tests.processor.backends.artefacts import onnx
+
+DIM, COLUMNS, MODEL = 4, 5, "pair"
+BUCKETS = (1, 4, 16)
+USERS, CATEGORIES = range(6), range(5)
+ENTITY, CATALOGUE = "item", "entities.item"
+SCALES = (0.5, 2.0, -1.0, 0.25)
+
+
+@lru_cache(1 << 20)
+def vector(*seed, size=DIM):
+    return np.random.default_rng([n % 2**63 for n in seed]).standard_normal(size).astype(np.float32)
+
+
+def dense_of(user, item, score, width):
+    """Dense tensors by the steps that they are of."""
+    return {
+        "u": vector(1, user, size=(DIM, COLUMNS)) / 4,
+        "i": vector(2, item, size=(width - DIM, COLUMNS)) / 4,
+        "scale": np.array([[SCALES[score % len(SCALES)]]], np.float32),
+        "bias": np.array([score / 8], np.float32),
+    }
+
+
+def note():
+    return vector_ranking_note("user_vector", "item_vector", ["i"], "sigmoid", "scale", "bias")
+
+
+def manifest(entity=True, rows=None, version=1, notes=None):
+    features = [
+        Feature("user", "id", "user", side="user", table="user", offset=0, width=DIM),
+        Feature("item", "id", "item", side="item", table="item", offset=DIM, width=DIM),
+    ]
+    inputs = [Input("user", "int64"), Input("item", "int64")]
+    tables = [TableEntry("user", DIM, len(USERS)), TableEntry("item", DIM, 0)]
+    entities, width = [], 2 * DIM
+    if entity:
+        features += [
+            Feature("category", "ids", "category", side="item", table="category", offset=2 * DIM, width=DIM),
+            Feature("price", "float", "price", side="item", offset=3 * DIM),
+        ]
+        inputs += [Input("category", "int64", ragged=True), Input("price", "float32")]
+        tables += [TableEntry("category", DIM, len(CATEGORIES)), TableEntry(CATALOGUE, 8, 0, RECORD)]
+        entities, width = [EntityEntry(ENTITY, "item", ["category", "price"], {"category": 2})], 3 * DIM + 1
+    weights = dense_of(0, 0, 0, width)
+    return Manifest(
+        model=MODEL,
+        version=version,
+        arch="two_tower",
+        created_at=time.time(),
+        inputs=inputs,
+        features=features,
+        tables=[replace(t, rows=(rows or {}).get(t.name, t.rows)) for t in tables],
+        outputs=[Output("score"), Output("user_vector", COLUMNS), Output("item_vector", COLUMNS)],
+        width=width,
+        dense={name: list(array.shape) for name, array in weights.items()},
+        files={},
+        executables=[
+            ExecutableEntry("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", list(weights))
+            for b in BUCKETS
+        ],
+        entities=entities,
+        notes={"item_ranking": note()} if notes is None else notes,
+    )
+
+
+def make_artefact(width) -> bytes:
+    helper, floats, whole = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    weights, at = [], 0
+    for name, array in dense_of(0, 0, 0, width).items():
+        weight = onnx.TensorProto(name=f"weights/{name}", data_type=floats, dims=array.shape)
+        weight.data_location = onnx.TensorProto.EXTERNAL
+        weight.external_data.add(key="location", value="weights")
+        weight.external_data.add(key="offset", value=str(at))
+        weight.external_data.add(key="length", value=str(array.nbytes))
+        at += array.nbytes
+        weights.append(weight)
+    numbers = {"zero": [0], "middle": [DIM], "end": [width], "columns": [1]}
+    constants = [helper.make_tensor(name, whole, [len(n)], n) for name, n in numbers.items()]
+    nodes = [
+        helper.make_node("Slice", ["x", "zero", "middle", "columns"], ["of_user"]),
+        helper.make_node("Slice", ["x", "middle", "end", "columns"], ["of_item"]),
+        helper.make_node("MatMul", ["of_user", "weights/u"], ["user_vector"]),
+        helper.make_node("MatMul", ["of_item", "weights/i"], ["item_vector"]),
+        helper.make_node("Mul", ["user_vector", "item_vector"], ["products"]),
+        helper.make_node("ReduceSum", ["products", "columns"], ["product"], keepdims=1),
+        helper.make_node("MatMul", ["product", "weights/scale"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "weights/bias"], ["logit"]),
+        helper.make_node("Sigmoid", ["logit"], ["score"]),
+    ]
+    info = helper.make_tensor_value_info
+    outputs = [info("score", floats, ["rows", 1])]
+    outputs += [info(name, floats, ["rows", COLUMNS]) for name in ("user_vector", "item_vector")]
+    inputs = [info("x", floats, ["rows", width])]
+    graph = helper.make_graph(nodes, "dense", inputs, outputs, [*weights, *constants])
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, ir_version=8, opset_imports=opset).SerializeToString()
+
+
+@dataclass
+class World:
+    """What one generation holds: the steps of rows and matrices, and records."""
+
+    entity: bool
+    items: dict = field(default_factory=dict)
+    categories: dict = field(default_factory=dict)
+    users: dict = field(default_factory=dict)
+    records: dict = field(default_factory=dict)
+    dense: tuple = (0, 0, 0)
+
+    @classmethod
+    def first(cls, items, entity=True):
+        made = cls(entity, dict.fromkeys(items, 0), dict.fromkeys(CATEGORIES, 0), dict.fromkeys(USERS, 0))
+        made.records = {key: record_of(key, 0) for key in items} if entity else {}
+        return made
+
+    def copy(self):
+        return copy.deepcopy(self)
+
+    @property
+    def width(self):
+        return 3 * DIM + 1 if self.entity else 2 * DIM
+
+    @property
+    def catalogue(self):
+        return set(self.records if self.entity else self.items)
+
+    @property
+    def weights(self):
+        return dense_of(*self.dense, self.width)
+
+    def item_vector(self, key):
+        x = [vector(3, self.items[key], key) if key in self.items else np.zeros(DIM, np.float32)]
+        if self.entity:
+            categories, price = self.records[key]
+            rows = [vector(4, self.categories[c], c) for c in categories if c in self.categories]
+            x += [np.sum(rows, axis=0) if rows else np.zeros(DIM), [price]]
+        return np.concatenate(x).astype(np.float32) @ self.weights["i"]
+
+    def user_vector(self, user):
+        row = vector(5, self.users[user], user) if user in self.users else np.zeros(DIM, np.float32)
+        return row @ self.weights["u"]
+
+
+def record_of(key, step):
+    """Categories and a price of an item."""
+    rng = np.random.default_rng([7, step, key % 2**63])
+    return tuple(rng.integers(0, len(CATEGORIES) + 1, int(rng.integers(0, 3))).tolist()), float(np.float32(rng.random()))
+
+
+def records(described, kept):
+    columns = {
+        "category": Ragged.of([list(categories) for categories, _ in kept]),
+        "price": np.array([price for _, price in kept], np.float32),
+    }
+    if not kept:
+        columns["category"] = Ragged(np.empty(0, np.int64), np.zeros(1, np.int64))
+    return make_records(described, described.entities[0], columns, len(kept))
+
+
+def rows_of(table, keys, step):
+    made = [vector({"item": 3, "category": 4, "user": 5}[table], step, key) for key in keys]
+    return np.array(made, np.float32).reshape(len(keys), DIM)
+
+
+def write_towers(repository, world, version=1, notes=None):
+    """Commits a version with the rows of a world; returns its folder."""
+    keys = {"user": sorted(world.users), "item": sorted(world.items)}
+    if world.entity:
+        keys |= {"category": sorted(world.categories), CATALOGUE: sorted(world.records)}
+    described = manifest(world.entity, {name: len(some) for name, some in keys.items()}, version, notes)
+    with VersionWriter(Path(repository), MODEL, version) as writer:
+        for name, some in keys.items():
+            ids = np.array(some, np.int64)
+            if name == CATALOGUE:
+                tensors = packed(ids, records(described, [world.records[key] for key in some]), RECORD)
+            else:
+                tensors = packed(ids, rows_of(name, some, 0))
+            writer.tensors(table_file(name), tensors)
+        writer.tensors(DENSE, world.weights)
+        folder = writer.folder / "compiled" / "onnxruntime-cpu"
+        folder.mkdir(parents=True)
+        for bucket in BUCKETS:
+            (folder / f"b{bucket}.onnx").write_bytes(make_artefact(world.width))
+        return writer.commit(described)
+
+
+def change(world, step, items=(), categories=(), users=(), put=(), removed=(), dense=(), parent=None):
+    """The world after a delta, and the delta.
+
+    put: items whose record is the step's (without an entity: like items). removed: items that are removed. dense: which
+    of "user", "item" and "score" get matrices of the step.
+    """
+    after, described = world.copy(), manifest(world.entity)
+    items = sorted({*items, *(() if world.entity else put)})
+    after.items |= dict.fromkeys(items, step)
+    after.categories |= dict.fromkeys(categories, step)
+    after.users |= dict.fromkeys(users, step)
+    none = np.empty(0, np.int64)
+    gone = np.array(sorted(removed), np.int64)
+    tables = {"item": TableDelta(np.array(items, np.int64), rows_of("item", items, step), none if world.entity else gone)}
+    tables["user"] = TableDelta(np.array(users, np.int64), rows_of("user", users, step), none)
+    if world.entity:
+        some = np.array(categories, np.int64)
+        tables["category"] = TableDelta(some, rows_of("category", categories, step), none)
+        put = sorted(put)
+        after.records |= {key: record_of(key, step) for key in put}
+        rows = records(described, [after.records[key] for key in put])
+        tables[CATALOGUE] = TableDelta(np.array(put, np.int64), rows, gone)
+        for key in removed:
+            after.records.pop(key, None)
+    else:
+        for key in removed:
+            after.items.pop(key, None)
+    names = ("user", "item", "score")
+    after.dense = tuple(step if name in dense else old for name, old in zip(names, world.dense))
+    changed = {"user": ["u"], "item": ["i"], "score": ["scale", "bias"]}
+    weights = {name: after.weights[name] for part in dense for name in changed[part]}
+    tables = {name: t for name, t in tables.items() if len(t.keys) + len(t.removed)}
+    parent = step - 1 if parent is None else parent
+    return after, Delta(MODEL, 1, step, parent, tables, weights, published_at=time.time())
+
+
+def scores(world, of, user):
+    """Scores by item of a user, of the pinned generation, with items' vectors of another one."""
+    scale, bias = world.weights["scale"][0, 0], world.weights["bias"][0]
+    by_user = world.user_vector(user)
+    keys = world.catalogue & of.catalogue
+    return {key: float(1 / (1 + np.exp(-(scale * (by_user @ of.item_vector(key)) + bias)))) for key in keys}
+
+
+def assert_best(ids, found, world, of, user, k):
+    """Check a list against all scores: exact up to ties."""
+    wanted = scores(world, of, user)
+    assert len(ids) == len(set(ids.tolist())) == min(k, len(wanted)), (len(ids), len(wanted))
+    best = np.sort(np.array(list(wanted.values())))[::-1][:k]
+    np.testing.assert_allclose(found, best, atol=1e-5)
+    np.testing.assert_allclose([wanted[key] for key in ids.tolist()], found, atol=1e-5)
