@@ -67,6 +67,7 @@ class Prediction:
         dropped_rows: Those that have no place in the outputs for that reason, where the model drops them.
         features: Values of inputs that were left out, by name with a row or one for each row, if the request has the
             header x-return-features; None for those that are too long to return.
+        unfilled: Of the best items, how many fewer there are for each user than the request asks for.
     """
 
     model: str
@@ -77,6 +78,7 @@ class Prediction:
     unknown_rows: tuple[int, ...] = ()
     dropped_rows: tuple[int, ...] = ()
     features: dict[str, list[Any] | None] = field(default_factory=dict)
+    unfilled: int = 0
 
     def scores(self, output: str | None = None) -> NDArray[Any]:
         """Return the scores of one output, [n] if it has one column.
