@@ -109,7 +109,9 @@ class Qdrant:
 
     def search(self, query, below, breadth):
         q = self.q
-        condition = q.Filter(must=[q.FieldCondition(key="stock", range=q.RangeFloat(lt=below))]) if below < STOCK else None
+        condition = (
+            q.Filter(must=[q.FieldCondition(key="stock", range=q.RangeFloat(lt=below))]) if below < STOCK else None
+        )
         request = q.SearchRequest(
             query=q.Query.Nearest(query.tolist(), using="v"), limit=ITEMS, filter=condition,
             params=q.SearchParams(hnsw_ef=breadth),

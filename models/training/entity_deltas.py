@@ -72,7 +72,7 @@ class EntityDeltas:
         """
         self._manifest, self._served, self._note = manifest, served, note
         self._tables, self._told = list[FollowedTable](), dict[str, int]()
-        columns = {entity.name: (entity.key, frozenset(entity.inputs)) for entity in manifest.entities}
+        columns = {entity.name: (entity.key, frozenset(entity.columns)) for entity in manifest.entities}
         for table in entities_of(tables):
             if columns.get(table.name) == (table.key.name, frozenset(f.name for f in table.fields)):
                 self._tables.append(table)
@@ -101,7 +101,8 @@ class EntityDeltas:
     def _change(self, name: str, rows: ChangedRows, whole: bool) -> TableDelta:
         entity, refused = self._entity(name), list[str]()
         ids = self._ids(entity, rows.keys)
-        kept, records = self._fitting(entity, rows.columns, np.arange(len(ids)), refused)
+        columns = {**rows.columns, entity.key: rows.keys} if entity.names_keys else rows.columns
+        kept, records = self._fitting(entity, columns, np.arange(len(ids)), refused)
         if refused and self._told.get(name) != rows.mark:
             self._told[name] = rows.mark
             self._note(f"entities.{name}: {len(refused):,} rows were skipped; the last: {refused[-1]}")

@@ -182,7 +182,9 @@ class World:
 def record_of(key, step):
     """Categories and a price of an item."""
     rng = np.random.default_rng([7, step, key % 2**63])
-    return tuple(rng.integers(0, len(CATEGORIES) + 1, int(rng.integers(0, 3))).tolist()), float(np.float32(rng.random()))
+    return tuple(rng.integers(0, len(CATEGORIES) + 1, int(rng.integers(0, 3))).tolist()), float(
+        np.float32(rng.random())
+    )
 
 
 def records(described, kept):
@@ -235,7 +237,9 @@ def change(world, step, items=(), categories=(), users=(), put=(), removed=(), d
     after.users |= dict.fromkeys(users, step)
     none = np.empty(0, np.int64)
     gone = np.array(sorted(removed), np.int64)
-    tables = {"item": TableDelta(np.array(items, np.int64), rows_of("item", items, step), none if world.entity else gone)}
+    tables = {
+        "item": TableDelta(np.array(items, np.int64), rows_of("item", items, step), none if world.entity else gone)
+    }
     tables["user"] = TableDelta(np.array(users, np.int64), rows_of("user", users, step), none)
     if world.entity:
         some = np.array(categories, np.int64)

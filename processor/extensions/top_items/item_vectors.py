@@ -50,6 +50,7 @@ from freshet_serving.processor.extensions.top_items.vector_table import (
     NO_KEYS,
     OF,
     SCORE,
+    FilteredRecords,
     VectorTable,
     reserved_rows,
     vectors_of,
@@ -138,7 +139,11 @@ class ItemVectors(DerivedRows):
         tower = ranking.tower if ranking is not None else None
         if tower is None or not tower.tables <= tensors.keys():
             return None
-        return cls(ItemRows(tower, TowerRuns(files, tower), tables))
+        source = ranking.filtered if ranking is not None else None
+        filtered = None
+        if source is not None and source.entity.table in tensors:
+            filtered = FilteredRecords(tables[source.entity.table], source)
+        return cls(ItemRows(tower, TowerRuns(files, tower), tables, filtered))
 
     @property
     def arrays(self) -> Mapping[str, Mapping[str, NDArray[Any]]]:
@@ -174,11 +179,13 @@ class ItemVectors(DerivedRows):
         return standing.generation.step - standing.lag.generation.step, time.monotonic() - standing.lag.since_s
 
     def changing(self, keys: Mapping[str, Sequence[NDArray[Any]]]) -> None:
-        if self._vectors is not None:
-            self._vectors.codes.changing(keys.get(self._vectors.name, ()))
+        begun = self._pass.vectors if self._pass is not None else None
+        for vectors in (self._vectors, self._brought, begun):
+            if vectors is not None:
+                vectors.changing(keys.get(vectors.name, ()), self._items.changed_records(keys))
 
     def refresh(self, epoch: int) -> bool:
-        return self._vectors is not None and self._vectors.codes.refresh(epoch)
+        return self._vectors is not None and self._vectors.refresh(epoch)
 
     def open(self, state: DerivedState) -> None:
         whole = VectorPass(self._items, self._name(), state, time.monotonic)
@@ -329,7 +336,7 @@ class ItemVectors(DerivedRows):
         copied = reserved_rows(int(present.sum()), self._tower.columns)
         copied[...] = rows[present]
         gone = dict(zip(keys[~present].tolist(), rows[~present].copy()))
-        table = VectorTable(self._name(), keys[present], copied, vectors.weights, vectors.readers)
+        table = self._items.table_of(self._name(), keys[present], copied, vectors.weights, vectors.readers)
         return table, Lag(lag.generation, lag.since_s, gone)
 
     def _result(self, state: DerivedState, done: VectorPass) -> tuple[VectorTable, Lag | None]:

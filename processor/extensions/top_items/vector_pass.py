@@ -6,7 +6,7 @@ that holds back grows with the deltas that arrive, so a pass ends without result
 rows, and is begun anew with larger slices.
 
     compute   all vectors of the generation
-    encode    their codes, so that no reader meets stale ones
+    encode    their codes, and what filters read, so that no reader meets stale ones
     follow    while the tower is the one that is served: the vectors of items that deltas have touched since, as of the
               served generation, which becomes that of the pass; again, while that halves what is left to do
     end       few items are left: they are computed at once, and vectors are of the served generation. Or they lag: they
@@ -19,7 +19,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,12 @@ from numpy.typing import NDArray
 from freshet_serving.processor.extensions.top_items.item_readers import ItemReaders
 from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
 from freshet_serving.processor.extensions.top_items.tower_runs import TowerRuns, TowerWeights
-from freshet_serving.processor.extensions.top_items.vector_table import NO_KEYS, VectorTable, reserved_rows
+from freshet_serving.processor.extensions.top_items.vector_table import (
+    NO_KEYS,
+    FilteredRecords,
+    VectorTable,
+    reserved_rows,
+)
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.package import TableDelta
 from freshet_serving.processor.tables.table import ServedTable, descriptors
@@ -48,16 +53,29 @@ Float32s = NDArray[np.float32]
 class ItemRows:
     """What vectors of a version are computed of: its catalogue and its tables, as its writer has them."""
 
-    def __init__(self, tower: ItemTower, runs: TowerRuns, tables: Mapping[str, ServedTable]) -> None:
+    def __init__(
+        self,
+        tower: ItemTower,
+        runs: TowerRuns,
+        tables: Mapping[str, ServedTable],
+        filtered: FilteredRecords | None = None,
+    ) -> None:
         """Take the parts.
 
         Args:
             tower: The version's items.
             runs: What computes their vectors.
             tables: The version's tables, by name.
+            filtered: The records that filters read.
         """
-        self.tower, self.runs, self._tables = tower, runs, tables
+        self.tower, self.runs, self._tables, self._filtered = tower, runs, tables, filtered
         self.catalogue = tables[tower.table]
+
+    def table_of(
+        self, name: str, keys: Int64s, rows: Float32s, weights: TowerWeights, readers: ItemReaders
+    ) -> VectorTable:
+        """Return a table of vectors; arguments as those of VectorTable."""
+        return VectorTable(name, keys, rows, weights, readers, self._filtered)
 
     def readers(self) -> ItemReaders:
         """Return an index of which items read a row, without any pair."""
@@ -73,6 +91,10 @@ class ItemRows:
         keys = keys[:count]
         unknown = self.catalogue.spec.unknown_key
         return np.sort(keys if unknown is None else keys[keys != unknown])
+
+    def changed_records(self, keys: Mapping[str, Sequence[Int64s]]) -> Sequence[Int64s]:
+        """Return the keys of records that filters read, among keys by table."""
+        return () if self._filtered is None else keys.get(self._filtered.source.entity.table, ())
 
     def present(self, keys: Int64s, epoch: int) -> NDArray[np.bool_]:
         """Return which keys are items as of an epoch."""
@@ -174,12 +196,12 @@ class VectorPass:
                 return False
         if self.vectors is None:
             self._readers.merge()
-            self.vectors = VectorTable(self._name, self._keys, self._rows, self._weights, self._readers)
+            self.vectors = self._items.table_of(self._name, self._keys, self._rows, self._weights, self._readers)
         elif len(self._keys):
             self._put(TableDelta(self._keys, self._rows, NO_KEYS), state)
         self._keys = NO_KEYS
         self._at = 0
-        while self.vectors.codes.refresh(state.epoch):
+        while self.vectors.refresh(state.epoch):
             if self._now_s() >= until_s:
                 return False
         return self._end(self.vectors, state)

@@ -5,6 +5,7 @@ rows; codes (row_codes) lie beside them. Readers get both, and two small arrays,
 
     vector_<name>   the table's arrays, by their names (processor.tables.table)
     code_<name>     the codes (row_codes)
+    filter_<name>   what filters read, by the codes' positions (filter_columns)
     vector_of       int64 [4]: CURRENT, LAGGING or ABSENT; step and digest of the generation that lagging vectors are of
     vector_score    float32 [2]: what the score makes of a product (item_tower.ScoreForm)
 
@@ -13,13 +14,15 @@ The last two are replaced, never written to: a state and what its frame says abo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.extensions.top_items.filter_columns import FilterColumns
+from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity
 from freshet_serving.processor.extensions.top_items.item_readers import ItemReaders
 from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
 from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
@@ -41,6 +44,18 @@ Float32s = NDArray[np.float32]
 NO_KEYS: Int64s = np.empty(0, np.int64)
 
 
+class FilteredRecords(NamedTuple):
+    """The records that filters read.
+
+    Attributes:
+        table: The entity's table.
+        source: The entity.
+    """
+
+    table: ServedTable
+    source: FilteredEntity
+
+
 class VectorTable:
     """The vectors of items by one tower.
 
@@ -48,11 +63,20 @@ class VectorTable:
         name: A name that no other table has or had.
         table: The vectors by item.
         codes: Their codes.
+        columns: What filters read of the items; None if they read nothing.
         weights: The tower.
         readers: Which items read a row.
     """
 
-    def __init__(self, name: str, keys: Int64s, rows: Float32s, weights: TowerWeights, readers: ItemReaders) -> None:
+    def __init__(
+        self,
+        name: str,
+        keys: Int64s,
+        rows: Float32s,
+        weights: TowerWeights,
+        readers: ItemReaders,
+        filtered: FilteredRecords | None = None,
+    ) -> None:
         """Take vectors.
 
         Args:
@@ -61,25 +85,45 @@ class VectorTable:
             rows: float32 [n, columns], in reserved memory (reserved_rows).
             weights: The tower that they are of.
             readers: Which items read a row.
+            filtered: The records that filters read.
         """
         self.name, self.weights, self.readers = name, weights, readers
         tensors = packed_stored(keys, rows)
         self.table = ServedTable(TableEntry(NAME, rows.shape[1], len(keys)), tensors)
         self.codes = RowCodes(self.table, tensors, rows.shape[1])
+        self.columns = None if filtered is None else FilterColumns(self.codes, filtered.table, filtered.source)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What readers map."""
-        return {**{PREFIX + name: array for name, array in self.table.arrays.items()}, **self.codes.arrays}
+        own = {PREFIX + name: array for name, array in self.table.arrays.items()}
+        return {**own, **self.codes.arrays, **(self.columns.arrays if self.columns is not None else {})}
 
     @property
     def nbytes(self) -> int:
-        return sum(self.table.nbytes.values()) + self.codes.nbytes + self.readers.nbytes
+        filters = self.columns.nbytes if self.columns is not None else 0
+        return sum(self.table.nbytes.values()) + self.codes.nbytes + self.readers.nbytes + filters
+
+    def changing(self, vectors: Sequence[Int64s], records: Sequence[Int64s]) -> None:
+        """Mark what will be other in the state that is published next.
+
+        Args:
+            vectors: Items whose vectors change, int64 [n] each.
+            records: Items whose records change, int64 [n] each.
+        """
+        self.codes.changing(vectors)
+        if self.columns is not None:
+            self.columns.changing(records)
+
+    def refresh(self, epoch: int) -> bool:
+        """Catch up by a slice (RowWatcher.refresh)."""
+        left = self.codes.refresh(epoch)
+        return (self.columns is not None and self.columns.refresh(epoch)) or left
 
     def stage(self, delta: TableDelta, epoch: int, versions: RowVersions) -> None:
         """Stage vectors under an epoch, as a table does; versions: see ServedTable.apply."""
         self.table.apply(delta, epoch, versions)
-        self.codes.changing([versions.keys])
+        self.changing([versions.keys], [])
 
     def put(self, delta: TableDelta, epoch: int, publish_seq: int) -> None:
         """Change vectors for good, before any reader has the table.
