@@ -22,7 +22,7 @@ Which items a changed row belongs to follows from how the row is looked up:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -145,6 +145,11 @@ class ItemTower:
         spec = manifest.input(key)
         if spec.dtype != "int64" or spec.columns or spec.ragged:
             raise BadInput(f"input {key!r}: expected items that are numbers, got {spec.dtype}")
+        inputs = frozenset({key, *(entity.inputs if entity is not None else ())})
+        for feature in (f for f in manifest.features if f.side != "item"):
+            if both := inputs & _read(manifest, {feature.input}):
+                names = f"feature {feature.name!r} of side {feature.side!r} reads {min(both)!r}"
+                raise BadInput(f"{names} of items, so users' vectors are different for each: set its side to 'item'")
         own = [f for f in features if f.input == key and f.kind == "id" and f.column == -1]
         if entity is None and not own:
             raise BadInput(f"no feature looks up {key!r} itself, and no entity has it as its key")
@@ -160,18 +165,14 @@ class ItemTower:
             if not held:
                 spread.add(feature.table)
         return cls(
-            key, frozenset({key, *(entity.inputs if entity is not None else ())}), table, entity, vectors.name,
-            vectors.columns, frozenset(f.table for f in own) - {table}, tuple(lookups), frozenset(spread),
+            key, inputs, table, entity, vectors.name, vectors.columns, frozenset(f.table for f in own) - {table}, tuple(lookups), frozenset(spread),
             _weights(manifest, noted.get("weights", ())), _score(manifest, noted.get("score", {})),
         )  # fmt: skip
 
 
 def _catalogue(manifest: Manifest, features: Collection[Feature]) -> tuple[EntityEntry | None, str]:
     """Return the entity that has all inputs of items, or None, and the input with their key."""
-    made_of = {t.name: t.inputs for t in manifest.transforms}
-    names = {f.input for f in features}
-    while computed := names & made_of.keys():
-        names = (names - computed).union(*(made_of[name] for name in computed))
+    names = _read(manifest, {f.input for f in features})
     for entity in manifest.entities:
         if names <= {entity.key, *entity.inputs}:
             return entity, entity.key
@@ -180,6 +181,14 @@ def _catalogue(manifest: Manifest, features: Collection[Feature]) -> tuple[Entit
     direct = {f.input for f in features if f.kind == "id" and f.column == -1 and f.input in names}
     others = ", ".join(sorted(names - direct)) if len(direct) == 1 else ", ".join(sorted(names))
     raise BadInput(f"items' vectors need {others[:200]}, which only requests have: make them columns of an entity")
+
+
+def _read(manifest: Manifest, names: Set[str]) -> Set[str]:
+    """Return the inputs that these inputs and transforms are, or are made of."""
+    made_of = {t.name: t.inputs for t in manifest.transforms}
+    while computed := names & made_of.keys():
+        names = (names - computed).union(*(made_of[name] for name in computed))
+    return names
 
 
 def _weights(manifest: Manifest, noted: Any) -> tuple[str, ...]:
