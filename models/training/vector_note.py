@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from freshet_serving.models.zoo.arch import SCORE, USER_VECTOR, Arch
-from freshet_serving.processor.extensions.top_items.item_tower import SIGMOID
-from freshet_serving.processor.extensions.top_items.section import NOTE, vector_ranking_note
+from freshet_serving.processor.extensions.top_items.section import vector_ranking_note
 
 TWO_TOWER, VECTORS, HEAD = "two_tower", "item_vector", "score_out"
 """The architecture, its output with items' vectors, and its layer that makes a score of a product."""
@@ -26,4 +25,4 @@ def vector_note(arch: Arch) -> dict[str, Any]:
     tower = keras.Model(arch.scores.inputs, outputs[VECTORS])
     weights = sorted({weight.path for weight in tower.weights})
     scale, bias = f"{HEAD}/kernel", f"{HEAD}/bias"
-    return {NOTE: vector_ranking_note(USER_VECTOR, VECTORS, weights, SIGMOID, scale, bias)}
+    return vector_ranking_note(USER_VECTOR, VECTORS, weights, scale, bias)

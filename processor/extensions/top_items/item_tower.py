@@ -22,16 +22,15 @@ Which items a changed row belongs to follows from how the row is looked up:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import EntityEntry, Feature, Manifest
-from freshet_serving.processor.package.entity_records import record_layout
+from freshet_serving.processor.errors import BadInput, first_of
+from freshet_serving.processor.package import EntityEntry, Feature, Manifest, record_layout
 
 IDENTITY, SIGMOID = "identity", "sigmoid"
 LINKS = (IDENTITY, SIGMOID)
@@ -54,7 +53,7 @@ class RecordLookup(NamedTuple):
 
 
 class ScoreForm(NamedTuple):
-    """What the score makes of a product.
+    """The score that a product makes.
 
     Attributes:
         link: One of LINKS.
@@ -165,9 +164,18 @@ class ItemTower:
             if not held:
                 spread.add(feature.table)
         return cls(
-            key, inputs, table, entity, vectors.name, vectors.columns, frozenset(f.table for f in own) - {table}, tuple(lookups), frozenset(spread),
-            _weights(manifest, noted.get("weights", ())), _score(manifest, noted.get("score", {})),
-        )  # fmt: skip
+            key=key,
+            inputs=inputs,
+            table=table,
+            entity=entity,
+            vectors=vectors.name,
+            columns=vectors.columns,
+            direct=frozenset(f.table for f in own) - {table},
+            lookups=tuple(lookups),
+            spread=frozenset(spread),
+            weights=_weights(manifest, noted.get("weights", ())),
+            score=_score(manifest, noted.get("score", {})),
+        )
 
 
 def _catalogue(manifest: Manifest, features: Collection[Feature]) -> tuple[EntityEntry | None, str]:
@@ -177,13 +185,13 @@ def _catalogue(manifest: Manifest, features: Collection[Feature]) -> tuple[Entit
         if names <= {entity.key, *entity.inputs}:
             return entity, entity.key
     if len(names) == 1:
-        return None, next(iter(names))
+        return None, first_of(names)
     direct = {f.input for f in features if f.kind == "id" and f.column == -1 and f.input in names}
     others = ", ".join(sorted(names - direct)) if len(direct) == 1 else ", ".join(sorted(names))
     raise BadInput(f"items' vectors need {others[:200]}, which only requests have: make them columns of an entity")
 
 
-def _read(manifest: Manifest, names: Set[str]) -> Set[str]:
+def _read(manifest: Manifest, names: set[str]) -> set[str]:
     """Return the inputs that these inputs and transforms are, or are made of."""
     made_of = {t.name: t.inputs for t in manifest.transforms}
     while computed := names & made_of.keys():

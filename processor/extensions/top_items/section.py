@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from freshet_serving.processor.errors import BadInput, first_of
-from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
+from freshet_serving.processor.extensions.top_items.item_tower import SIGMOID, ItemTower
 from freshet_serving.processor.package import RANKED_OUTPUTS, RECORD, Manifest, TableEntry
 from freshet_serving.processor.package.item_rows import MOST_SUCCESSORS, ItemRows
 
@@ -137,20 +137,20 @@ def item_ranking_note(output: str, feature: str, successors: Mapping[str, Any] |
 
 
 def vector_ranking_note(
-    output: str, vectors: str, weights: Sequence[str] = (), link: str = "", scale: str = "", bias: str = ""
+    output: str, vectors: str, weights: Sequence[str] = (), scale: str = "", bias: str = ""
 ) -> dict[str, Any]:
-    """Return what the notes of a version with two towers say under NOTE.
+    """Return the notes of a version with two towers.
 
     Args:
         output: The output with users' vectors.
         vectors: The output with items' vectors.
         weights: The dense tensors that items' vectors depend on; () if that is not known.
-        link: One of item_tower.LINKS; "" if products are the scores.
-        scale: The dense tensor with the product's factor.
+        scale: The dense tensor with the factor of products, where the score is the sigmoid of a line of them; "" where
+            it is the product.
         bias: The dense tensor with what is added to that.
     """
-    score = {"score": {"link": link, "scale": scale, "bias": bias}} if link else {}
-    return {"output": output, "vectors": vectors, "weights": list(weights), **score}
+    score = {"score": {"link": SIGMOID, "scale": scale, "bias": bias}} if scale else {}
+    return {NOTE: {"output": output, "vectors": vectors, "weights": list(weights), **score}}
 
 
 def describe_ranking(manifest: Manifest) -> str:

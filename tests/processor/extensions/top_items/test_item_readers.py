@@ -47,7 +47,7 @@ def test_changed_records_read_their_new_rows_too():
 
 
 def test_too_many_or_any_items_are_none():
-    index = added(readers(), {item: (1,) for item in range(10)})
+    index = added(readers(), dict.fromkeys(range(10), (1,)))
     index.merge()
     assert touched(index, 9, category=[1]) is None
     assert touched(index, 10, category=[1]) == list(range(10))

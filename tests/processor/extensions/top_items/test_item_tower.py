@@ -98,8 +98,8 @@ def test_version_that_cannot_rank_items_says_why(made, why):
     "more",
     [
         {"output": "absent"}, {"vectors": "absent"}, {"vectors": "score"}, {"vectors": 3}, {"score": {"link": "cubic"}},
-        {"score": {"link": SIGMOID, "scale": "i"}}, {"score": {"link": SIGMOID, "bias": "absent"}}, {"score": {"scale": 5}},
-        {"score": {"link": []}}, {"output": []},
+        {"score": {"link": SIGMOID, "scale": "i"}}, {"score": {"link": SIGMOID, "bias": "absent"}},
+        {"score": {"scale": 5}}, {"score": {"link": []}}, {"output": []},
     ],
 )  # fmt: skip
 def test_notes_that_do_not_fit_are_refused(more):

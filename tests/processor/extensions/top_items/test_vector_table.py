@@ -67,7 +67,7 @@ def test_lagging_vectors_name_their_generation():
 
 @pytest.mark.parametrize("arrays", [{}, {OF: np.array([ABSENT, 0, 0, 0], np.int64)}])
 def test_without_vectors_a_reader_is_asked_to_try_again(arrays):
-    with pytest.raises(NotReady, match="vectors are being computed"):
+    with pytest.raises(NotReady, match="vectors are not there yet"):
         ReadVectors.of(TOWER, 1, arrays)
 
 
