@@ -16,6 +16,7 @@ batch_part       one part of a batch, with the buffers that an executable reads
 item_count_kernels  counting events one by one
 described_items  rows of items that no event had, by what an entity says
 item_counts      what it counts in the items' rows
+vector_note      the note of a version with two towers
 next_item_step   dense_step for histories whose next item is learned
 dense_functions  the functions that XLA compiles
 next_item_functions  those of next_item_step

@@ -37,6 +37,7 @@ from freshet_serving.models.training.dense_functions import DenseFunctions
 from freshet_serving.models.training.dense_optimizer import correction
 from freshet_serving.models.training.dense_state import DenseState, Weights
 from freshet_serving.models.training.losses import row_loss
+from freshet_serving.models.training.vector_note import TWO_TOWER, vector_note
 from freshet_serving.models.training.worker_pool import WorkerPool, even_ranges
 from freshet_serving.models.zoo.arch import build_arch, resolve_arch
 from freshet_serving.models.zoo.counted_odds import with_counted_odds
@@ -171,7 +172,10 @@ class DenseStep:
 
     def described(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the network's inputs and outputs, and a note that maps each label to its output."""
-        notes = {"labels": dict(zip(self._labels, self.arch.outputs))}
+        notes: dict[str, Any] = {"labels": dict(zip(self._labels, self.arch.outputs))}
+        network = self._follows_from[2]
+        if manifest.arch == TWO_TOWER and not network.wide and not network.counts:
+            notes |= vector_note(self.arch)
         named = replace(manifest, outputs=self.graph.outputs, notes=manifest.notes | notes)
         return replace(named, graphs=undivided_graphs(named, self.graph.inputs))
 

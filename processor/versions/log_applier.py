@@ -112,8 +112,7 @@ class LogApplier:
         self._seen: Identity | tuple[()] | None = ()
         # Record number at which a recorded delta was refused, and the reason.
         self._blocked: tuple[int, str] | None = None
-        # Generation that only this server goes back to, because the repository is not writable; and the reason of a
-        # hold.
+        # Generation that only this server goes back to, as the repository is not writable; and the reason of a hold.
         self._here: ChainLink | None = None
         self._held_here = ""
         self._vouched_here = 0

@@ -148,9 +148,9 @@ def test_lag_is_a_metric_and_a_description(site):
 
 
 def test_candidates_beside_the_number_are_refused(site):
-    with Client(f"http://127.0.0.1:{site.server.http_port}", timeout_s=60) as client:
-        with pytest.raises(BadInput, match="item"):
-            client.predict(MODEL, {"user": np.array([1]), "item": np.array([1, 2])}, top_items=K)
+    address = f"http://127.0.0.1:{site.server.http_port}"
+    with Client(address, timeout_s=60) as client, pytest.raises(BadInput, match="item"):
+        client.predict(MODEL, {"user": np.array([1]), "item": np.array([1, 2])}, top_items=K)
 
 
 def workers(server):

@@ -277,7 +277,7 @@ class FakeProcessor:
             replicas=SimpleNamespace(computes={1: "xla float32", 8: "xla int8", 64: "xla float32: int8 is off by 1"}),
             manifest=spec, generation=self.generation, delta_count=17, delta_rows=340, delta_nbytes=0,
             last_apply_ms=2.5, last_freshness_s=0.2, published_at=1.7e9, event_time=None, tables={},
-            apply_s=none, age_s=none, event_age_s=none,
+            apply_s=none, age_s=none, event_age_s=none, derived_lag=(2, 1.5),
         )  # fmt: skip
         chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2, "held")
         states = [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE")]

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.extensions.top_items.section import vector_ranking_note
+from freshet_serving.processor.extensions.top_items.section import NOTE, vector_ranking_note
 from freshet_serving.processor.features.entity_records import make_records
 from freshet_serving.processor.package import (
     RECORD,
@@ -60,7 +60,7 @@ def dense_of(user, item, score, width):
 
 
 def note():
-    return vector_ranking_note("user_vector", "item_vector", ["i"], "sigmoid", "scale", "bias")
+    return vector_ranking_note("user_vector", "item_vector", ["i"], "scale", "bias")[NOTE]
 
 
 def manifest(entity=True, rows=None, version=1, notes=None):
@@ -97,7 +97,7 @@ def manifest(entity=True, rows=None, version=1, notes=None):
             for b in BUCKETS
         ],
         entities=entities,
-        notes={"item_ranking": note()} if notes is None else notes,
+        notes={NOTE: note()} if notes is None else notes,
     )
 
 
@@ -182,9 +182,8 @@ class World:
 def record_of(key, step):
     """Categories and a price of an item."""
     rng = np.random.default_rng([7, step, key % 2**63])
-    return tuple(rng.integers(0, len(CATEGORIES) + 1, int(rng.integers(0, 3))).tolist()), float(
-        np.float32(rng.random())
-    )
+    categories = rng.integers(0, len(CATEGORIES) + 1, int(rng.integers(0, 3)))
+    return tuple(categories.tolist()), float(np.float32(rng.random()))
 
 
 def records(described, kept):
@@ -237,9 +236,8 @@ def change(world, step, items=(), categories=(), users=(), put=(), removed=(), d
     after.users |= dict.fromkeys(users, step)
     none = np.empty(0, np.int64)
     gone = np.array(sorted(removed), np.int64)
-    tables = {
-        "item": TableDelta(np.array(items, np.int64), rows_of("item", items, step), none if world.entity else gone)
-    }
+    own = none if world.entity else gone
+    tables = {"item": TableDelta(np.array(items, np.int64), rows_of("item", items, step), own)}
     tables["user"] = TableDelta(np.array(users, np.int64), rows_of("user", users, step), none)
     if world.entity:
         some = np.array(categories, np.int64)

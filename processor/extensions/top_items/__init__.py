@@ -13,12 +13,12 @@ row_codes    the codes of a table, and which of them hold
 ranked_rows  keeps codes beside the rows of the table that a version ranks
 successors   scores of the items that followed a user's newest events
 section      the manifest's note about how a version ranks items
-item_tower   the items of a version with two towers, and what their vectors are computed of
-item_vectors keeps these vectors, through deltas, new weights and rollbacks
-vector_pass  computes all of one generation, slice by slice
-vector_table a table of vectors and their codes, as it is kept and as readers map it
-tower_runs   computes vectors by the version's own graph
-item_readers which items read a row
+item_tower    the items of a version with two towers, and what their vectors are computed of
+item_vectors  keeps these vectors, through deltas, new weights and rollbacks
+vector_pass   computes all of one generation, slice by slice
+vector_table  a table of vectors and their codes, as it is kept and as readers map it
+tower_runs    computes vectors by the version's own graph
+item_readers  finds which items read a row
 """
 
 from __future__ import annotations

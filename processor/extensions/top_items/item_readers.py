@@ -1,4 +1,4 @@
-"""Which items read a row: those whose vectors a changed row changes.
+"""Find the items that read a row: those whose vectors it changes.
 
 An index of pairs (key of a row, item) for each table that is looked up by values of items' records. It only grows: a
 pair of a record that has changed since stays, and names an item that does not read the row any more. So touched() may
@@ -69,7 +69,7 @@ class ReaderPairs:
 
 
 class ItemReaders:
-    """Which items read the rows of all tables that their vectors depend on."""
+    """The items that read the rows of all tables that vectors depend on."""
 
     def __init__(self, tower: ItemTower, unknown_keys: Mapping[str, int]) -> None:
         """Start without any pair.

@@ -29,9 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import EntityEntry, Feature, Manifest
-from freshet_serving.processor.package.entity_records import record_layout
+from freshet_serving.processor.errors import BadInput, first_of
+from freshet_serving.processor.package import EntityEntry, Feature, Manifest, record_layout
 
 IDENTITY, SIGMOID = "identity", "sigmoid"
 LINKS = (IDENTITY, SIGMOID)
@@ -54,7 +53,7 @@ class RecordLookup(NamedTuple):
 
 
 class ScoreForm(NamedTuple):
-    """What the score makes of a product.
+    """The score that a product makes.
 
     Attributes:
         link: One of LINKS.
@@ -145,6 +144,11 @@ class ItemTower:
         spec = manifest.input(key)
         if spec.dtype != "int64" or spec.columns or spec.ragged:
             raise BadInput(f"input {key!r}: expected items that are numbers, got {spec.dtype}")
+        inputs = frozenset({key, *(entity.inputs if entity is not None else ())})
+        for feature in (f for f in manifest.features if f.side != "item"):
+            if both := inputs & _read(manifest, {feature.input}):
+                names = f"feature {feature.name!r} of side {feature.side!r} reads {min(both)!r}"
+                raise BadInput(f"{names} of items, so users' vectors are different for each: set its side to 'item'")
         own = [f for f in features if f.input == key and f.kind == "id" and f.column == -1]
         if entity is None and not own:
             raise BadInput(f"no feature looks up {key!r} itself, and no entity has it as its key")
@@ -160,26 +164,39 @@ class ItemTower:
             if not held:
                 spread.add(feature.table)
         return cls(
-            key, frozenset({key, *(entity.inputs if entity is not None else ())}), table, entity, vectors.name,
-            vectors.columns, frozenset(f.table for f in own) - {table}, tuple(lookups), frozenset(spread),
-            _weights(manifest, noted.get("weights", ())), _score(manifest, noted.get("score", {})),
-        )  # fmt: skip
+            key=key,
+            inputs=inputs,
+            table=table,
+            entity=entity,
+            vectors=vectors.name,
+            columns=vectors.columns,
+            direct=frozenset(f.table for f in own) - {table},
+            lookups=tuple(lookups),
+            spread=frozenset(spread),
+            weights=_weights(manifest, noted.get("weights", ())),
+            score=_score(manifest, noted.get("score", {})),
+        )
 
 
 def _catalogue(manifest: Manifest, features: Collection[Feature]) -> tuple[EntityEntry | None, str]:
     """Return the entity that has all inputs of items, or None, and the input with their key."""
-    made_of = {t.name: t.inputs for t in manifest.transforms}
-    names = {f.input for f in features}
-    while computed := names & made_of.keys():
-        names = (names - computed).union(*(made_of[name] for name in computed))
+    names = _read(manifest, {f.input for f in features})
     for entity in manifest.entities:
         if names <= {entity.key, *entity.inputs}:
             return entity, entity.key
     if len(names) == 1:
-        return None, next(iter(names))
+        return None, first_of(names)
     direct = {f.input for f in features if f.kind == "id" and f.column == -1 and f.input in names}
     others = ", ".join(sorted(names - direct)) if len(direct) == 1 else ", ".join(sorted(names))
     raise BadInput(f"items' vectors need {others[:200]}, which only requests have: make them columns of an entity")
+
+
+def _read(manifest: Manifest, names: set[str]) -> set[str]:
+    """Return the inputs that these inputs and transforms are, or are made of."""
+    made_of = {t.name: t.inputs for t in manifest.transforms}
+    while computed := names & made_of.keys():
+        names = (names - computed).union(*(made_of[name] for name in computed))
+    return names
 
 
 def _weights(manifest: Manifest, noted: Any) -> tuple[str, ...]:

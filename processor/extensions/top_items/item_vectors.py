@@ -33,16 +33,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.errors import FreshetError, first_of
 from freshet_serving.processor.extensions.top_items import vector_pass
 from freshet_serving.processor.extensions.top_items.section import ItemRanking
-from freshet_serving.processor.extensions.top_items.tower_runs import TowerRuns
+from freshet_serving.processor.extensions.top_items.tower_runs import TowerRuns, TowerWeights
 from freshet_serving.processor.extensions.top_items.vector_pass import ItemRows, VectorPass
 from freshet_serving.processor.extensions.top_items.vector_table import (
     ABSENT,
@@ -92,7 +92,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standing:
-    """What is said about vectors in one state.
+    """A statement about vectors in one state.
 
     Attributes:
         table: Name of their table.
@@ -143,7 +143,11 @@ class ItemVectors(DerivedRows):
         filtered = None
         if source is not None and source.entity.table in tensors:
             filtered = FilteredRecords(tables[source.entity.table], source)
-        return cls(ItemRows(tower, TowerRuns(files, tower), tables, filtered))
+        try:
+            return cls(ItemRows(tower, TowerRuns(files, tower), tables, filtered))
+        except FreshetError as error:
+            log.warning("%s version %d ranks no items: %s", files.manifest.model, files.manifest.version, error)
+            return None
 
     @property
     def arrays(self) -> Mapping[str, Mapping[str, NDArray[Any]]]:
@@ -188,11 +192,17 @@ class ItemVectors(DerivedRows):
         return self._vectors is not None and self._vectors.refresh(epoch)
 
     def open(self, state: DerivedState) -> None:
-        whole = VectorPass(self._items, self._name(), state, time.monotonic)
-        while not whole.step(state, np.inf):
-            pass
-        self._vectors = whole.vectors
-        self._standing = self._said(state, self._vectors, None)
+        try:
+            whole = VectorPass(self._items, self._name(), state, time.monotonic)
+            while not whole.step(state, np.inf):
+                pass
+            self._vectors = whole.vectors
+            self._standing = self._said(state, self._vectors, None)
+        except Exception:
+            log.exception("no vectors of items yet; trying again")
+            none, readers = reserved_rows(0, self._tower.columns), self._items.readers()
+            self._vectors = self._items.table_of(self._name(), NO_KEYS, none, TowerWeights({}), readers)
+            self._standing = self._said(state, self._vectors, Lag(state.generation, time.monotonic()), ABSENT)
 
     def stage(self, state: DerivedState, before: int, versions: dict[str, RowVersions]) -> None:
         self._drop()
@@ -230,9 +240,8 @@ class ItemVectors(DerivedRows):
             self._proposed = self._said(state, self._brought, lag)
         except Exception:
             log.exception("no vectors of items until they are computed anew")
-            none = np.array([ABSENT, 0, 0, 0], np.int64)
             lag = standing.lag or Lag(standing.generation, time.monotonic())
-            self._proposed = replace(self._said(state, vectors, lag), of=none)
+            self._proposed = self._said(state, vectors, lag, ABSENT)
 
     def settle(self, served: bool) -> None:
         if served and self._proposed is not None:
@@ -273,11 +282,23 @@ class ItemVectors(DerivedRows):
         self._tables += 1
         return f"{NAME}-{self._tables}"
 
-    def _said(self, state: DerivedState, vectors: VectorTable | None, lag: Lag | None) -> Standing:
-        """Return what is said about vectors in a state, with the arrays that readers have where they are the same."""
+    def _said(
+        self, state: DerivedState, vectors: VectorTable | None, lag: Lag | None, kind: int | None = None
+    ) -> Standing:
+        """Return what is said about vectors in a state, with the arrays that readers have where they are the same.
+
+        Args:
+            state: The state.
+            vectors: The vectors.
+            lag: How they lag.
+            kind: ABSENT for vectors that nobody may read, until a pass brings others; None as before, or as `lag` is.
+        """
         assert vectors is not None, "it has been made"
         before, score = self._standing, self._tower.score.numbers(state.dense)
         of = vectors_of(lag.generation if lag is not None else None)
+        unread = before is not None and before.table == vectors.name and before.of[0] == ABSENT
+        if kind == ABSENT or unread:
+            of[0] = ABSENT
         if before is not None:
             of = before.of if np.array_equal(of, before.of) else of
             score = before.score if np.array_equal(score.view(np.uint32), before.score.view(np.uint32)) else score
@@ -287,7 +308,7 @@ class ItemVectors(DerivedRows):
         self._history.pop(epoch, None)
         self._history[epoch] = standing
         if len(self._history) > MOST_REMEMBERED:
-            del self._history[next(iter(self._history))]
+            del self._history[first_of(self._history)]
 
     def _derived(self, state: DerivedState, changes: Mapping[str, Int64s], vectors: VectorTable) -> TableDelta | None:
         """Return the vectors that a staged delta changes; None if they have to lag."""

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity
-from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
+from freshet_serving.processor.extensions.top_items.item_tower import SIGMOID, ItemTower
 from freshet_serving.processor.package import RANKED_OUTPUTS, RECORD, UNREAD, Input, InputFiller, Manifest, TableEntry
 from freshet_serving.processor.package.item_rows import MOST_SUCCESSORS, ItemRows
 
@@ -177,20 +177,20 @@ def item_ranking_note(output: str, feature: str, successors: Mapping[str, Any] |
 
 
 def vector_ranking_note(
-    output: str, vectors: str, weights: Sequence[str] = (), link: str = "", scale: str = "", bias: str = ""
+    output: str, vectors: str, weights: Sequence[str] = (), scale: str = "", bias: str = ""
 ) -> dict[str, Any]:
-    """Return what the notes of a version with two towers say under NOTE.
+    """Return the notes of a version with two towers.
 
     Args:
         output: The output with users' vectors.
         vectors: The output with items' vectors.
         weights: The dense tensors that items' vectors depend on; () if that is not known.
-        link: One of item_tower.LINKS; "" if products are the scores.
-        scale: The dense tensor with the product's factor.
+        scale: The dense tensor with the factor of products, where the score is the sigmoid of a line of them; "" where
+            it is the product.
         bias: The dense tensor with what is added to that.
     """
-    score = {"score": {"link": link, "scale": scale, "bias": bias}} if link else {}
-    return {"output": output, "vectors": vectors, "weights": list(weights), **score}
+    score = {"score": {"link": SIGMOID, "scale": scale, "bias": bias}} if scale else {}
+    return {NOTE: {"output": output, "vectors": vectors, "weights": list(weights), **score}}
 
 
 def describe_ranking(manifest: Manifest) -> str:
@@ -198,9 +198,9 @@ def describe_ranking(manifest: Manifest) -> str:
     ranking = ItemRanking.of(manifest)
     if ranking is None:
         return ""
-    if ranking.tower is not None:
-        return f"{ranking.output} by {ranking.tower.vectors} of the items of {ranking.tower.table}"
-    table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
     source = ranking.filtered
     filters = f"; filters on {', '.join(source.columns)}" if source is not None and source.columns else ""
+    if ranking.tower is not None:
+        return f"{ranking.output} by {ranking.tower.vectors} of the items of {ranking.tower.table}{filters}"
+    table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
     return f"{ranking.output} by the rows of {table.name}{seen}; {ranking.columns + 4} bytes a row beside them{filters}"

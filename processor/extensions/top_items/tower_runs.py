@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.backends import Executable, Matrix
+from freshet_serving.processor.errors import first_of
 from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
 from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.features.input_reader import blank_inputs
@@ -105,7 +106,7 @@ class TowerRuns:
         buckets, at = sorted(weights.executables), 0
         while at < len(items):
             rows = min(self._most, len(items) - at)
-            bucket = next(b for b in buckets if b >= rows)
+            bucket = first_of(b for b in buckets if b >= rows)
             inputs, outputs = self._buffers(bucket)
             view = BatchView(tables, epoch, [bound], np.array([[at, rows]], np.int64), self._counts)
             broken = None

@@ -51,7 +51,7 @@ Float32s = NDArray[np.float32]
 
 
 class ItemRows:
-    """What vectors of a version are computed of: its catalogue and its tables, as its writer has them."""
+    """The catalogue and the tables that vectors are computed of, as the version's writer has them."""
 
     def __init__(
         self,

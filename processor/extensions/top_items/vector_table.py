@@ -95,7 +95,7 @@ class VectorTable:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What readers map."""
+        """Arrays that readers map."""
         own = {PREFIX + name: array for name, array in self.table.arrays.items()}
         return {**own, **self.codes.arrays, **(self.columns.arrays if self.columns is not None else {})}
 
@@ -181,7 +181,7 @@ class ReadVectors(NamedTuple):
         """
         kind, step, high, low = arrays[OF].tolist() if OF in arrays else (ABSENT, 0, 0, 0)
         if kind == ABSENT:
-            raise NotReady("top_items: the items' vectors are being computed; try again")
+            raise NotReady("top_items: the items' vectors are not there yet; try again, or see the server's log")
         own = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
         table = np.array(descriptor(TableEntry(NAME, tower.columns, len(own["base"])), own), np.int64)
         digest = ControlEntry(0, step, 0, high, low).digest

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from freshet_serving.processor.extensions.top_items import vector_pass
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.extensions.top_items import item_vectors, vector_pass
 from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
+from freshet_serving.processor.extensions.top_items.tower_runs import TowerRuns
 from freshet_serving.processor.extensions.top_items.vector_table import ReadVectors
 from tests.support.packages import open_version
 from tests.support.towers import COLUMNS, World, change, manifest, write_towers
@@ -96,8 +98,7 @@ def test_new_tower_makes_vectors_lag_until_a_pass_ends(opened):
 
 def test_rollback_before_a_pass_ends_restores_what_was_current(opened):
     version, world = opened
-    after, delta = change(world, 1, dense=["item"], removed=[5])
-    version.apply(delta)
+    version.apply(change(world, 1, dense=["item"], removed=[5])[1])
     version.rollback(0)
     assert vectors_of(version)[0] is None
     assert_vectors(version, world, world)
@@ -146,13 +147,81 @@ def test_pass_reads_the_generation_that_it_began_with(opened, monkeypatch):
     for step in range(2, 30):
         worlds[step], delta = change(worlds[step - 1], step, items=range(10, 30), put=[step], dense=["item"])
         version.apply(delta)
-    for _ in range(20):
+    while str(vectors_of(version)[0]) == "1.0":
         version.maintain()
     assert str(vectors_of(version)[0]) == "1.1"
     assert_vectors(version, worlds[29], first)
     while version.maintain():
         pass
     assert_vectors(version, worlds[29], worlds[29])
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Sets the name of what fails, such as "vectors" of TowerRuns; "" for nothing."""
+    fails = {"now": ""}
+
+    def may_fail(owner, name):
+        works = getattr(owner, name)
+
+        def call(*given):
+            if fails["now"] == name:
+                raise MemoryError
+            return works(*given)
+
+        monkeypatch.setattr(owner, name, call)
+
+    may_fail(TowerRuns, "vectors")
+    may_fail(item_vectors.ItemVectors, "_copied")
+    return fails
+
+
+def settled(version):
+    for _ in range(400):
+        if not version.maintain():
+            return
+    raise AssertionError("it does not end")
+
+
+def test_vectors_that_cannot_be_computed_lag_until_they_can(opened, failing):
+    version, world = opened
+    failing["now"] = "vectors"
+    after, delta = change(world, 1, items=[3], put=[50], removed=[5])
+    version.apply(delta)
+    assert version.maintain()
+    assert str(vectors_of(version)[0]) == "1.0"
+    assert_vectors(version, after, world)
+    failing["now"] = ""
+    settled(version)
+    assert vectors_of(version)[0] is None
+    assert_vectors(version, after, after)
+
+
+def test_rollback_without_room_for_a_copy_has_no_vectors_until_a_pass_ends(opened, failing):
+    version, world = opened
+    version.apply(change(world, 1, dense=["item"], put=[60])[1])
+    settled(version)
+    failing["now"] = "_copied"
+    version.rollback(0)
+    with pytest.raises(NotReady):
+        vectors_of(version)
+    again, delta = change(world, 2, items=[3], put=[61], parent=0)
+    version.apply(delta)
+    with pytest.raises(NotReady):
+        vectors_of(version)
+    settled(version)
+    assert_vectors(version, again, again)
+
+
+def test_version_opens_without_vectors_where_they_cannot_be_computed(tmp_path, failing):
+    failing["now"] = "vectors"
+    world = World.first(ITEMS)
+    version = open_version(write_towers(tmp_path, world), 8)
+    with pytest.raises(NotReady):
+        vectors_of(version)
+    failing["now"] = ""
+    settled(version)
+    assert_vectors(version, world, world)
 
 
 def test_manifest_names_what_items_are_made_of():

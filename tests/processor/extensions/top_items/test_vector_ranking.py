@@ -62,12 +62,12 @@ def test_scores_are_those_of_candidates(opened, entity, options):
 @pytest.mark.parametrize("entity", [True, False])
 def test_lists_follow_deltas_and_name_vectors_that_lag(opened, entity, tmp_path):
     processor, world = opened(entity)
-    worlds, step = {0: world}, 0
-    for more in (
+    worlds = {0: world}
+    changes = (
         {"items": [1, 2], "put": [50]}, {"users": [1], "dense": ["user", "score"]}, {"dense": ["item"], "removed": [3]},
         {"put": [3, 70], "dense": ["score"]}, {"dense": ["user", "item", "score"]},
-    ):  # fmt: skip
-        step += 1
+    )  # fmt: skip
+    for step, more in enumerate(changes, 1):
         worlds[step], delta = change(worlds[step - 1], step, **more)
         upload(processor, delta, tmp_path)
         reply = check(processor, worlds)
