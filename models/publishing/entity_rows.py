@@ -39,9 +39,10 @@ def entity_rows(
         BadInput: A column is missing, unknown or of another type or length.
         NotReady: The model transforms the columns, and only the client is installed.
     """
+    names = [spec.name for spec in column_specs(manifest, entity) if spec.name != entity.key]
     for name in columns:
-        if name not in entity.columns:
-            known = ", ".join(entity.columns)
+        if name not in names:
+            known = ", ".join(names)
             raise BadInput(f"entity {entity.name!r}: {str(name)[:64]!r} is not one of its columns: {known[:200]}")
     made: dict[str, Column] = {}
     for spec in column_specs(manifest, entity):

@@ -29,6 +29,7 @@ from freshet_serving.processor.package import (
     TableEntry,
     derived,
     longest_read,
+    names_keys,
     record_layout,
     text_nbytes,
 )
@@ -65,7 +66,7 @@ def with_entities(
     for config in [c for c in configs if c.filters or any(f.name in read for f in c.fields)]:
         keys, columns = _newest(config, followed)
         entity = _entry(config, read)
-        if entity.names_keys:
+        if names_keys(entity):
             columns = {**columns, entity.key: keys}
         made = columns | Transforms(replace(draft, transforms=derived(draft, entity))).run(columns)
         layout = record_layout(draft, replace(entity, text_nbytes=0))

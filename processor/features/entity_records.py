@@ -54,9 +54,9 @@ def make_records(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, 
     Raises:
         BadInput: A column is missing or does not fit.
     """
-    for name in entity.columns:
-        if name not in columns:
-            raise BadInput(f"entity {entity.name!r}: {name!r} is missing")
+    for spec in column_specs(manifest, entity):
+        if spec.name not in columns:
+            raise BadInput(f"entity {entity.name!r}: {spec.name!r} is missing")
     made = Transforms(replace(manifest, transforms=derived(manifest, entity))).run(columns)
     return pack_records(manifest, entity, {**columns, **made}, rows, hash_strings)
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         column_specs,
         derived,
         longest_read,
+        names_keys,
         pack_records,
         record_layout,
         unpack_records,
@@ -201,7 +202,9 @@ else:
                 "parse_delta read_delta read_delta_file rows_of_file stream_delta write_delta"
             ),
             "entities": "DEFAULT DROP NOT_GIVEN UNKNOWN EntityEntry",
-            "entity_records": "Records column_specs derived longest_read pack_records record_layout unpack_records",
+            "entity_records": (
+                "Records column_specs derived longest_read names_keys pack_records record_layout unpack_records"
+            ),
             "format1": "USER_VECTOR side_columns",
             "input_fillers": "UNREAD InputFiller missing_input",
             "manifest": (
@@ -256,9 +259,9 @@ __all__ = [
     "atomic_file", "batch_symbol", "codes_a_value", "column_specs", "columns", "crc32", "dense_sequences", "derived",
     "divided", "exclusive_file", "expected_lists", "fd_sha256", "feature_width", "file_crc32", "file_sha256",
     "followed", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "inside", "item_rows", "joined",
-    "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file", "missing_input", "new_key", "open_regular",
-    "pack_records", "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file", "read_file",
-    "record_layout", "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter", "shorter_lengths",
-    "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name", "unpack_records",
-    "user_features", "validate", "weight_rows", "write_delta", "write_tensors",
+    "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file", "missing_input", "names_keys", "new_key",
+    "open_regular", "pack_records", "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file",
+    "read_file", "record_layout", "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter",
+    "shorter_lengths", "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name",
+    "unpack_records", "user_features", "validate", "weight_rows", "write_delta", "write_tensors",
 ]  # fmt: skip

@@ -4,8 +4,8 @@ An entity (an item) fills inputs that a request leaves out. Its records are rows
 RECORD, so index, deltas, undo, snapshots, mirrors and signatures treat them as rows of embeddings; only what a row
 holds differs.
 
-Records may hold further columns, which no feature reads and no request sends: those that filters of the best items read
-(processor.extensions.top_items), and the texts of keys that are strings, by which such items are named in replies.
+Records may hold further columns, which no feature reads and no request sends: those of filters (extensions.top_items),
+and the texts of keys that are strings, by which replies name items.
 
 Invariant: every input that an entity fills is filled in whole: a transform reads inputs of one entity or none of them,
 and a request sends all of a transform's inputs or none. What a record holds: processor.package.entity_records.
@@ -82,13 +82,3 @@ class EntityEntry:
     def further(self) -> list[Input]:
         """The columns of its records that are no inputs."""
         return [spec for spec in self.filters if spec.name not in self.inputs]
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns that a record is made of, the key apart."""
-        return [*self.inputs, *(spec.name for spec in self.further if spec.name != self.key)]
-
-    @property
-    def names_keys(self) -> bool:
-        """True if records hold the texts of their keys."""
-        return any(spec.name == self.key for spec in self.filters)

@@ -108,6 +108,11 @@ def column_specs(manifest: EntityModel, entity: EntityEntry) -> list[Input]:
     return [*(spec for spec in manifest.inputs if spec.name in entity.inputs), *entity.further]
 
 
+def names_keys(entity: EntityEntry) -> bool:
+    """Return True if records hold the texts of their keys."""
+    return any(spec.name == entity.key for spec in entity.filters)
+
+
 def derived(manifest: EntityModel, entity: EntityEntry) -> list[Transform]:
     """Return the transforms that are made of an entity's inputs alone, in order.
 

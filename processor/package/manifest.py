@@ -225,13 +225,11 @@ class Manifest:
             *((s, "padding", None) for s in document.get("sequences", ())),
             *((e, "unknown", "default") for e in document.get("entities", ())),
             *((e, "text_nbytes", NOT_GIVEN) for e in document.get("entities", ())),
+            *((e, "filters", list[Any]()) for e in document.get("entities", ())),
             *((c, *plain) for s in document.get("sequences", ()) for c in s["columns"] for plain in UNSCALED.items()),
         ):
             if entry[key] == default:
                 del entry[key]
-        for entity in document.get("entities", ()):
-            if not entity["filters"]:
-                del entity["filters"]
         for key in ("lookups", "growth"):
             if document["stage"] and not document["stage"][key]:
                 del document["stage"][key]

@@ -52,7 +52,7 @@ class ChosenItems:
 
     @property
     def shared_by(self) -> bytes | None:
-        """What requests have in common that share a scan; None if this one shares none."""
+        """The filter that requests have in common if they share a scan; None if this one shares none."""
         return None if self.allowed is not None else self.text
 
 

@@ -18,8 +18,8 @@ Invariants
 
 Costs. 4 bytes a float or text, 8 a whole number, 8 a list and 8 a value of it, and one byte and a bit, a position; each
 text once, with 30 to 100 bytes. Texts and lists that are no longer used stay until they are most of the memory: then
-all of it is made anew, which costs time, not answers. A delta of m records costs m probes of the table's indexes before the
-flip, and m records to be read after it, in slices of SLICE.
+all of it is made anew, which costs time, not answers. A delta of m records costs m probes of the table's indexes before
+the flip, and m records to be read after it, in slices of SLICE.
 
 Rejected: filters on the records in place (a probe and a cache miss an item: ten times the scan); bitmaps by value, as
 of search engines (a range of prices is thousands of them, and a delta changes each); hashes in place of codes (8 bytes,

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.errors import BadInput, first_of, json_kind
 from freshet_serving.processor.package import Input
 
 MAX_NBYTES, MAX_CLAUSES, MAX_VALUES, MAX_DEPTH = 65_536, 64, 10_000, 8
@@ -40,7 +40,7 @@ SHOWN = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clause:
-    """What one column of an item must be.
+    """A condition on one column of an item.
 
     Attributes:
         column: The column.
@@ -97,7 +97,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         raise BadInput(
-            f"filter: expected each key once, got {next(n for n in names if names.count(n) > 1)[:SHOWN]!r} again"
+            f"filter: expected each key once, got {first_of(n for n in names if names.count(n) > 1)[:SHOWN]!r} again"
         )
     return made
 

@@ -6,7 +6,7 @@ The manifest's notes name it under NOTE, which servers that predate it do not re
 
 The score of a request's row is the product of its `output` with the row that its `feature` looks up, an id as the
 request sends it. Items of the user's history are the values of the sequences' columns that read the same table. Items
-whose ids are strings are ranked if the version's entity of items has the texts of its keys (EntityEntry.names_keys).
+whose ids are strings are ranked if the version's entity of items has the texts of its keys (names_keys).
 
 An entry "successors": {"output": "mixture", "dim": 50, "count": 16} says that rows have 50 learned numbers and 16
 successors (processor.package.item_rows), whose scores are products and what counts add to them.
@@ -24,7 +24,16 @@ from typing import Any, Self
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity
 from freshet_serving.processor.extensions.top_items.item_tower import SIGMOID, ItemTower
-from freshet_serving.processor.package import RANKED_OUTPUTS, RECORD, UNREAD, Input, InputFiller, Manifest, TableEntry
+from freshet_serving.processor.package import (
+    RANKED_OUTPUTS,
+    RECORD,
+    UNREAD,
+    Input,
+    InputFiller,
+    Manifest,
+    TableEntry,
+    names_keys,
+)
 from freshet_serving.processor.package.item_rows import MOST_SUCCESSORS, ItemRows
 
 NOTE = "item_ranking"
@@ -106,7 +115,7 @@ class ItemRanking:
             return None
         item = sent[feature.input]
         filtered = FilteredEntity.of(manifest, item.name, table.hash_seed)
-        named = filtered is not None and filtered.entity.names_keys
+        named = filtered is not None and names_keys(filtered.entity)
         if feature.kind != ("id" if item.dtype == "int64" else "string") or (item.dtype == "string" and not named):
             return None
         read, names = _read_as(manifest, item, {item.name})

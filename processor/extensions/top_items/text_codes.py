@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.errors import first_of
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.kernels.kernel import kernel
@@ -110,7 +111,7 @@ class TextCodes:
             most: Most texts.
             most_nbytes: Most bytes of all texts.
         """
-        levels = next(n for n in range(1, LEVELS + 1) if _before(n) >= min(most, MAX_TEXTS))
+        levels = first_of(n for n in range(1, LEVELS + 1) if _before(n) >= min(most, MAX_TEXTS))
         entries = _start(levels)
         return cls(
             {
@@ -182,7 +183,7 @@ class TextCodes:
         self._texts[used : used + len(source)] = strings.data[source]
         self._offsets[count + 1 : count + 1 + len(rows)] = ends
         while len(rows):
-            level = next(n for n in range(LEVELS) if _before(n + 1) > count)
+            level = first_of(n for n in range(LEVELS) if _before(n + 1) > count)
             part, room = self._level(level), _before(level + 1) - count
             if count == _before(level):
                 part[:, 1] = hash_index.EMPTY
@@ -205,7 +206,7 @@ class TextCodes:
 def codes_of(texts: tuple[bytes, ...]) -> TextCodes:
     """Return codes of a few texts, in memory of this process."""
     strings = Strings.of(list(texts))
-    levels = next(n for n in range(1, LEVELS + 1) if _before(n) >= len(strings))
+    levels = first_of(n for n in range(1, LEVELS + 1) if _before(n) >= len(strings))
     codes = TextCodes(
         {
             "text_bytes": np.empty(len(strings.data), np.uint8),
