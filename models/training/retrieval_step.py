@@ -61,12 +61,12 @@ class RetrievalStep(DenseStep):
         assert isinstance(self._do, RetrievalFunctions)
         return self._do
 
-    def learn(self, write: Write, further: Write, candidates: Candidates) -> tuple[float, Float32s, Float32s]:
+    def learn(self, write: Write, further: Write | None, candidates: Candidates) -> tuple[float, Float32s, Float32s]:
         """Compute loss and gradients of a step; move() follows.
 
         Args:
             write: Writes the rows into the dense graph's inputs.
-            further: Writes the further items.
+            further: Writes the further items; None without any.
             candidates: The candidates.
 
         Returns:
@@ -82,7 +82,7 @@ class RetrievalStep(DenseStep):
         users_in, items_in, expected_in, shares_in = buffer.more
         write(slice(0, rows), {MATRIX: x[:rows]})
         x[rows:] = x[0]
-        if more:
+        if further is not None:
             further(slice(0, more), {MATRIX: items[:more]})
             items[more:] = items[0]
         elif len(items):

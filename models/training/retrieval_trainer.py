@@ -77,7 +77,8 @@ class RetrievalTrainer(Trainer):
         with self.profile.timed("transform"):
             chosen = np.flatnonzero(batch.label > POSITIVE)
             pairs = batch if len(chosen) == len(batch) else batch.take(chosen)
-            columns, firsts = self._sharing.shared(pairs.columns)
+            # There is no request of no rows: where nothing was chosen, one row is bound that nobody reads.
+            columns, firsts = self._sharing.shared(pairs.columns if len(pairs) else batch.slice(0, 1).columns)
             return PairBatch(batch, self.plan.bind_inputs(columns), firsts=firsts, pairs=pairs)
 
     def learn(self, given: Batch | BoundBatch) -> float:
@@ -96,12 +97,13 @@ class RetrievalTrainer(Trainer):
             keys = self.item_keys(bound)
             self.recent.add(keys, {name: pairs.columns[name] for name in self._item_inputs})
             drawn = self._drawn()
-            further = self._bound_items(drawn)
+            further = self._bound_items(drawn) if len(drawn) else None
             candidates = self._candidates(work, keys, self.recent.keys[drawn])
         with self.profile.timed_process("step"), self._reading_tables() as tables:
             self._set_rates(self.steps)
             write = self._sharing.spread(write_rows(self.run, tables, bound), work.firsts)
-            loss, by_rows, by_items = self._towers.learn(write, write_rows(self.run, tables, further), candidates)
+            write_items = None if further is None else write_rows(self.run, tables, further)
+            loss, by_rows, by_items = self._towers.learn(write, write_items, candidates)
         self.steps += 1
         pieces = [GradientPiece(0, len(pairs), {self._held_by[0]: by_rows})]
         with self.profile.timed("update"):
@@ -191,20 +193,18 @@ class RetrievalTrainer(Trainer):
         work: PairBatch,
         refs: Mapping[int, Int64s],
         pieces: list[GradientPiece],
-        further: BoundRequest,
+        further: BoundRequest | None,
         by_items: Float32s,
     ) -> None:
         """Take one optimizer step on the rows of a table, those of further items among them."""
         table = self.own[name]
-        of_items = [(i, f, table.find(ids)) for i, f, ids in self._item_values(name, further)] if len(by_items) else []
-        ids = sum(len(refs[i]) for i, _ in self._readers[name]) + sum(len(found) for _, _, found in of_items)
+        of_items = [] if further is None else list(self._item_rows(name, further))
+        ids = sum(len(refs[i]) for i, _ in self._readers[name]) + sum(len(found) for _, _, found, _ in of_items)
         place, (touched, sums, met) = table.place, self._scratch_of(name, 0, ids)
         count = self._add_up(name, place, 0, 1, work.bound, refs, pieces, touched, sums, met, work.firsts)
         read = met[:count].copy()
         rows, times = np.arange(len(by_items)), np.ones(len(by_items), np.int64)
-        for i, f, found in of_items:
-            splits = further.keep[self.plan.lookups[i, SOURCE]].splits
-            ends = NO_SPLITS if splits is None else splits
+        for i, f, found, ends in of_items:
             combiner, (most, codes) = COMBINERS[f.combiner].code, self.plan.lookups[i, [MAX_LENGTH, CODES]].tolist()
             what = (found, ends, rows, times, combiner, most, codes, by_items, f.offset, 0, 1)
             count = kernels.accumulate(*what, place, touched, sums, met, count)
@@ -212,9 +212,10 @@ class RetrievalTrainer(Trainer):
         kernels.forget(place, touched[:count])
         self._take_step(name, touched[:count], sums[:count], met[:count])
 
-    def _item_values(self, name: str, further: BoundRequest) -> Iterator[tuple[int, Any, Int64s]]:
-        """Yield the features of items that read a table, and their ids in the rows of further items."""
+    def _item_rows(self, name: str, further: BoundRequest) -> Iterator[tuple[int, Any, Int64s, Int64s]]:
+        """Yield for each feature of items that reads a table its number, it, row numbers of its values, and splits."""
         features = dict(self._readers[name])
         for number, ids in self._values(name, further):
             if number in self._of_items:
-                yield number, features[number], ids
+                splits = further.keep[self.plan.lookups[number, SOURCE]].splits
+                yield number, features[number], self.own[name].find(ids), NO_SPLITS if splits is None else splits
