@@ -40,7 +40,7 @@ class ModelConfig:
         default="",
         metadata=option(
             '`log_loss`, or [your own loss](../how-to/custom-models.md#a-custom-loss) as `"package.module:function"`',
-            empty="the log-loss; for `two_tower` [the softmax over items](../how-to/models.md#retrieve-two-towers)",
+            empty="the log-loss; for `two_tower` [the softmax over items](../how-to/sequences.md#retrieve-two-towers)",
         ),
     )
     label_weights: tuple[float, ...] = field(

@@ -71,7 +71,11 @@ def check_retrieval(
     for key in ("hash", "hash_rows"):
         own = getattr(tables.get(table, TableConfig()), key)
         require(own in ("", "none", 0), f"tables.{table}.{key}", f"none {of}: each item has a row of its own", own)
+    of_item = {f.name for f in features if f.side == "item"}
     for f in features:
+        alone = f.side != "item" or (of_item.issuperset(f.cross) and not f.window)
+        where = f"features.{f.name}.{'cross' if f.cross else 'from'}"
+        require(alone, where, f"features of side 'item' alone in one of that side {of}", ", ".join(f.cross) or f.from_)
         budget = tables.get(f.table, TableConfig()).memory_mb if f.side == "item" else 0
         where = f"tables.{f.table}.memory_mb"
         require(not budget, where, f"0 {of}: recent items are read again in each step", budget)

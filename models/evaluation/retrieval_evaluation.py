@@ -26,7 +26,7 @@ from freshet_serving.processor.columns import Column, Ragged, Strings, join_colu
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.pool import SOURCE
-from freshet_serving.processor.package import Input, Manifest
+from freshet_serving.processor.package import Input
 
 POSITIVE = 0.5
 """A row whose label is above this was chosen."""

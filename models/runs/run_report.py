@@ -114,7 +114,8 @@ def _epochs(lines: Sequence[Line]) -> Iterator[str]:
     figures = dict.fromkeys(key for line in epochs for key in line if key not in ("what", "epoch"))
     for key in figures:
         points = [(line["epoch"], line[key]) for line in epochs if line.get(key) is not None]
-        yield from _chart(f"{FIGURE_NAMES.get(key, key)} of the held-out rows after each epoch", [Curve(name, points)], "epochs")
+        name = FIGURE_NAMES.get(key, key)
+        yield from _chart(f"{name} of the held-out rows after each epoch", [Curve(name, points)], "epochs")
 
 
 def _measured(lines: Sequence[Line]) -> Iterator[str]:

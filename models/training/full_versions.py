@@ -23,8 +23,8 @@ from freshet_serving.models.training.checkpoint import RunState
 from freshet_serving.models.training.entities import with_entities
 from freshet_serving.models.training.lineage import Wait, no_retry, retry_until_ready
 from freshet_serving.models.training.newest_events import NewestEvents
-from freshet_serving.models.training.package_shift import trained_scores
 from freshet_serving.models.training.newest_pairs import NewestPairs
+from freshet_serving.models.training.package_shift import trained_scores
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.training.retrieval_trainer import RetrievalTrainer
 from freshet_serving.models.training.trainer import Trainer

@@ -13,8 +13,8 @@ Invariants
   new items. A checkpoint costs the items that were chosen since the one before it.
 
 Rejected: an estimate by the gap between two appearances (Yi et al., 2019): it needs no total, but a batch of some
-hundred rows of a small catalogue has the popular items always, and then their gaps say 1 for each; and a shared cell for
-each hash, whose collisions a table of the items that are kept anyway does not have.
+hundred rows of a small catalogue has the popular items always, and then their gaps say 1 for each; and a cell for each
+hash, whose collisions a table of the items that are kept anyway does not have.
 """
 
 from __future__ import annotations
@@ -166,9 +166,7 @@ class RecentItems:
         now: Float64s = self._counts[places] * 0.5 ** ((self.events - self._last[places]) / self._half_life)
         return now
 
-    def _put(
-        self, items: Int64s, counts: Float64s, last: Int64s, columns: Mapping[str, Column], rows: Int64s
-    ) -> None:
+    def _put(self, items: Int64s, counts: Float64s, last: Int64s, columns: Mapping[str, Column], rows: Int64s) -> None:
         """Put items in, ascending and each once, with rows of columns.
 
         Args:
@@ -218,6 +216,8 @@ def _encoded(column: Column, name: str = "values") -> Arrays:
 def _decoded(arrays: Mapping[str, NDArray[Any]]) -> Column:
     """Return the column of _encoded()."""
     values: Any = (
-        Strings(np.array(arrays["bytes"]), np.array(arrays["offsets"])) if "bytes" in arrays else np.array(arrays["values"])
+        Strings(np.array(arrays["bytes"]), np.array(arrays["offsets"]))
+        if "bytes" in arrays
+        else np.array(arrays["values"])
     )
     return Ragged(values, np.array(arrays["splits"])) if "splits" in arrays else values

@@ -5,9 +5,9 @@ items of all rows, and further ones (Yi et al., 2019; Yang et al., 2020). The lo
 
     scale * <user_i, item_j> - log(expected_j)
 
-where expected_j is how often such a step has this item among its candidates: of n rows and m further items, drawn evenly
-from M, n * share_j + m / M. So popular items, which are candidates more often, are not pushed down for it, and the sum
-estimates that over all items.
+where expected_j is how often such a step has this item among its candidates: of n rows and m further items, drawn
+evenly from M, n * share_j + m / M. So popular items, which are candidates more often, are not pushed down for it, and
+the sum estimates that over all items.
 
 A candidate is left out of a user's softmax if it is an item that the user chose in the same step: the row's own item in
 another row, or that of the user's other rows.

@@ -1,8 +1,8 @@
 """Run `freshet train` for two towers that learn to retrieve.
 
-As models.training.loop, but a row has no score that says something alone: the item of each row that was chosen is ranked
-among all recent items. Recall and NDCG of the held-out tail, and of the stream, take the place of AUC and log-loss: in
-the summary and the report, for early stopping, the guard of deltas and the gate of versions.
+As models.training.loop, but a row has no score that says something alone: the item of each row that was chosen is
+ranked among all recent items. Recall and NDCG of the held-out tail, and of the stream, take the place of AUC and
+log-loss: in the summary and the report, for early stopping, the guard of deltas and the gate of versions.
 """
 
 from __future__ import annotations

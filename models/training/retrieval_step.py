@@ -1,8 +1,8 @@
 """Train two towers to retrieve: as models.training.dense_step, with rows and further items in place of labelled rows.
 
-The scores of rows, the optimizer, and what is published are the dense step's. A step is never divided into parts, since
-its rows are compared with one another; executables have one of a few numbers of rows, and a step fills the smallest that
-it fits in with rows of weight 0 that are nobody's candidates.
+The scores of rows, the optimizer, and what is published are the dense step's. A step is never divided into parts,
+since its rows are compared with one another. Executables have one of a few numbers of rows, and a step fills up the
+smallest that it fits in with rows of weight 0 that are nobody's candidates.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class RetrievalStep(DenseStep):
             candidates: The candidates.
 
         Returns:
-            The loss; the gradients by x of the rows [n, width] and of the further items [m, width]. They are valid until
-                the next step.
+            The loss; the gradients by x of the rows [n, width] and of the further items [m, width]. They are valid
+                until the next step.
         """
         rows, more = len(candidates.users), len(candidates.items) - len(candidates.users)
         size = _size(rows)

@@ -1,7 +1,7 @@
 """Train two towers on rows that were chosen: a user and an item each (models.training.retrieval_functions).
 
-Rows whose label is not positive are skipped: a step has the others' users and items. Beside the items of its own rows it
-has some of those that were chosen last (models.training.recent_items), drawn evenly: items that are chosen often are
+Rows whose label is not positive are skipped: a step has the others' users and items. Beside the items of its own rows
+it has some of those that were chosen last (models.training.recent_items), drawn evenly: items that are chosen often are
 among the rows' own. They are no occurrences: being drawn gives an item no row, and does not count.
 
 Draws are a function of seed, step and the keys of the recent items, so a resumed run draws the same.
@@ -10,7 +10,7 @@ Draws are a function of seed, step and the keys of the recent items, so a resume
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 

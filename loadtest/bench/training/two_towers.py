@@ -1,10 +1,10 @@
 """`make -C loadtest two-towers`: Recall@100 of `two_tower` beside a plain PyTorch one; loadtest/results/two-towers.md.
 
 Both learn the same pairs of MovieLens-1M, ratings of 4 and 5 in order of time, and are judged on those of the newest
-fifth of the events, whose item is ranked among all items. Both have the same columns (among them the LENGTH newest items
-that the user had liked before), widths, loss, sampling, optimizers, rates, batches and epochs; each draws its own first
-weights, order and further items. Seeds alternate. The PyTorch side (two_towers_torch) computes its figures by code of
-its own, and knows the items' shares of all events from the beginning.
+fifth of the events, whose item is ranked among all items. Both have the same columns (among them the LENGTH newest
+items that the user had liked before), widths, loss, sampling, optimizers, rates, batches and epochs; each draws its own
+first weights, order and further items. Seeds alternate. The PyTorch side (two_towers_torch) computes its figures by
+code of its own, and knows the items' shares of all events from the beginning.
 
 With --events instead, over so many events of a made-up log.
 """
@@ -117,7 +117,7 @@ def config_of(log: Path, rows: int, repository: Path, seed: int, settings: dict[
             },
             "data": {"path": str(log), "label": "label"},
             "features": {
-                **{name: of_user for name in ("user_id", "gender", "age", "occupation")},
+                **dict.fromkeys(("user_id", "gender", "age", "occupation"), of_user),
                 "history": several | {"side": "user", "table": "movie_id"},
                 "movie_id": of_item,
                 "genres": several | {"side": "item"},

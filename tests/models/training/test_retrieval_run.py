@@ -16,7 +16,7 @@ from freshet_serving.models.training import loop
 from freshet_serving.models.training.retrieval_run import RetrievalRun
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, Refused
 from freshet_serving.processor.repository import open_repository
 from tests.models.training.retrieval_logs import GROUPS, ITEMS, pairs_config, write_log
 
@@ -46,10 +46,10 @@ def same(one, other):
 def test_towers_retrieve_what_users_choose_and_are_served_as_trained(tmp_path):
     write_log(tmp_path / "log.csv")
     notes = Notes()
-    run = RetrievalRun(pairs_config(tmp_path, train={"epochs": 6}), reporter=notes)
+    run = RetrievalRun(pairs_config(tmp_path, train={"epochs": 20}), reporter=notes)
     summary = run.run()
     assert str(summary.generation) == "1.4"
-    # A tenth of the items of one's own group, and of the others, by chance: 10 of 60.
+    # By chance 10 of 60 items are among the first 10.
     figures = run.ranked.figures()
     assert figures["recall@10"] > 0.3
     assert run.status().held_out == figures
@@ -66,7 +66,8 @@ def test_towers_retrieve_what_users_choose_and_are_served_as_trained(tmp_path):
         outputs = processor.process(PredictRequest("pairs", columns)).outputs
     np.testing.assert_allclose(outputs["score"][:, 0], run.trainer.score(columns), atol=1e-5)
     products = (outputs["user_vector"] * outputs["item_vector"]).sum(1)
-    assert np.array_equal(np.argsort(products), np.argsort(outputs["score"][:, 0]))
+    # The smallest of them are 0 in float32.
+    assert (np.diff(outputs["score"][np.argsort(products), 0]) >= 0).all()
     best = np.argsort(-products)[:5]
     assert np.mean(best % GROUPS == 1) > 0.5
 
@@ -144,7 +145,7 @@ def test_next_version_is_judged_by_ranks(tmp_path):
     assert "ndcg" in notes["moves"]
     assert "auc" not in notes["moves"]
     first = open_repository(str(tmp_path / "repository")).version("pairs", 1).manifest.notes["gate"]
-    assert first["figures"]["held_out"]["figure"] == "held-out NDCG" or "NDCG" in json.dumps(first["figures"])
+    assert "held-out NDCG" in json.dumps(first["figures"])
 
 
 def test_version_that_lost_its_order_is_refused(tmp_path):
@@ -153,8 +154,6 @@ def test_version_that_lost_its_order_is_refused(tmp_path):
     config = pairs_config(tmp_path, train={"epochs": 6}, publish=publish)
     RetrievalRun(config).run()
     worse = pairs_config(tmp_path, train={"epochs": 1, "learning_rate": 1e-6}, publish=publish)
-    from freshet_serving.processor.errors import Refused
-
     with pytest.raises(Refused, match="NDCG"):
         RetrievalRun(worse, start_options=StartOptions(new_version=True, from_scratch=True)).run()
 
