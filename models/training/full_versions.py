@@ -229,7 +229,7 @@ class FullVersions:
         except BadInput as error:
             self._report.note(f"publishing float32 only: rows to check a lower precision cannot be read: {error}")
             return None
-        parts = [trainer.dense_inputs(trainer.transform(batch)) for batch in batches]
+        parts = [trainer.dense_inputs(batch.columns) for batch in batches]
         inputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])
         practice = LabelledRows(inputs, labels, trainer.dense.arch.outputs[0])

@@ -105,7 +105,8 @@ class RecentItems:
         self.events += len(keys)
         self._total = self._total * 0.5 ** (len(keys) / self._half_life) + len(keys)
         at = self._places(items)
-        counts = times + np.where(at >= 0, self._counts_of(np.maximum(at, 0)), 0.0) if len(self) else times * 1.0
+        counts = times.astype(np.float64)
+        counts[at >= 0] += self._counts_of(at[at >= 0])
         self._put(items, counts, np.full(len(items), self.events), columns, len(keys) - 1 - newest)
 
     def shares(self, keys: Int64s) -> Float64s:

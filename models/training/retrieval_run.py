@@ -22,6 +22,7 @@ from freshet_serving.models.training.run_summary import Summary
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
+from freshet_serving.models.training.version_review import NEWEST_ROWS, newest_rows
 from freshet_serving.processor.errors import BadInput
 
 RANKED = 256
@@ -39,6 +40,7 @@ class RetrievalRun(TrainingRun):
         if named.get("make_trainer") is not None:
             raise BadInput("--processes: expected 1 for two towers that learn to retrieve, which one process trains")
         super().__init__(*given, **named)
+        self._find_items()
 
     @cached_property
     def ranked(self) -> RetrievalRanking:
@@ -88,6 +90,24 @@ class RetrievalRun(TrainingRun):
         """Rank a batch before training on it: some of its rows, or all of a sample of the batches."""
         gains = self._ranks.rank(_pairs(work), self.streamed_ranks, 0 if sampled else RANKED)
         self.guard.see(work, gains)
+
+    def _begin_version(self) -> None:
+        self._find_items()
+        super()._begin_version()
+
+    def _find_items(self) -> None:
+        """Take the newest rows' items for the recent ones, where weights have come without a checkpoint of them."""
+        trainer = self.trainer
+        assert isinstance(trainer, RetrievalTrainer)
+        if len(trainer.recent) or not self.state.position:
+            return
+        try:
+            rows = newest_rows(self.source, self.state.position, NEWEST_ROWS, self.config.train.batch_rows)
+        except BadInput:
+            # They are gone; items come with the rows to be learned.
+            return
+        for batch in rows:
+            trainer.see_items(trainer.transform(batch))
 
     def _make_guard(self) -> StreamGuard:
         assert isinstance(self.trainer, RetrievalTrainer)

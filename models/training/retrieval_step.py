@@ -7,6 +7,7 @@ smallest that it fits in with rows of weight 0 that are nobody's candidates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +61,9 @@ class RetrievalStep(DenseStep):
     def _functions_of(self) -> RetrievalFunctions:
         assert isinstance(self._do, RetrievalFunctions)
         return self._do
+
+    def set_initial_bias(self, log_odds: Sequence[float]) -> None:
+        """Do nothing: the bias of the score learns something else than how often a label is 1."""
 
     def learn(self, write: Write, further: Write | None, candidates: Candidates) -> tuple[float, Float32s, Float32s]:
         """Compute loss and gradients of a step; move() follows.

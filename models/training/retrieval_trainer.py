@@ -94,8 +94,7 @@ class RetrievalTrainer(Trainer):
                 [partial(self._insert, name, bound) for name in self.own], bound.ids < FEW_IDS
             )
             refs = dict(item for table in inserted for item in table)
-            keys = self.item_keys(bound)
-            self.recent.add(keys, {name: pairs.columns[name] for name in self._item_inputs})
+            keys = self.see_items(work)
             drawn = self._drawn()
             further = self._bound_items(drawn) if len(drawn) else None
             candidates = self._candidates(work, keys, self.recent.keys[drawn])
@@ -114,6 +113,14 @@ class RetrievalTrainer(Trainer):
     def item_keys(self, bound: BoundRequest) -> Int64s:
         """Return the keys [n] of the items of bound rows, as their table has them."""
         return self._ids_of(bound, self._item).reshape(-1)
+
+    def see_items(self, work: PairBatch) -> Int64s:
+        """Take the items of rows that were chosen in as recent ones; return their keys."""
+        if not len(work.pairs):
+            return np.empty(0, np.int64)
+        keys = self.item_keys(work.bound)
+        self.recent.add(keys, {name: work.pairs.columns[name] for name in self._item_inputs})
+        return keys
 
     def user_vectors(self, work: PairBatch, rows: Int64s) -> Float32s:
         """Return the users' vectors of some rows that were chosen, float32 [n, d]; change nothing.

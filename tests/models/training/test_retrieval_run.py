@@ -158,6 +158,53 @@ def test_version_that_lost_its_order_is_refused(tmp_path):
         RetrievalRun(worse, start_options=StartOptions(new_version=True, from_scratch=True)).run()
 
 
+def test_weights_without_a_checkpoint_find_the_newest_items(tmp_path):
+    write_log(tmp_path / "log.csv")
+    config = pairs_config(tmp_path, publish={"delta_rows": 0})
+    RetrievalRun(config, checkpoints=tmp_path / "first").full()
+    (tmp_path / "second").mkdir()
+    again = RetrievalRun(config, checkpoints=tmp_path / "second", start_options=StartOptions(new_version=True))
+    assert again.state.version == 2
+    assert len(again.trainer.recent) > ITEMS // 2
+
+
+def test_followed_run_publishes_what_arrives_and_goes_on_from_its_checkpoint(tmp_path):
+    (tmp_path / "log").mkdir()
+    write_log(tmp_path / "rows.csv", rows=1000)
+    header, *lines = (tmp_path / "rows.csv").read_text().splitlines()
+    config = pairs_config(
+        tmp_path, data={"path": str(tmp_path / "log"), "format": "csv", "follow": True}, publish={"full_rows": 600}
+    )
+
+    def arrive(number, some):
+        (tmp_path / "log" / f"{number}.csv").write_text("\n".join([header, *some]) + "\n")
+
+    def followed():
+        run = RetrievalRun(config)
+        run.full()
+        run.stop()
+        return run, [str(generation) for generation in run.stream()]
+
+    arrive(0, lines[:700])
+    first, published = followed()
+    assert published
+    arrive(1, lines[700:])
+    second, more = followed()
+    assert more
+    assert second.state.position > first.state.position >= 600
+    assert second.trainer.recent.events > first.trainer.recent.events
+    assert second.streamed_ranks.targets > 0
+
+
+def test_checkpoint_of_labels_goes_on_with_labels_alone(tmp_path):
+    write_log(tmp_path / "log.csv")
+    labels = pairs_config(tmp_path, model={"loss": "log_loss"}, publish={"delta_rows": 0})
+    loop.TrainingRun(labels).full()
+    with pytest.raises(BadInput, match=r"model\.loss was not set and is 'softmax'"):
+        RetrievalRun(pairs_config(tmp_path, publish={"delta_rows": 0}))
+    assert loop.TrainingRun(labels).state.version == 1
+
+
 def test_several_processes_are_refused(tmp_path):
     write_log(tmp_path / "log.csv")
     with pytest.raises(BadInput, match="--processes: expected 1"):
