@@ -12,6 +12,7 @@ memorised_features  features of linear weights and of counts
 train_section     [train]
 network_rules     rules of a network of the zoo: what features, histories and labels it reads
 next_item_rules   rules of a file whose network learns which item comes next
+retrieval_rules   rules of a file whose two towers learn to retrieve
 table_sections    [tables.*]
 entity_sections   [entities.*]
 user_table_sections  [user_table.*]
@@ -34,6 +35,7 @@ __all__ = [
     "model_section",
     "next_item_rules",
     "publish_section",
+    "retrieval_rules",
     "table_sections",
     "train_config",
     "train_section",

@@ -11,7 +11,7 @@ from typing import Any
 from freshet_serving.models.config.arch_options import read_options
 from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of, require_positive
 from freshet_serving.models.zoo.arch import resolve_arch, takes_labels
-from freshet_serving.models.zoo.architectures import ARCHITECTURES, DEFAULT_ARCH
+from freshet_serving.models.zoo.architectures import ARCHITECTURES, DEFAULT_ARCH, NEXT_ITEM, RETRIEVAL
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option
 from freshet_serving.processor.package import NAME
@@ -39,8 +39,8 @@ class ModelConfig:
     loss: str = field(
         default="",
         metadata=option(
-            '[your own loss](../how-to/custom-models.md#a-custom-loss) as `"package.module:function"`',
-            empty="the log-loss",
+            '`log_loss`, or [your own loss](../how-to/custom-models.md#a-custom-loss) as `"package.module:function"`',
+            empty="the log-loss; for `two_tower` [the softmax over items](../how-to/sequences.md#retrieve-two-towers)",
         ),
     )
     label_weights: tuple[float, ...] = field(
@@ -57,6 +57,8 @@ class NetworkConfig:
         labels: Names of the columns of Batch.label.
         wide: Features that are added to the logit (models.zoo.wide_weights).
         counts: Features whose rows are counts (models.zoo.counted_odds).
+        towers: The features that tell users and items apart (models.config.retrieval_rules); None for a network that
+            does not learn to retrieve.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -65,9 +67,12 @@ class NetworkConfig:
     label_weights: tuple[float, ...] = ()
     wide: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
+    towers: tuple[str, str] | None = None
 
 
 ONE_LABEL = NetworkConfig()
+LOG_LOSS = "log_loss"
+"""Name of the log-loss, where it is not what is learned by default."""
 KEYS = tuple(f.name for f in dataclasses.fields(ModelConfig) if f.name != "options")
 
 
@@ -91,9 +96,12 @@ def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
             several = ", ".join(name for name in ARCHITECTURES if takes_labels(resolve_arch(name)))
             raise BadInput(f"model.arch: expected {several} for several labels, got {model.arch!r}")
         model = dataclasses.replace(model, options=read_options(builder, own, "model", KEYS))
-    if model.loss:
+    if model.loss == LOG_LOSS and model.arch not in (RETRIEVAL, *NEXT_ITEM):
+        # What every other network learns by default.
+        model = dataclasses.replace(model, loss="")
+    if model.loss and model.loss != LOG_LOSS:
         found = _FUNCTION.fullmatch(model.loss) is not None
-        require(found, "model.loss", "'package.module:function', or nothing for the log-loss", model.loss)
+        require(found, "model.loss", "'log_loss' or 'package.module:function', or nothing for the default", model.loss)
     if model.label_weights:
         if model.loss:
             raise BadInput("model.label_weights: allowed only without model.loss, which weighs labels itself")

@@ -101,7 +101,7 @@ def check_next_item(
         require(by_requests, f"user_table.{name}.serve", f"'requests' {of}, which reads histories alone", ONLINE)
         for feature in group.features:
             require_one_of(feature.input, sent, f"online_features.{name}.features", f", inputs {of}")
-    _check_judges(named, of)
+    check_judges(named, of)
     require(publish.precision == "float32", "publish.precision", f"'float32' {of}", publish.precision)
 
 
@@ -116,8 +116,13 @@ def check_one_process(arch: str, processes: int) -> None:
     require(one, "--processes", "1 for a next-item network, which is trained by one process", processes)
 
 
-def _check_judges(named: Mapping[str, Any], of: str) -> None:
-    """Raise BadInput for a setting about the scores of labelled rows, which would have no effect."""
+def check_judges(named: Mapping[str, Any], of: str) -> None:
+    """Raise BadInput for a setting about the scores of labelled rows, which would have no effect.
+
+    Args:
+        named: The sections as the file has them.
+        of: The network, for messages.
+    """
     gate = named.get("publish", {}).get("gate", {})
     unread = [f"publish.gate.{key}" for key in OF_LABELS["gate"] if isinstance(gate, dict) and key in gate]
     unread += [f"evaluate.{key}" for key in OF_LABELS["evaluate"] if key in named.get("evaluate", {})]

@@ -33,6 +33,7 @@ from freshet_serving.models.config.network_rules import check_fusion, check_netw
 from freshet_serving.models.config.next_item_rules import check_next_item
 from freshet_serving.models.config.online_sections import read_online_features, with_stored_histories
 from freshet_serving.models.config.publish_section import PublishConfig, read_publish
+from freshet_serving.models.config.retrieval_rules import check_retrieval, learns_to_retrieve, tower_keys
 from freshet_serving.models.config.sequence_defaults import with_sequence_defaults
 from freshet_serving.models.config.sequence_sections import read_sequences, with_item_sides
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
@@ -184,8 +185,9 @@ class TrainConfig:
         """The settings of the network that a trainer needs."""
         model = self.model
         wide, counts = ([f.name for f in self.features if getattr(f, kind)] for kind in ("wide", "counts"))
+        keys = tower_keys(self.features, self.entities) if learns_to_retrieve(model) else None
         return NetworkConfig(
-            model.options, label_names(self.data), model.loss, model.label_weights, tuple(wide), tuple(counts)
+            model.options, label_names(self.data), model.loss, model.label_weights, tuple(wide), tuple(counts), keys
         )
 
 
@@ -333,6 +335,8 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     check_fusion(model.arch, label_names(data), features, fusion)
     if model.arch in NEXT_ITEM:
         check_next_item(model, data, features, sequences, train, publish, tables, online, raw)
+    if learns_to_retrieve(model):
+        check_retrieval(model, features, entities, train, tables, raw)
     return TrainConfig(
         model, data, features, train, publish, fusion, online, stores, sequences, tables, evaluate, entities,
         user_tables, guard,

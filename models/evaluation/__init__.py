@@ -13,6 +13,8 @@ generation_scorer  one generation, opened to score as a server does
 evaluate           evaluation of a generation on a table
 next_item_baselines  counts that a next-item network has to beat
 next_item_evaluation  evaluation of a next-item network on an event log
+retrieval_ranking  recall and NDCG of chosen items among a catalogue
+retrieval_evaluation  evaluation of two towers that learn to retrieve
 item_vectors       an output of a generation for every item of a table
 row_layers         an embedding table as layers, newest first: iterates over its rows, and finds rows by id
 table_summary      histograms of a table, and estimated savings of admission and eviction
@@ -35,6 +37,8 @@ __all__ = [
     "next_item_baselines",
     "next_item_evaluation",
     "quality",
+    "retrieval_evaluation",
+    "retrieval_ranking",
     "row_layers",
     "slices",
     "table_summary",

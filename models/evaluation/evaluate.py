@@ -59,7 +59,7 @@ def evaluate(
         BadInput: The data lack a column, or have no such rows.
     """
     manifest, outputs = scorer.description, scorer.outputs(labels)
-    source = _open(manifest, data, trained)
+    source = open_rows_of(manifest, data, trained)
     names = [*wanted.by, *([wanted.group] if wanted.group else [])]
     extra = ExtraColumns(names, source, data, BATCH_ROWS)
     baselines = _counted(source, skip, trained)
@@ -90,8 +90,14 @@ def _counted(source: Source, skip: int, trained: TrainConfig | None) -> Counting
     return baselines
 
 
-def _open(manifest: Manifest, data: DataConfig, trained: TrainConfig | None) -> Source:
-    """Open the data with a column for each input."""
+def open_rows_of(manifest: Manifest, data: DataConfig, trained: TrainConfig | None) -> Source:
+    """Open the data with a column for each input of a model.
+
+    Args:
+        manifest: The model's manifest.
+        data: The table.
+        trained: The model's training file, if it is known.
+    """
     wanted = fields_of(manifest)
     if trained is None or not (trained.sequences or trained.joined):
         return open_source(data, wanted)

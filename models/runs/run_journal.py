@@ -101,15 +101,14 @@ class RunJournal:
         self._generations = [*self._generations[:1], generation]
         self._write({"what": "published", "generation": generation, "rows": self._rows + self._new_rows})
 
-    def epoch(self, epoch: int, auc: float, log_loss: float) -> None:
+    def epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
         """Record the metrics of the held-out rows after an epoch.
 
         Args:
             epoch: Number of the epoch, from 1.
-            auc: AUC of the held-out rows.
-            log_loss: Log-loss of the held-out rows.
+            figures: Metrics by name.
         """
-        self._add({"what": "epoch", "epoch": epoch, "auc": auc, "log_loss": log_loss})
+        self._add({"what": "epoch", "epoch": epoch, **figures})
 
     def measured(self, lines: Iterable[Line]) -> None:
         """Record the metrics of the held-out rows (models.evaluation.evaluation_metrics)."""

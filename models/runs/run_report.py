@@ -37,6 +37,7 @@ svg { display: block; width: 100%; height: auto; }
     f" i.c{n} {{ background: var(--c{n}); }}\n"
     for n in range(COLOURS)
 )
+FIGURE_NAMES = {"auc": "AUC", "log_loss": "log-loss"}
 FIGURES = ("rows", "auc", "log_loss", "predicted", "observed")
 
 
@@ -81,6 +82,9 @@ def _summary(lines: Sequence[Line], published: str) -> Iterator[str]:
         if line.get("grouped_auc") is not None:
             about += f"; grouped by {line['group']}: AUC {_told(line['grouped_auc'])}"
         yield f"<p>Held out, {escape(str(line['label']))}: {escape(about)}.</p>"
+    for line in (line for line in lines if line["what"] == "retrieval"):
+        about = ", ".join(f"{key} {_told(line[key])}" for key in line if "@" in key)
+        yield f"<p>Held out: {about} over {line['events']:,} events, among {line['items']:,} items.</p>"
     for line in (line for line in lines if line["what"] == "baseline"):
         yield f"<p>Baseline, {escape(line['name'])}: AUC {_told(line['auc'])} over {line['rows']:,} rows.</p>"
 
@@ -107,8 +111,10 @@ def _over_rows(lines: Sequence[Line]) -> Iterator[str]:
 
 def _epochs(lines: Sequence[Line]) -> Iterator[str]:
     epochs = [line for line in lines if line["what"] == "epoch"]
-    for key, name in (("auc", "AUC"), ("log_loss", "log-loss")):
-        points = [(line["epoch"], line[key]) for line in epochs if line[key] is not None]
+    figures = dict.fromkeys(key for line in epochs for key in line if key not in ("what", "epoch"))
+    for key in figures:
+        points = [(line["epoch"], line[key]) for line in epochs if line.get(key) is not None]
+        name = FIGURE_NAMES.get(key, key)
         yield from _chart(f"{name} of the held-out rows after each epoch", [Curve(name, points)], "epochs")
 
 

@@ -21,6 +21,11 @@ next_item_step   dense_step for histories whose next item is learned
 dense_functions  the functions that XLA compiles
 next_item_functions  those of next_item_step
 history_division  a network's parts: what depends on histories alone, and the rest
+retrieval_run    a run of two towers that learn to retrieve
+retrieval_trainer  one batch of such a run
+retrieval_step   dense_step for rows that are compared with one another
+retrieval_functions  those of retrieval_step
+recent_items     the items that were chosen last, and how often each is
 dense_state      the state that passes from step to step
 dense_optimizer  Adam with weight decay and clipping
 losses           a loss for each row, and each row's weight in the mean
@@ -45,14 +50,17 @@ full_versions    the full versions of a run
 version_gate     verdict about a full version before it is served
 version_review   figures of a full version and of the one before, for its gate
 newest_events    the newest events of a log, ranked by both
+newest_pairs     the newest rows that were chosen, ranked by both
 package_shift    a package's scores against those of the weights that it was made of
 version_retention  removal of old versions
 delta_rules      rules for when a delta is due
 stream_guard     collection of a window's scores, and holds of deltas
 window_guard     statistical check of a window before its delta is served
 next_item_guard  stream_guard for next-item networks, by ranks
+retrieval_guard  next_item_guard for two towers
 rank_guard       window_guard for ranks
 target_ranks     ranks of a batch's next items
+pair_ranks       ranks of a batch's chosen items
 stream_quality   quality of scores on a stream before training on it
 published_baseline     a version as published, as a second scorer
 repeated_rows    the share of rows that are there more than once
@@ -74,5 +82,6 @@ __all__ = [
     "next_item_trainer",
     "publication",
     "repeated_run",
+    "retrieval_run",
     "trainer",
 ]

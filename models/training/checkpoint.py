@@ -355,6 +355,7 @@ class Checkpoints:
             arrays |= {f"admission/{name}/{part}": array for part, array in filtered.items()}
         arrays |= {f"dense/{name}": array for name, array in trainer.dense.weights().items()}
         arrays |= {f"optimizer/{name}": array for name, array in trainer.dense.state.optimizer().items()}
+        arrays |= {f"trainer/{name}": array for name, array in trainer.saved(whole=kind == "full").items()}
         asked = self._erasures.asked() if self._histories is not None else {}
         seen: dict[str, NDArray[Any]] | None = None
         if self._histories is not None:
@@ -396,7 +397,7 @@ class Checkpoints:
         self, path: Path, kind: str, trainer: Trainer, before: dict[str, NDArray[np.float32]] | None
     ) -> RestoredCheckpoint:
         tensors = _verified(path)
-        groups: dict[str, dict[str, NDArray[Any]]] = {"dense": {}, "optimizer": {}, "admission": {}}
+        groups: dict[str, dict[str, NDArray[Any]]] = {"dense": {}, "optimizer": {}, "admission": {}, "trainer": {}}
         for name, array in tensors.arrays.items():
             group, _, rest = name.partition("/")
             if group in groups:
@@ -411,6 +412,7 @@ class Checkpoints:
             if filtered:
                 table.admission.restore(filtered)
         trainer.dense.state.restore(groups["dense"], groups["optimizer"])
+        trainer.restore_saved(groups["trainer"])
         trainer.count_from(int(tensors.metadata["steps"]))
         return RestoredCheckpoint(_state(tensors), changes if kind == "inc" else None, before)
 

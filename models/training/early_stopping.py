@@ -41,13 +41,13 @@ class EarlyStopping:
             if (state.epoch, state.position, len(state.epoch_scores)) == (epochs, 0, epochs)
         ]
 
-    def judge(self, state: RunState, auc: float, log_loss: float, position: int) -> str:
-        """Record the scores of a finished epoch, and move the run's state to what follows.
+    def judge(self, state: RunState, score: float, told: str, position: int) -> str:
+        """Record the score of a finished epoch, and move the run's state to what follows.
 
         Args:
             state: The run's state.
-            auc: AUC of the held-out rows.
-            log_loss: Their log-loss.
+            score: Score of the held-out rows, higher is better.
+            told: Their figures, for people.
             position: Position of the row after the last epoch.
 
         Returns:
@@ -55,9 +55,9 @@ class EarlyStopping:
         """
         settings = self._settings
         # A new list, because saved states share the old one.
-        state.epoch_scores = [*state.epoch_scores, auc if settings.stop_by == "auc" else -log_loss]
+        state.epoch_scores = [*state.epoch_scores, score]
         best, ended = best_epoch(state.epoch_scores), len(state.epoch_scores) - 1
-        line = f"epoch {ended + 1}: held out AUC {auc:.4f}, log-loss {log_loss:.4f}"
+        line = f"epoch {ended + 1}: held out {told}"
         over = ended + 1 == settings.epochs or ended - best >= settings.patience
         if over and best != ended:
             self._checkpoints.restore(self._trainer, self.wanted(state)[0])

@@ -9,6 +9,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.model_section import LOG_LOSS
+from freshet_serving.models.config.retrieval_rules import learns_to_retrieve
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.processor.package import HASHES
@@ -20,6 +22,8 @@ MADE_OF = (
     *("from_", "boundaries", "cross", "buckets", "unsigned", "column_kind", "sequence", "padding"),
     *("take", "where", "decay", "window", "wide", "counts"),
 )
+SOFTMAX = "softmax"
+"""What a checkpoint calls the loss of towers that learn to retrieve."""
 SERVED = ("side", "dtype", "unsigned")
 """Settings of features that only requests and published files depend on."""
 
@@ -62,7 +66,9 @@ def _model(config: TrainConfig) -> dict[str, Any]:
     if not found.get("popularity", True):
         # As in checkpoints that are older than counts.
         found = {key: value for key, value in found.items() if key not in ("popularity", "successors")}
-    learned = {"loss": model.loss, "label_weights": model.label_weights}
+    # As in checkpoints from before there was another loss than that of labels.
+    loss = SOFTMAX if learns_to_retrieve(model) else "" if model.loss == LOG_LOSS else model.loss
+    learned = {"loss": loss, "label_weights": model.label_weights}
     return found | {key: value for key, value in learned.items() if value}
 
 

@@ -23,8 +23,10 @@ from freshet_serving.models.training.checkpoint import RunState
 from freshet_serving.models.training.entities import with_entities
 from freshet_serving.models.training.lineage import Wait, no_retry, retry_until_ready
 from freshet_serving.models.training.newest_events import NewestEvents
+from freshet_serving.models.training.newest_pairs import NewestPairs
 from freshet_serving.models.training.package_shift import trained_scores
 from freshet_serving.models.training.publication import publish_version
+from freshet_serving.models.training.retrieval_trainer import RetrievalTrainer
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.models.training.version_retention import NOTE, removable, remove_version
@@ -183,12 +185,16 @@ class FullVersions:
         config, bounds = self._config, self._config.publish.gate
         if bounds.mode == "off":
             return None
-        rows, events = list[Batch](), None
+        rows = list[Batch]()
+        events: NewestEvents | NewestPairs | None = None
         try:
             if isinstance(self._source, SequenceSource) and config.model.arch in NEXT_ITEM:
                 events = NewestEvents(config, self._source.events, state.position)
             else:
                 rows = newest_rows(self._source, state.position, NEWEST_ROWS, config.train.batch_rows)
+                if isinstance(trainer, RetrievalTrainer):
+                    items = trainer.recent.columns_of(np.arange(len(trainer.recent)))
+                    events = NewestPairs(config, rows, items)
         except BadInput as error:
             self._report.note(f"gate: the newest rows cannot be read again, so scores are not compared: {error}")
         before = self.published(None) if self.numbers() else None
@@ -223,7 +229,7 @@ class FullVersions:
         except BadInput as error:
             self._report.note(f"publishing float32 only: rows to check a lower precision cannot be read: {error}")
             return None
-        parts = [trainer.dense_inputs(trainer.transform(batch)) for batch in batches]
+        parts = [trainer.dense_inputs(batch.columns) for batch in batches]
         inputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])
         practice = LabelledRows(inputs, labels, trainer.dense.arch.outputs[0])

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -300,13 +300,19 @@ class TrainingRun:
 
     def _end_epoch(self, held_out_from: int, stop: int) -> None:
         """Score the held-out rows without training on them, and apply early stopping."""
-        scored = ScoredRows()
         with self._works(held_out_from, stop) as works:
-            for work in works:
-                scored.add(work.batch.label, self.trainer.score(work), work.batch.weight)
+            figures, score, told = self._epoch_quality(works)
+        self.journal.epoch(self.state.epoch + 1, figures)
+        self._report.note(self._stopping.judge(self.state, score, told, held_out_from))
+
+    def _epoch_quality(self, works: Iterable[BoundBatch]) -> tuple[dict[str, float], float, str]:
+        """Return figures of rows by name, the score that epochs are compared by, and the figures for people."""
+        scored = ScoredRows()
+        for work in works:
+            scored.add(work.batch.label, self.trainer.score(work), work.batch.weight)
         auc, log_loss = scored.auc(), scored.log_loss()
-        self.journal.epoch(self.state.epoch + 1, auc, log_loss)
-        self._report.note(self._stopping.judge(self.state, auc, log_loss, held_out_from))
+        score = auc if self.config.train.stop_by == "auc" else -log_loss
+        return {"auc": auc, "log_loss": log_loss}, score, f"AUC {auc:.4f}, log-loss {log_loss:.4f}"
 
     def stream(
         self, before: Callable[[Batch], None] | None = None, stop_row: int | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.models.config.model_section import NetworkConfig
+from freshet_serving.models.config.model_section import LOG_LOSS, NetworkConfig
 from freshet_serving.models.zoo.arch import resolve_function
 from freshet_serving.processor.errors import BadInput
 
@@ -28,7 +28,7 @@ def row_loss(network: NetworkConfig) -> RowLoss:
     Raises:
         BadInput: The configured function does not return one finite number for each row.
     """
-    if network.loss:
+    if network.loss and network.loss != LOG_LOSS:
         return _tried(resolve_function(network.loss, "model.loss"), len(network.labels))
     weights = tf.constant(network.label_weights or (1.0,) * len(network.labels), tf.float32)
 

@@ -263,6 +263,17 @@ class Trainer:
         for table in self.own.values():
             table.clear()
 
+    def saved(self, whole: bool) -> dict[str, NDArray[Any]]:
+        """Return what a checkpoint has of the trainer beside tables and network; nothing here.
+
+        Args:
+            whole: Whether to return all of it; else what has changed since the last call.
+        """
+        return {}
+
+    def restore_saved(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take in what saved() has returned, on top of what was taken in before."""
+
     def count_from(self, steps: int) -> None:
         """Set the number of steps taken; rates are those of the last step."""
         self.steps = steps

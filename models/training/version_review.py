@@ -27,6 +27,7 @@ from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.evaluation.row_layers import RowLayers
 from freshet_serving.models.publishing.key_ids import as_ids
 from freshet_serving.models.training.newest_events import NewestEvents, RankedEvents
+from freshet_serving.models.training.newest_pairs import NewestPairs
 from freshet_serving.models.training.package_shift import REPORTED_SHIFT, compared, package_shift
 from freshet_serving.models.training.repeated_rows import repeated_share
 from freshet_serving.models.training.version_gate import (
@@ -67,7 +68,7 @@ class VersionReview:
         held_out: HeldOut,
         before: VersionReader | None,
         trained: Callable[[Sequence[Batch]], Floats] | None = None,
-        events: NewestEvents | None = None,
+        events: NewestEvents | NewestPairs | None = None,
     ) -> None:
         """Prepare the review; nothing is scored yet.
 
@@ -79,7 +80,7 @@ class VersionReview:
             held_out: Quality of held-out rows before training on them.
             before: The served version; None for the first one.
             trained: Scores rows by the weights that the package was made of; None if that is not to be compared.
-            events: The newest events, of a network that learns which item comes next.
+            events: The newest events, of a network that ranks items in place of scoring rows.
         """
         self._trained, self._events = trained, events
         self._bounds, self._model, self._rows, self._before = bounds, model, rows, before
@@ -94,7 +95,7 @@ class VersionReview:
         scores, ranked, failure = labels, None, ""
         try:
             ranked = self._ranked(version)
-            if _readable(manifest, self._rows):
+            if self._events is None and _readable(manifest, self._rows):
                 scores = self._scores(version)
             else:
                 labels = scores = labels[:0]
@@ -107,7 +108,7 @@ class VersionReview:
             self._trained_rows,
             float(labels.mean()) if len(labels) else float("nan"),
             self._held_out,
-            self._coverage(version) if ranked is None else ranked.coverage,
+            ranked.coverage if ranked is not None and not self._rows else self._coverage(version),
             values,
             constant,
             round(repeated_share(self._rows), 6),
@@ -147,7 +148,8 @@ class VersionReview:
             if (ranked := self._ranked(self._before)) is not None:
                 coverage = ranked.coverage
             if _readable(manifest, self._rows):
-                scores, coverage = self._scores(self._before), self._coverage(self._before)
+                coverage = self._coverage(self._before)
+                scores = self._scores(self._before) if self._events is None else None
         except (FreshetError, OSError):
             # Damaged, or with inputs that the data no longer have: the gate says that it cannot compare.
             scores = ranked = None

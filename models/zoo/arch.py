@@ -28,6 +28,8 @@ SCORE = "score"
 """Name of the output with the probability of a single label."""
 USER_VECTOR = "user_vector"
 """Name of the output whose product with an item's vector or row ranks the item."""
+ITEM_VECTOR = "item_vector"
+"""Name of the output of two towers that is an item's vector."""
 MIXTURE = "mixture"
 """Name of the output with a next-item network's weights of popularity and counts (processor.package.item_rows)."""
 
@@ -51,6 +53,21 @@ class NextItem:
 
 
 @dataclass(frozen=True, slots=True)
+class Towers:
+    """A network of two towers that learns to retrieve (models.training.retrieval_functions).
+
+    Attributes:
+        vectors: x [n, width] -> `user_vector` and `item_vector`, [n, d] each.
+        negatives: Items that every user of a step is compared with beside those of the batch.
+        temperature: What products are divided by; 0 if it is learned.
+    """
+
+    vectors: keras.Model
+    negatives: int
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
 class Arch:
     """Two models over the same weights.
 
@@ -62,6 +79,7 @@ class Arch:
         begin: Replaces set_initial_bias for a network whose logits are not sums with a bias of their own.
         next_item: For a network that learns which item comes next, in place of labels; its output `score` is the
             product of the user's vector and the item's row, and a rest for the successors of the newest events.
+        towers: For a network of two towers, whose output `score` rises with the product of its vectors.
     """
 
     logits: keras.Model
@@ -69,6 +87,7 @@ class Arch:
     outputs: tuple[str, ...] = (SCORE,)
     begin: Callable[[Sequence[float]], None] | None = None
     next_item: NextItem | None = None
+    towers: Towers | None = None
 
     @classmethod
     def of(cls, built: Any, labels: Sequence[str] = ("label",)) -> Arch:

@@ -21,6 +21,8 @@ DEFAULT_ARCH = "deepfm"
 """What a file gets that names no network."""
 NEXT_ITEM = ("sasrec_next", "hstu_next")
 """Networks that learn which item comes next in a history; the others learn labels of rows."""
+RETRIEVAL = "two_tower"
+"""The network that learns which item goes with a user, unless its file asks for a loss of labels."""
 WITHOUT_HISTORIES = ("deepfm", "dlrm", "dcn", "wide_deep", "mmoe", "esmm", "two_tower")
 """Networks that read features alone, perhaps of histories."""
 UNTIMED = ("din", "stca", "sasrec", "bst", "sasrec_next")

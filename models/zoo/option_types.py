@@ -27,6 +27,10 @@ Hidden = Annotated[Sequence[int], ClosedInterval(1, 65_536)]
 """Units of each hidden layer of a tower; empty for no hidden layer."""
 Negatives = Annotated[int, ClosedInterval(1, 65_536)]
 """Most items that a target is compared with in a step: all of them, if there are no more."""
+MoreNegatives = Annotated[int, ClosedInterval(0, 65_536)]
+"""Items of recent rows that a step compares its users with beside those of the batch; 0 for none."""
+Temperature = Annotated[float, ClosedInterval(0, 100)]
+"""What products are divided by in the softmax; 0: learned for cosines, 1 for inner products."""
 Successors = Annotated[int, ClosedInterval(0, MOST_SUCCESSORS)]
 """Items that are remembered for each item, of those that followed it."""
 Dropout = Annotated[float, ClosedInterval(0, 0.95)]

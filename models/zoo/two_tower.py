@@ -2,21 +2,25 @@
 
 It suits retrieval because the item vector does not depend on the user: the vectors of all items are computed beforehand
 (`freshet vectors`) and searched for those nearest to the user's.
+
+It learns to retrieve (models.training.retrieval_functions), or labels of rows with `loss = "log_loss"`.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from freshet_serving.models.zoo.arch import SCORE, USER_VECTOR, Arch
+from freshet_serving.models.zoo.arch import ITEM_VECTOR, SCORE, USER_VECTOR, Arch, Towers
 from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor, columns
-from freshet_serving.models.zoo.option_types import Dropout, Hidden, Units
+from freshet_serving.models.zoo.option_types import Dropout, Hidden, MoreNegatives, Temperature, Units
 from freshet_serving.processor.errors import BadInput
 
-ITEM_VECTOR = "item_vector"
 FIRST_COSINE_SCALE = 10.0
 NORM_FLOOR = 1e-12
+SCORE_LAYER = "score_out"
+"""Name of the layer with scale and bias."""
+NEGATIVES = 1024
 
 
 def build(
@@ -25,6 +29,8 @@ def build(
     vector_dim: Units = 32,
     similarity: Literal["dot", "cosine"] = "dot",
     dropout: Dropout = 0.0,
+    negatives: MoreNegatives = NEGATIVES,
+    temperature: Temperature = 0.0,
     seed: int = 0,
 ) -> Arch:
     """Build the network over x [n, layout.width].
@@ -33,8 +39,9 @@ def build(
 
     logit = scale * <user_vector, item_vector> + bias
 
-    The item's tower reads the features of side item, the user's all others. scale is learned like the bias, from 1, or
-    10 for cosines: neither changes the order of items. Weights: user_<i>, user_out, item_<i>, item_out, score_out.
+    The item's tower reads the features of side item, the user's all others. scale is 1 / temperature: learned from 10
+    for cosines unless the file gives one, else 1. Neither it nor the bias changes the order of items. Weights:
+    user_<i>, user_out, item_<i>, item_out, score_out.
 
     Args:
         layout: The dense input.
@@ -42,6 +49,8 @@ def build(
         vector_dim: Length of the vectors.
         similarity: dot, or cosine: vectors have length 1.
         dropout: Dropout of the towers.
+        negatives: Items of recent rows that a step of the softmax has beside those of the batch.
+        temperature: What products are divided by; 0: learned for cosines, 1 for inner products.
         seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
@@ -59,10 +68,19 @@ def build(
             vector = vector * ops.rsqrt(ops.sum(vector * vector, axis=1, keepdims=True) + NORM_FLOOR)
         vectors[name] = vector
     nearness = ops.sum(vectors[USER_VECTOR] * vectors[ITEM_VECTOR], axis=1, keepdims=True)
-    first = keras.initializers.Constant(FIRST_COSINE_SCALE if similarity == "cosine" else 1.0)
-    logit = keras.layers.Dense(1, kernel_initializer=first, name="score_out")(nearness)
+    scale = 1 / temperature if temperature else FIRST_COSINE_SCALE if similarity == "cosine" else 1.0
+    first = keras.initializers.Constant(scale)
+    logit = keras.layers.Dense(1, kernel_initializer=first, name=SCORE_LAYER)(nearness)
     scores = {SCORE: ops.sigmoid(logit), **vectors}
-    return Arch(keras.Model(x, logit, name="two_tower"), keras.Model(x, scores, name="two_tower_scores"))
+    return Arch(
+        keras.Model(x, logit, name="two_tower"),
+        keras.Model(x, scores, name="two_tower_scores"),
+        towers=Towers(
+            keras.Model(x, vectors, name="two_tower_vectors"),
+            negatives,
+            temperature or (0.0 if similarity == "cosine" else 1.0),
+        ),
+    )
 
 
 def _halves(vector_dim: int, side: str) -> list[float]:

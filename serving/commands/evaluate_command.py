@@ -57,6 +57,7 @@ def evaluate(
 ) -> None:
     """Scores rows like a server of a given generation, and prints AUC, log-loss, calibration and slices."""
     from freshet_serving.models.config.evaluate_section import EvaluateConfig
+    from freshet_serving.models.config.retrieval_rules import learns_to_retrieve
     from freshet_serving.models.data.formats import DataConfig
     from freshet_serving.models.zoo.architectures import NEXT_ITEM
 
@@ -85,6 +86,9 @@ def evaluate(
     measured = EvaluateConfig(tuple(by) if by else measured.by, group or measured.group, top or measured.top)
     if trained is not None and trained.model.arch in NEXT_ITEM:
         _rank_next(str(repository), wanted, rows_of, measured.top, skip, rows, leave_one_out, as_json, trained)
+        return
+    if trained is not None and learns_to_retrieve(trained.model) and not leave_one_out:
+        _rank_chosen(str(repository), wanted, rows_of, measured.top, skip, rows, as_json, trained)
         return
     if leave_one_out:
         raise BadInput("--leave-one-out: expected --config with the training file of a next-item network")
@@ -169,6 +173,35 @@ def _rank_next(
     if counts is not None:
         for text in filter(None, (counts.line(), counts.advice(found.ndcg))):
             console.print(text, soft_wrap=True)
+
+
+def _rank_chosen(
+    repository: str,
+    generation: Generation | None,
+    data: DataConfig,
+    top: int,
+    skip: int,
+    rows: int,
+    as_json: bool,
+    trained: TrainConfig,
+) -> None:
+    """Rank what users chose among all items of the data, and print recall and NDCG."""
+    from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+    from freshet_serving.models.evaluation.retrieval_evaluation import rank_pairs
+
+    console, model = output(highlight=False), trained.model.name
+    with (
+        progress_bars(Console(stderr=True) if as_json else console) as reporter,
+        GenerationScorer(repository, model, generation) as scorer,
+    ):
+        ranking = rank_pairs(scorer, data, trained, top, reporter, skip, rows)
+        about = {"model": model, "generation": str(scorer.generation)}
+    if as_json:
+        counted = {"events": ranking.targets, "items": ranking.items}
+        print(json.dumps(about | {"what": "retrieval"} | ranking.figures() | counted))
+        return
+    console.print(f"[bold]{escape(model)}[/bold] {about['generation']} on {escape(data.path)}", soft_wrap=True)
+    console.print(ranking.told(), soft_wrap=True)
 
 
 def _format(path: str, usual: str) -> str:

@@ -99,12 +99,14 @@ def train(
     if started_by_mpi():
         take_part(run)
     elif processes > 1:
-        from freshet_serving.models.config.next_item_rules import check_one_process
+        from freshet_serving.models.config import next_item_rules, retrieval_rules
         from freshet_serving.models.config.train_config import load_config
         from freshet_serving.models.parallel.mpi_launch import launch
 
         # What is wrong in the file is said once, before any process is started.
-        check_one_process(load_config(config, changes).model.arch, processes)
+        model = load_config(config, changes).model
+        next_item_rules.check_one_process(model.arch, processes)
+        retrieval_rules.check_one_process(model, processes)
         sys.exit(launch(processes, [sys.executable, "-m", "freshet_serving", *sys.argv[1:]]))
     else:
         run(None)
@@ -128,6 +130,7 @@ def _train(
         make_trainer: Creates the trainer; None for the default.
         metrics: Host and port that serve /metrics; port 0 for none.
     """
+    from freshet_serving.models.config.retrieval_rules import learns_to_retrieve
     from freshet_serving.models.config.train_config import load_config
     from freshet_serving.models.runs.live_view import LiveView, live_view
     from freshet_serving.models.runs.run_lock import trainer_lock
@@ -149,9 +152,12 @@ def _train(
         # Imported late: TensorFlow takes seconds to import, and errors in the data should be reported first.
         from freshet_serving.models.training.loop import TrainingRun
         from freshet_serving.models.training.next_item_run import NextItemRun
+        from freshet_serving.models.training.retrieval_run import RetrievalRun
         from freshet_serving.models.zoo.architectures import NEXT_ITEM
 
         makes_run = NextItemRun if settings.model.arch in NEXT_ITEM else TrainingRun
+        if learns_to_retrieve(settings.model):
+            makes_run = RetrievalRun
         with live_view(console) if settings.data.follow else progress_bars(console) as reporter:
             run = makes_run(settings, source, reporter=reporter, start_options=start_options, make_trainer=make_trainer)
             heartbeat.status = run.status

@@ -57,6 +57,7 @@ SMALLEST = {
     "loadtest.bench.training.sequence_quality": "--only din --rows 1000 --data OUT --alone --out OUT",
     "loadtest.bench.training.small_runs": "--rows 2000 --new-rows 100 --rounds 1 --models flat --out OUT",
     "loadtest.bench.training.tier_race": "--table-rows 1000 --batch-rows 64 --rounds 1 --steps 2 --out OUT",
+    "loadtest.bench.training.two_towers": "--events 600 --seeds 1 --epochs 1 --torch= --out OUT",
     "loadtest.bench.training.user_memory": "--users 1000 --events 2 --memory-mb 1 --out OUT",
     "loadtest.bench.verdict.loadgen_judge": "--seconds 1 --search-seconds 1 --most-rows 100 --out OUT",
     "loadtest.bench.verdict.lookup_race": "--rounds 1 --seconds 0.01 --fbgemm= --out OUT",

@@ -40,6 +40,8 @@ rectools_side  RecTools' SASRec, in a process and environment of its own
 leave_one_out  what they learn and are measured on
 fuxictr_din_side  FuxiCTR's DIN, in a process and environment of its own
 fuxictr_fit   what ends both: its fit, and the AUC
+two_towers    recall of two_tower beside PyTorch's; loadtest/results/two-towers.md
+two_towers_torch  the same as a plain PyTorch loop
 event_race    a file without a network on logs of events; loadtest/results/event-logs.md
 event_rivals  counts, logistic regression and LightGBM in it, in an environment of their own
 event_din_side  DIN in PyTorch in it

@@ -79,7 +79,7 @@ def test_long_run_writes_ever_fewer_lines(tmp_path, journal, clock):
 def test_finished_run_leaves_configuration_lines_report_and_events(tmp_path, journal, clock):
     clock.s += 0.1
     journal.learned(10, float("nan"))
-    journal.epoch(1, 0.7, float("nan"))
+    journal.epoch(1, {"auc": 0.7, "log_loss": float("nan")})
     journal.published("1.0")
     journal.published("1.1")
     journal.measured([{"what": "all", "label": "clicked", "rows": 3, "auc": 0.75, "log_loss": 0.5}])

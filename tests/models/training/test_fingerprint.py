@@ -139,6 +139,16 @@ def test_where_events_are_kept_and_written_keeps_the_fingerprint():
     assert history() == history(memory_mb=1, store="main") != history(ttl_s=60.0)
 
 
+def test_checkpoint_of_labels_continues_with_labels_alone():
+    items = {"item": {"kind": "id", "side": "item"}}
+    user = {"kind": "id", "dim": 4, "side": "user"}
+    labels, pairs = (config({"arch": "two_tower", **loss}, user=user, **items) for loss in ({"loss": "log_loss"}, {}))
+    # As in checkpoints from before there was another loss.
+    assert "model.loss" not in settings(labels)
+    assert changed(settings(labels), settings(pairs)) == "model.loss was not set and is 'softmax'"
+    assert fingerprint(labels) != fingerprint(pairs)
+
+
 def test_several_labels_change_the_fingerprint_and_older_files_keep_theirs():
     one = {"data": {"path": "x", "format": "csv", "label": "y"}, "features": {"user": {"kind": "id"}}}
     two = one | {"data": one["data"] | {"label": ["y", "z"]}}

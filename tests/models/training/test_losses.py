@@ -46,6 +46,13 @@ def losses(tmp_path, monkeypatch):
     sys.modules.pop("their_losses", None)
 
 
+def test_log_loss_has_a_name():
+    label, logits = tf.constant([0.0, 1.0]), tf.constant([0.5, 3.0])
+    np.testing.assert_array_equal(
+        row_loss(NetworkConfig(loss="log_loss"))(label, logits), row_loss(NetworkConfig())(label, logits)
+    )
+
+
 def test_log_loss_of_several_labels_is_their_weighted_sum():
     label = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
     logits = np.array([[0.5, -2], [3, 0], [-1, 50]], np.float32)

@@ -14,7 +14,8 @@ from freshet_serving.models.data.formats import label_names
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.models.training.publication import publish_version
-from freshet_serving.models.zoo.architectures import ARCHITECTURES, NEXT_ITEM
+from freshet_serving.models.training.retrieval_run import RetrievalRun
+from freshet_serving.models.zoo.architectures import ARCHITECTURES, NEXT_ITEM, RETRIEVAL
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.data.sources import real_data
@@ -56,10 +57,15 @@ def test_example_learns_real_rows_and_is_served_as_trained(arch, tmp_path, monke
     config = load_config(
         EXAMPLES / f"{arch}.toml", [*whole, f"publish.full_rows={rows}", "publish.delta_rows=0", "train.seed=5"]
     )
-    run = TrainingRun(config)
+    run = (RetrievalRun if arch == RETRIEVAL else TrainingRun)(config)
     run.full()
     labels = label_names(config.data)
-    for label in labels:
+    if isinstance(run, RetrievalRun):
+        recall = run.ranked.figures()["recall@100"]
+        print(f"{arch}: {run.ranked.told()}")
+        # By chance 100 of about 2,000 items are among the first 100.
+        assert recall > 2 * 100 / run.ranked.items
+    for label in labels if arch != RETRIEVAL else ():
         auc = run.evaluation_metrics.labels[label].scored.auc()
         print(f"{arch}, {label}: AUC {auc:.4f} after {rows} rows")
         assert auc > LEAST_AUC

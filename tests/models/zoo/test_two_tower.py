@@ -49,6 +49,21 @@ def test_score_is_the_scaled_inner_product_of_two_vectors(similarity):
     np.testing.assert_allclose(arch.logits(x).numpy(), nearness * w["score_out/kernel"], atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("options", "temperature", "scale"),
+    [
+        ({}, 1.0, 1.0),
+        ({"similarity": "cosine"}, 0.0, 10.0),
+        ({"similarity": "cosine", "temperature": 0.05}, 0.05, 20.0),
+    ],
+)
+def test_temperature_is_learned_for_cosines_unless_it_is_given(options, temperature, scale):
+    arch = build(LAYOUT, (6,), negatives=5, **options)
+    assert (arch.towers.negatives, arch.towers.temperature) == (5, temperature)
+    assert {v.path: v.numpy() for v in arch.logits.variables}["score_out/kernel"] == pytest.approx(scale)
+    assert {v.path for v in arch.towers.vectors.variables} < {v.path for v in arch.logits.variables}
+
+
 def test_item_vector_does_not_depend_on_the_user():
     arch = build(LAYOUT, (6,))
     x = np.random.default_rng(0).standard_normal((2, LAYOUT.width), np.float32)

@@ -6,8 +6,11 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.evaluate_section import EvaluateConfig
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.training.retrieval_run import RetrievalRun
 from freshet_serving.processor.errors import BadInput
 from tests.models.evaluation.conftest import evaluated  # noqa: F401
+from tests.models.training.retrieval_logs import ITEMS, raw_config, write_log
 from tests.serving.commands.running import run
 
 pytestmark = pytest.mark.tensorflow
@@ -74,3 +77,22 @@ def test_model_is_evaluated_without_training_file_as_json_lines(evaluated):  # n
 def test_missing_input_is_reported_in_one_line(arguments, message):
     with pytest.raises(BadInput, match=message):
         run("evaluate", *arguments)
+
+
+def test_towers_are_evaluated_by_recall_among_all_items(tmp_path):
+    write_log(tmp_path / "log.csv")
+    raw = raw_config(tmp_path, publish={"delta_rows": 0})
+    RetrievalRun(parse_config(raw)).full()
+    lines = [f"[{section}]\n" + _keys(keys) for section, keys in raw.items() if section != "features"]
+    lines += [f"[features.{name}]\n" + _keys(keys) for name, keys in raw["features"].items()]
+    (tmp_path / "train.toml").write_text("\n".join(lines))
+    given = ("evaluate", "--config", str(tmp_path / "train.toml"), "--skip", "800")
+    assert "recall@10 0." in run(*given)
+    (line,) = (json.loads(line) for line in run(*given, "--json").splitlines() if line.startswith("{"))
+    assert line["what"] == "retrieval"
+    assert line["recall@100"] == 1.0
+    assert (line["items"], line["generation"]) == (ITEMS, "1.0")
+
+
+def _keys(keys):
+    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items())

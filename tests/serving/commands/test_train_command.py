@@ -41,6 +41,15 @@ def test_file_is_refused_before_processes_start(tmp_path, monkeypatch):
         run("train", "--config", str(tmp_path / "train.toml"), "--processes", "2")
 
 
+def test_towers_that_retrieve_are_refused_several_processes_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(mpi_launch, "launch", lambda *_: pytest.fail("processes were started"))
+    sides = '[features]\nuser = { kind = "id", side = "user" }\nitem = { kind = "id", side = "item" }\n'
+    data = '[data]\npath = "log.csv"\nlabel = "label"\n'
+    (tmp_path / "train.toml").write_text(f'[model]\nname = "pairs"\narch = "two_tower"\n{data}{sides}')
+    with pytest.raises(BadInput, match=r"--processes: expected 1 for two_tower, .* got '2'"):
+        run("train", "--config", str(tmp_path / "train.toml"), "--processes", "2")
+
+
 FOLLOWED = """
 [model]
 name = "shop"

@@ -1,0 +1,71 @@
+"""Rank by any version the items of the newest rows that were chosen, for the gate of towers that learn to retrieve.
+
+Each version ranks them among the same items, the recent ones of the run, by the vectors of its own executables; so two
+versions are compared row by row.
+
+Costs: each version computes the vectors of all recent items, and of PAIRS users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.evaluation.evaluate import fields_of
+from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+from freshet_serving.models.evaluation.retrieval_evaluation import POSITIVE, RetrievalRanker
+from freshet_serving.models.evaluation.retrieval_ranking import RetrievalRanking
+from freshet_serving.models.training.newest_events import RankedEvents
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.repository import VersionReader
+
+PAIRS = 4096
+
+
+class NewestPairs:
+    """The newest rows that were chosen, and the items to rank them among."""
+
+    def __init__(self, config: TrainConfig, rows: Sequence[Batch], items: Mapping[str, Column]) -> None:
+        """Take the newest PAIRS rows.
+
+        Args:
+            config: The training file.
+            rows: The newest rows, in order.
+            items: Columns of the items, by input; {} for those of the rows.
+        """
+        self._config, self._rows, self._items = config, rows, items
+        self._pairs, left = list[Batch](), PAIRS
+        for batch in reversed(rows):
+            chosen = np.flatnonzero(batch.label > POSITIVE)[-left:]
+            if left and len(chosen):
+                self._pairs.insert(0, batch.take(chosen))
+                left -= len(chosen)
+
+    def ranked(self, version: VersionReader, model: str) -> RankedEvents:
+        """Rank the rows by a version.
+
+        Args:
+            version: The version, which need not be committed.
+            model: Name of the model.
+
+        Raises:
+            FreshetError: It cannot rank them.
+        """
+        top = self._config.evaluate.top
+        ranks, first, alike = [np.empty(0, np.int64)], None, bool(self._pairs)
+        with GenerationScorer(version, model) as scorer:
+            ranker, ranking = RetrievalRanker(scorer, self._config), RetrievalRanking(top)
+            read = {field.name for field in fields_of(scorer.description)}
+            if self._pairs and (missing := sorted(read - self._pairs[0].columns.keys())):
+                raise BadInput(f"data: expected a column {missing[0]!r}, which the version reads, got none")
+            ranker.rank_among(ranker.items(self._items) if self._items else ranker.catalogue(self._rows))
+            for batch in self._pairs:
+                pairs = ranker.rank(batch, ranking)
+                first = pairs.users[:1] if first is None else first
+                alike = alike and bool((pairs.users == first).all())
+                ranks.append(pairs.ranks)
+        return RankedEvents(np.concatenate(ranks), top, alike, {})

@@ -1,0 +1,88 @@
+"""Rank the items of rows among the recent items, as a trainer has them now.
+
+The vectors of all items are computed anew once as many rows were learned as there are items, so that ranking costs at
+most one item's vector for each row that is learned; users' vectors are always new.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, gains_of, places_of
+from freshet_serving.models.training.retrieval_trainer import PairBatch, RetrievalTrainer
+
+MOST_SCORES = 1 << 25
+"""Most scores for a batch; if it has more, fewer of its rows are ranked."""
+SAMPLED = 1 << 13
+"""Items that rows are ranked among to compare two states of the weights."""
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+Float64s = NDArray[np.float64]
+
+
+class PairRanks:
+    """Ranks by one trainer, of which it changes nothing."""
+
+    def __init__(self, trainer: RetrievalTrainer) -> None:
+        self._trainer = trainer
+        self._keys, self._vectors = np.empty(0, np.int64), np.empty((0, 1), np.float32)
+        self._computed = -1, -1
+
+    def rank(self, work: PairBatch, ranking: CatalogueRanking, most: int = 0) -> Float64s:
+        """Rank the items of rows that were chosen.
+
+        Args:
+            work: The rows.
+            ranking: Counts the ranks.
+            most: Rows at most, evenly from all; 0 for as many as MOST_SCORES allows.
+
+        Returns:
+            Each row's share of the NDCG, float64 [n]; NaN for an item that is not there.
+        """
+        self._refresh()
+        within = max(1, MOST_SCORES // max(1, len(self._keys)))
+        return self._ranked(work, ranking, min(most or within, within), self._keys, self._vectors)
+
+    def rank_again(self, works: list[PairBatch], ranking: CatalogueRanking, most: int) -> Float64s:
+        """Rank rows by the weights as they are, among SAMPLED items at most and those of the rows.
+
+        Args:
+            works: The rows.
+            ranking: Counts the ranks.
+            most: Rows of each batch at most.
+        """
+        trainer = self._trainer
+        if not works or not len(trainer.recent):
+            return np.empty(0)
+        keys = np.concatenate([trainer.item_keys(work.bound) for work in works])
+        some = np.arange(min(SAMPLED, len(trainer.recent))) * len(trainer.recent) // min(SAMPLED, len(trainer.recent))
+        own = places_of(trainer.recent.keys, keys)
+        places = np.union1d(some, own[own >= 0])
+        vectors = trainer.item_vectors(places)
+        return np.concatenate(
+            [self._ranked(work, ranking, most, trainer.recent.keys[places], vectors) for work in works]
+        )
+
+    def _ranked(
+        self, work: PairBatch, ranking: CatalogueRanking, most: int, keys: Int64s, vectors: Float32s
+    ) -> Float64s:
+        rows = np.arange(len(work.pairs))
+        if len(rows) > most:
+            rows = np.arange(most) * len(rows) // most
+        if not len(rows) or not len(keys):
+            return np.full(len(rows), np.nan)
+        targets = places_of(keys, self._trainer.item_keys(work.bound)[rows])
+        nothing = np.zeros(len(rows) + 1, np.int64)
+        ranks = ranking.add(self._trainer.user_vectors(work, rows), vectors, targets, nothing[:0], nothing)
+        return np.where(targets >= 0, gains_of(ranks, ranking.top), np.nan)
+
+    def _refresh(self) -> None:
+        """Compute the items' vectors anew if it is time."""
+        events, assigned = self._computed
+        now = self._trainer.recent.events, self._trainer.dense.state.assigned
+        if assigned != now[1] or not 0 <= now[0] - events < max(1, len(self._keys)):
+            self._computed = now
+            self._keys = self._trainer.recent.keys.copy()
+            self._vectors = self._trainer.item_vectors(np.arange(len(self._keys)))

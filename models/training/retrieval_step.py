@@ -1,0 +1,155 @@
+"""Train two towers to retrieve: as models.training.dense_step, with rows and further items in place of labelled rows.
+
+The scores of rows, the optimizer, and what is published are the dense step's. A step is never divided into parts,
+since its rows are compared with one another. Executables have one of a few numbers of rows, and a step fills up the
+smallest that it fits in with rows of weight 0 that are nobody's candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.compiler.backends.xla_function import ArraySpec, XlaFunction
+from freshet_serving.models.training.batch_part import BatchBuffer, Write
+from freshet_serving.models.training.dense_step import DenseStep
+from freshet_serving.models.training.retrieval_functions import RetrievalFunctions
+from freshet_serving.processor.package import MATRIX
+
+Float32s = NDArray[np.float32]
+Int64s = NDArray[np.int64]
+
+FEWEST, SIZES = 32, 4
+"""Executables have a power of two of rows, at least FEWEST, or one of SIZES - 1 numbers between it and the next."""
+SLICE_ROWS = 2048
+"""Most rows whose vectors are computed at once."""
+NOBODY = 1e30
+"""Logarithm of how often nobody's candidate is expected: it leaves the softmax."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What the n rows of a step are compared with: their own items, and m further ones.
+
+    Attributes:
+        users: int64 [n], numbers below n, the same for rows of one user.
+        items: int64 [n + m], numbers below n, the same for one item; n for an item that is that of no row.
+        expected: float64 [n + m], how often a step is expected to have each.
+        shares: float32 [n], weights of the rows.
+    """
+
+    users: Int64s
+    items: Int64s
+    expected: NDArray[np.float64]
+    shares: Float32s
+
+
+class RetrievalStep(DenseStep):
+    """One optimizer step, called with rows that were chosen."""
+
+    functions = RetrievalFunctions
+
+    @property
+    def negatives(self) -> int:
+        """Most further items of a step."""
+        return self._functions_of.towers.negatives
+
+    @property
+    def _functions_of(self) -> RetrievalFunctions:
+        assert isinstance(self._do, RetrievalFunctions)
+        return self._do
+
+    def set_initial_bias(self, log_odds: Sequence[float]) -> None:
+        """Do nothing: the bias of the score learns something else than how often a label is 1."""
+
+    def learn(self, write: Write, further: Write | None, candidates: Candidates) -> tuple[float, Float32s, Float32s]:
+        """Compute loss and gradients of a step; move() follows.
+
+        Args:
+            write: Writes the rows into the dense graph's inputs.
+            further: Writes the further items; None without any.
+            candidates: The candidates.
+
+        Returns:
+            The loss; the gradients by x of the rows [n, width] and of the further items [m, width]. They are valid
+                until the next step.
+        """
+        rows, more = len(candidates.users), len(candidates.items) - len(candidates.users)
+        size = _size(rows)
+        buffer = self._buffer("learn", size)
+        # Compiled before the step begins.
+        self._mover(1)
+        x, items = buffer.inputs.values()
+        users_in, items_in, expected_in, shares_in = buffer.more
+        write(slice(0, rows), {MATRIX: x[:rows]})
+        x[rows:] = x[0]
+        if further is not None:
+            further(slice(0, more), {MATRIX: items[:more]})
+            items[more:] = items[0]
+        elif len(items):
+            items[...] = x[0]
+        users_in[:rows], users_in[rows:] = candidates.users, candidates.users[0]
+        shares_in[:rows], shares_in[rows:] = candidates.shares, 0.0
+        # A number that is that of no row of this step is the executable's, too.
+        numbers = np.where(candidates.items < rows, candidates.items, size)
+        logs = np.log(np.maximum(candidates.expected, 1e-30))
+        for filled, values, nothing in ((items_in, numbers, numbers[0]), (expected_in, logs, NOBODY)):
+            filled[:] = nothing
+            filled[:rows], filled[size : size + more] = values[:rows], values[rows:]
+        loss, by_x, by_items, gradient, *others = buffer.function([*buffer.arguments, *self.state.held()])
+        self._results = by_x, by_items
+        self._gradients = [gradient]
+        self.state.passed(others)
+        return float(loss.view()), by_x.view()[:rows], by_items.view()[:more]
+
+    def vectors(self, rows: int, write: Write) -> tuple[Float32s, Float32s]:
+        """Return the users' and the items' vectors of rows, float32 [rows, d] each; change nothing.
+
+        Args:
+            rows: Number of rows.
+            write: Writes the rows into the dense graph's inputs.
+        """
+        users, items = [], []
+        for first in range(0, rows, SLICE_ROWS):
+            count = min(SLICE_ROWS, rows - first)
+            buffer = self._buffer("vectors", _size(count))
+            (x,) = buffer.inputs.values()
+            write(slice(first, first + count), {MATRIX: x[:count]})
+            x[count:] = x[0]
+            found = buffer.function([*buffer.arguments, self.state.held_vectors()])
+            for parts, array in zip((users, items), found):
+                parts.append(np.array(array.view()[:count]))
+        if not rows:
+            return np.empty((0, 1), np.float32), np.empty((0, 1), np.float32)
+        return np.concatenate(users), np.concatenate(items)
+
+    def _buffer(self, what: str, size: int) -> BatchBuffer:
+        key = (what, size, 0, 0)
+        if key not in self._io_buffers:
+            shapes, functions = self.graph.spec.input_shapes(size), self._functions_of
+            inputs = {name: ArraySpec(shape) for name, shape in shapes.items()}
+            vectors, *other = self.state.specs()
+            more, state = list[ArraySpec](), [vectors]
+            if what == "learn":
+                most = functions.towers.negatives
+                inputs["more"] = ArraySpec((most, *shapes[MATRIX][1:]))
+                more = [ArraySpec((size,)), *[ArraySpec((size + most,))] * 2, ArraySpec((size,))]
+                state = [vectors, *other]
+            specs = [*inputs.values(), *more, *state]
+            function = XlaFunction(getattr(functions, what), specs, self._threads, self._settings_of(what))
+            self._io_buffers[key] = BatchBuffer(function, inputs, more)
+        return self._io_buffers[key]
+
+    def _settings_of(self, function: str) -> str:
+        # The network is one of the zoo, and so are its losses.
+        return f"retrieval {function} {self._follows_from!r}" if function in ("learn", "vectors") else ""
+
+
+def _size(rows: int) -> int:
+    """Return the smallest number of rows of an executable that holds these."""
+    power = max(FEWEST, 1 << max(0, rows - 1).bit_length()) // 2
+    step = max(1, power // SIZES)
+    return max(FEWEST, -(-rows // step) * step)

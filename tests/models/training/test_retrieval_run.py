@@ -1,0 +1,211 @@
+"""Two towers are trained to retrieve, published with deltas and followed, and a killed run continues to the bit."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from freshet_serving.compiler.progress import SilentReporter
+from freshet_serving.models.config.train_config import StartOptions
+from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+from freshet_serving.models.evaluation.retrieval_evaluation import rank_pairs
+from freshet_serving.models.training import loop
+from freshet_serving.models.training.retrieval_run import RetrievalRun
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, Refused
+from freshet_serving.processor.repository import open_repository
+from tests.models.training.retrieval_logs import GROUPS, ITEMS, pairs_config, write_log
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
+
+
+class Notes(SilentReporter):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+def weights_of(trainer):
+    tables = {name: table.export() for name, table in trainer.tables.items()}
+    arrays = {f"{name}.{part}": getattr(e, part) for name, e in tables.items() for part in ("keys", "rows", "counts")}
+    return arrays | trainer.dense.weights() | trainer.saved(whole=True)
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+def test_towers_retrieve_what_users_choose_and_are_served_as_trained(tmp_path):
+    write_log(tmp_path / "log.csv")
+    notes = Notes()
+    run = RetrievalRun(pairs_config(tmp_path, train={"epochs": 20}), reporter=notes)
+    summary = run.run()
+    assert str(summary.generation) == "1.4"
+    # By chance 10 of 60 items are among the first 10.
+    figures = run.ranked.figures()
+    assert figures["recall@10"] > 0.3
+    assert run.status().held_out == figures
+    assert any(line.startswith("held out: recall@10 0.") and "recall@100" in line for line in notes.lines)
+    assert any(line.startswith("streamed, before training on them: recall@10") for line in notes.lines)
+    assert "recall@100" in summary.report.read_text()
+    items = np.arange(100, 100 + ITEMS)
+    columns = {
+        "user_id": Strings.of(["u1"] * ITEMS),
+        "item_id": items,
+        "kind": Strings.of([f"k{n % 3}" for n in range(ITEMS)]),
+    }
+    with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
+        outputs = processor.process(PredictRequest("pairs", columns)).outputs
+    np.testing.assert_allclose(outputs["score"][:, 0], run.trainer.score(columns), atol=1e-5)
+    products = (outputs["user_vector"] * outputs["item_vector"]).sum(1)
+    # The smallest of them are 0 in float32.
+    assert (np.diff(outputs["score"][np.argsort(products), 0]) >= 0).all()
+    best = np.argsort(-products)[:5]
+    assert np.mean(best % GROUPS == 1) > 0.5
+
+
+def test_generation_ranks_as_the_run_does(tmp_path):
+    write_log(tmp_path / "log.csv")
+    config = pairs_config(tmp_path, train={"holdout": 0.0}, publish={"delta_rows": 0})
+    run = RetrievalRun(config)
+    run.full()
+    with GenerationScorer(str(tmp_path / "repository"), "pairs") as scorer:
+        ranking = rank_pairs(scorer, config.data, config, 10, SilentReporter(), 800, 0)
+    expected = run.ranked
+    with run._works(800, 1200) as works:
+        for work in works:
+            run._ranks.rank(work, expected)
+    assert ranking.targets == expected.targets > 200
+    # The data have items that no row of the full version had.
+    assert ranking.items >= expected.items
+    for name, figure in ranking.figures().items():
+        assert figure == pytest.approx(expected.figures()[name], abs=0.02)
+
+
+class Killed(Exception):
+    """Raised in place of a step."""
+
+
+@pytest.mark.parametrize("steps", [5, *(pytest.param(steps, marks=pytest.mark.long) for steps in (1, 14, 19))])
+def test_killed_run_continues_to_the_bit(steps, tmp_path, monkeypatch):
+    write_log(tmp_path / "log.csv")
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    short = {"train": {"epochs": 1}, "model": {"negatives": 8, "dropout": 0.1}}
+
+    def start(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        return RetrievalRun(pairs_config(tmp_path, **short), checkpoints=tmp_path / name)
+
+    whole = start("whole")
+    whole.run()
+    shutil.rmtree(tmp_path / "repository")
+    killed, taken = start("killed"), []
+    learn = killed.trainer.learn
+
+    def learn_until_killed(work):
+        if len(taken) == steps:
+            raise Killed
+        taken.append(work)
+        return learn(work)
+
+    monkeypatch.setattr(killed.trainer, "learn", learn_until_killed)
+    with pytest.raises(Killed):
+        killed.run()
+    resumed = start("killed")
+    resumed.run()
+    same(weights_of(resumed.trainer), weights_of(whole.trainer))
+
+
+def test_early_stopping_keeps_the_epoch_of_the_best_ndcg(tmp_path):
+    write_log(tmp_path / "log.csv")
+    notes = Notes()
+    config = pairs_config(tmp_path, train={"epochs": 4, "patience": 1}, publish={"delta_rows": 0})
+    run = RetrievalRun(config, reporter=notes)
+    run.full()
+    lines = [line for line in notes.lines if line.startswith("epoch ")]
+    assert all("NDCG@10" in line for line in lines)
+    assert len(run.state.epoch_scores) == len(lines) >= 2
+
+
+def test_next_version_is_judged_by_ranks(tmp_path):
+    write_log(tmp_path / "log.csv")
+    config = pairs_config(tmp_path, train={"epochs": 4}, publish={"delta_rows": 0})
+    RetrievalRun(config).run()
+    RetrievalRun(config, start_options=StartOptions(new_version=True)).run()
+    notes = open_repository(str(tmp_path / "repository")).version("pairs", 2).manifest.notes["gate"]
+    assert notes["verdict"] == "passed"
+    assert "ndcg" in notes["moves"]
+    assert "auc" not in notes["moves"]
+    first = open_repository(str(tmp_path / "repository")).version("pairs", 1).manifest.notes["gate"]
+    assert "held-out NDCG" in json.dumps(first["figures"])
+
+
+def test_version_that_lost_its_order_is_refused(tmp_path):
+    write_log(tmp_path / "log.csv", rows=4000)
+    publish = {"delta_rows": 0, "full_rows": 4000}
+    config = pairs_config(tmp_path, train={"epochs": 6}, publish=publish)
+    RetrievalRun(config).run()
+    worse = pairs_config(tmp_path, train={"epochs": 1, "learning_rate": 1e-6}, publish=publish)
+    with pytest.raises(Refused, match="NDCG"):
+        RetrievalRun(worse, start_options=StartOptions(new_version=True, from_scratch=True)).run()
+
+
+def test_weights_without_a_checkpoint_find_the_newest_items(tmp_path):
+    write_log(tmp_path / "log.csv")
+    config = pairs_config(tmp_path, publish={"delta_rows": 0})
+    RetrievalRun(config, checkpoints=tmp_path / "first").full()
+    (tmp_path / "second").mkdir()
+    again = RetrievalRun(config, checkpoints=tmp_path / "second", start_options=StartOptions(new_version=True))
+    assert again.state.version == 2
+    assert len(again.trainer.recent) > ITEMS // 2
+
+
+def test_followed_run_publishes_what_arrives_and_goes_on_from_its_checkpoint(tmp_path):
+    (tmp_path / "log").mkdir()
+    write_log(tmp_path / "rows.csv", rows=1000)
+    header, *lines = (tmp_path / "rows.csv").read_text().splitlines()
+    config = pairs_config(
+        tmp_path, data={"path": str(tmp_path / "log"), "format": "csv", "follow": True}, publish={"full_rows": 600}
+    )
+
+    def arrive(number, some):
+        (tmp_path / "log" / f"{number}.csv").write_text("\n".join([header, *some]) + "\n")
+
+    def followed():
+        run = RetrievalRun(config)
+        run.full()
+        run.stop()
+        return run, [str(generation) for generation in run.stream()]
+
+    arrive(0, lines[:700])
+    first, published = followed()
+    assert published
+    arrive(1, lines[700:])
+    second, more = followed()
+    assert more
+    assert second.state.position > first.state.position >= 600
+    assert second.trainer.recent.events > first.trainer.recent.events
+    assert second.streamed_ranks.targets > 0
+
+
+def test_checkpoint_of_labels_goes_on_with_labels_alone(tmp_path):
+    write_log(tmp_path / "log.csv")
+    labels = pairs_config(tmp_path, model={"loss": "log_loss"}, publish={"delta_rows": 0})
+    loop.TrainingRun(labels).full()
+    with pytest.raises(BadInput, match=r"model\.loss was not set and is 'softmax'"):
+        RetrievalRun(pairs_config(tmp_path, publish={"delta_rows": 0}))
+    assert loop.TrainingRun(labels).state.version == 1
+
+
+def test_several_processes_are_refused(tmp_path):
+    write_log(tmp_path / "log.csv")
+    with pytest.raises(BadInput, match="--processes: expected 1"):
+        RetrievalRun(pairs_config(tmp_path), make_trainer=lambda *given: None)
