@@ -16,9 +16,16 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from tests.support.shared_graphs import mark_as_shared
+
 MODULE = "freshet_serving.models.training.dense_step"
 NEXT_ITEM = "freshet_serving.models.training.next_item_step"
 MOST, MOST_GRAPHS = 256, 32
+NOT_READ = {
+    "seed": None, "epochs": 0, "learning_rate": 0.0, "dense_learning_rate": 0.0, "holdout": 0.0, "shuffle_rows": 0,
+    "initial_accumulator": 0.0, "patience": 0,
+}  # fmt: skip
+"""Settings that no function of a step reads: rates are arguments, first weights and generators as well."""
 
 
 def share_step_functions():
@@ -47,7 +54,7 @@ def _share(module):
     def begin_step(self, manifest, settings, *arguments, **named):
         options = {name: named[name] for name in named if name != "worker_pool"}
         network = manifest.arch, manifest.features, manifest.sequences
-        outer, making.key = key(), repr((type(self), *network, settings, arguments[:2], options))
+        outer, making.key = key(), repr((type(self), *network, replace(settings, **NOT_READ), arguments[:2], options))
         try:
             first_step(self, manifest, settings, *arguments, **named)
         finally:
@@ -61,6 +68,7 @@ def _share(module):
                 if len(graphs) >= MOST_GRAPHS:
                     del graphs[next(iter(graphs))]
                 graphs[key()] = first = first_graph(model)
+                mark_as_shared(first)
                 return first
         variables = (*model.trainable_variables, *model.non_trainable_variables)
         weights = {v.path: np.array(v.numpy()) for v in variables if v.dtype == "float32"}
