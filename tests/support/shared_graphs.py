@@ -8,6 +8,7 @@ computed in tests of the graph (that it scores as TensorFlow does, its loss in i
 import sys
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
+from importlib import import_module
 
 PACKAGING = "freshet_serving.compiler.building.packaging"
 CONVERTER = "freshet_serving.compiler.backends.onnxruntime"
@@ -38,6 +39,9 @@ def _shared_parts(parts):
             return parts(graph, features, buckets, sequences)
         key = repr((features, list(buckets), sequences, graph.outputs, graph.examples is None))
         if key not in results:
+            # The first test that converts a graph imports it, which was not there when the test began.
+            import_module(CONVERTER)
+            share_graphs()
             results[key] = made = parts(graph, features, buckets, sequences)
             for part in made.by_subgraph.values():
                 if _results(part.graph) is None:

@@ -21,11 +21,8 @@ from tests.support.shared_graphs import mark_as_shared
 MODULE = "freshet_serving.models.training.dense_step"
 NEXT_ITEM = "freshet_serving.models.training.next_item_step"
 MOST, MOST_GRAPHS = 256, 32
-NOT_READ = {
-    "seed": None, "epochs": 0, "learning_rate": 0.0, "dense_learning_rate": 0.0, "holdout": 0.0, "shuffle_rows": 0,
-    "initial_accumulator": 0.0, "patience": 0,
-}  # fmt: skip
-"""Settings that no function of a step reads: rates are arguments, first weights and generators as well."""
+READ = ("batch_rows", "dense_clip_norm", "dense_weight_decay")
+"""The settings that functions of a step read: rates are arguments, first weights and generators as well."""
 
 
 def share_step_functions():
@@ -54,7 +51,8 @@ def _share(module):
     def begin_step(self, manifest, settings, *arguments, **named):
         options = {name: named[name] for name in named if name != "worker_pool"}
         network = manifest.arch, manifest.features, manifest.sequences
-        outer, making.key = key(), repr((type(self), *network, replace(settings, **NOT_READ), arguments[:2], options))
+        read = [getattr(settings, name) for name in READ]
+        outer, making.key = key(), repr((type(self), *network, read, arguments[:2], options))
         try:
             first_step(self, manifest, settings, *arguments, **named)
         finally:

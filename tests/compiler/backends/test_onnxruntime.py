@@ -6,7 +6,9 @@ import os
 import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-tf2onnx = pytest.importorskip("tf2onnx", reason="compiling needs the train extra")
+pytest.importorskip("tf2onnx", reason="compiling needs the train extra")
+
+import tf2onnx
 
 from freshet_serving.compiler.backends.onnxruntime import IN_PLACE, to_onnx
 from freshet_serving.compiler.frameworks import tf
