@@ -16,9 +16,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from tests.support.shared_graphs import mark_as_shared
+
 MODULE = "freshet_serving.models.training.dense_step"
 NEXT_ITEM = "freshet_serving.models.training.next_item_step"
 MOST, MOST_GRAPHS = 256, 32
+READ = ("batch_rows", "dense_clip_norm", "dense_weight_decay")
+"""The settings that functions of a step read: rates are arguments, first weights and generators as well."""
 
 
 def share_step_functions():
@@ -47,7 +51,8 @@ def _share(module):
     def begin_step(self, manifest, settings, *arguments, **named):
         options = {name: named[name] for name in named if name != "worker_pool"}
         network = manifest.arch, manifest.features, manifest.sequences
-        outer, making.key = key(), repr((type(self), *network, settings, arguments[:2], options))
+        read = [getattr(settings, name) for name in READ]
+        outer, making.key = key(), repr((type(self), *network, read, arguments[:2], options))
         try:
             first_step(self, manifest, settings, *arguments, **named)
         finally:
@@ -61,6 +66,7 @@ def _share(module):
                 if len(graphs) >= MOST_GRAPHS:
                     del graphs[next(iter(graphs))]
                 graphs[key()] = first = first_graph(model)
+                mark_as_shared(first)
                 return first
         variables = (*model.trainable_variables, *model.non_trainable_variables)
         weights = {v.path: np.array(v.numpy()) for v in variables if v.dtype == "float32"}

@@ -209,10 +209,17 @@ def pairs_of(names) -> set[tuple[str, str]]:
     return set(combinations(_in_order(names), 2))
 
 
-def settings_together() -> list[tuple[str, ...]]:
-    """Return a few large sets of settings that fit each other and have every pair that does, but for INEXACT ones."""
-    refused = REFUSED.keys() | REFUSED_LATER.keys() | {pair for pair in PAIRS if {*pair} & INEXACT.keys()}
-    missing, sets = [pair for pair in PAIRS if pair not in refused], list[tuple[str, ...]]()
+def settings_together(inexact=()) -> list[tuple[str, ...]]:
+    """Return a few large sets of settings that fit each other and have every pair that does.
+
+    Args:
+        inexact: Names of INEXACT settings: each set has one of them, and every pair of theirs is in a set. Left out:
+            sets of exact settings alone.
+    """
+    left_out = INEXACT.keys() - {*inexact}
+    refused = REFUSED.keys() | REFUSED_LATER.keys() | {pair for pair in PAIRS if {*pair} & left_out}
+    missing = [pair for pair in PAIRS if pair not in refused and (not inexact or {*pair} & {*inexact})]
+    sets = list[tuple[str, ...]]()
     while missing:
         together = list(missing[0])
         while more := [s for s in SETTINGS if s not in together and not pairs_of([*together, s]) & refused]:

@@ -151,6 +151,7 @@ def check_scores(names, folder, repository):
         # One of two that are much alike is long: each takes ten seconds of processor time.
         *(pytest.param(s, marks=pytest.mark.long if {"events", "loss"} <= {*s} else ()) for s in settings_together()),
         ("events", "int8_network"),
+        *(pytest.param(s, marks=pytest.mark.long) for s in settings_together(INEXACT)),
     ],
     ids=lambda names: f"{len(names)} {' '.join(names[-3:])}",
 )
@@ -174,6 +175,7 @@ def test_setting_alone_is_served_as_trained(names, folder, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.campaign  # ten minutes of processor time, and the sets above have every pair
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair not in REFUSED | REFUSED_LATER], ids=" ".join)
 def test_pair_is_served_as_trained(pair, folder, tmp_path):
     check_scores(pair, folder, tmp_path)

@@ -78,16 +78,13 @@ def served(tmp_path):
     publisher = Publisher(tmp_path / "repository", "ctr")
     (entity,) = publisher.manifest.entities
     keys, records = publisher.served().table(entity.table)
-    prices = {}
-    for key, record in zip(keys.tolist(), records):
-        at = [price for price in range(200) if same_record(publisher.manifest, entity, price, record)]
-        prices[key] = at[0]
-    return prices
+    prices = {record.tobytes(): price for price, record in enumerate(records_of_prices(publisher.manifest, entity))}
+    return {key: prices[record.tobytes()] for key, record in zip(keys.tolist(), records)}
 
 
-def same_record(manifest, entity, price, record):
-    made = entity_rows(manifest, entity, {"price": [float(price)], "kind": [f"k{price % 5}"]}, 1)[0]
-    return np.array_equal(made, record)
+def records_of_prices(manifest, entity):
+    columns = {"price": [float(price) for price in range(200)], "kind": [f"k{price % 5}" for price in range(200)]}
+    return entity_rows(manifest, entity, columns, 200)
 
 
 def stream_until(run, condition):

@@ -27,7 +27,7 @@ from tests.serving.fakes import send
 from tests.serving.http.data_app import serve
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
 USERS, ITEMS = 25, 30
 

@@ -1,6 +1,7 @@
 """A retrain on a bad night becomes a candidate, which nobody serves or continues from, until it is released."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -66,10 +67,17 @@ def begin(repository, source=None, start_options=None, mode="on", **options):
     return TrainingRun(config, source or MixedSource(ROWS), reporter=heard, start_options=start_options), heard.notes
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    return tmp_path_factory.mktemp("trained") / "repository"
+
+
 @pytest.fixture
-def served(tmp_path):
+def served(tmp_path, trained_once):
     """A repository with version 1, trained on a good night."""
-    begin(tmp_path)[0].full()
+    if not trained_once.exists():
+        begin(trained_once)[0].full()
+    shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
