@@ -28,7 +28,7 @@ class Scorer:
 def guard_of(**settings):
     scorer = Scorer()
     guard = StreamGuard(GuardConfig(**settings), scorer)
-    guard.see(SimpleNamespace(batch=Batch({"user": np.arange(4)}, np.zeros(4, np.float32))), np.full(4, 0.5))
+    guard.see(SimpleNamespace(batch=Batch({"user": np.arange(4)}, np.zeros(4, np.float32), None, 0)), np.full(4, 0.5))
     return guard, scorer
 
 

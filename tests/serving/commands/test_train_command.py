@@ -112,12 +112,17 @@ def test_run_is_not_repeated_over_itself(tmp_path, monkeypatch):
         run(*repeat, "--follow")
 
 
+def failed_import():
+    with train_command._importing():
+        assert not gc.isenabled()
+        raise ImportError
+
+
 def test_imported_objects_are_never_looked_through_for_garbage():
     before = gc.get_freeze_count()
     try:
-        with pytest.raises(ImportError), train_command._importing():
-            assert not gc.isenabled()
-            raise ImportError
+        with pytest.raises(ImportError):
+            failed_import()
         assert gc.isenabled()
         assert gc.get_freeze_count() > before
     finally:
