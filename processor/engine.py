@@ -36,6 +36,7 @@ from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import ON, UNDO_DEPTH, Generation
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring, open_repository
+from freshet_serving.processor.running.user_states import open_states, states_memory
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictReply, PredictRequest
@@ -122,6 +123,7 @@ class InProcessHost(ModelHost):
 
             remote = open_remote_tables(config.remote, clock)
         self._lookups = open_lookups(config.online_stores, clock)
+        self._states = open_states(states_memory(config.user_state_mb, 1), 1, 0, clock)
         mirrored = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models or ()
         )
@@ -153,6 +155,7 @@ class InProcessHost(ModelHost):
             self._remote,
             options.runs,
             self._lookups,
+            self._states,
         )
 
     def group_stats(self) -> dict[str, GroupStats]:

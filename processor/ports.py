@@ -99,6 +99,20 @@ class InputStores:
 
 
 @dataclass(frozen=True, slots=True)
+class UserStateStore:
+    """Functions of a store for what was computed of users (processor.running.user_states).
+
+    Attributes:
+        memory: Allocates the memory that the processes of a server share, an array, from its bytes and their number.
+        open: Opens one process's states (ProcessStates), from the memory, the number of processes, its own, and the
+            clock.
+    """
+
+    memory: Callable[[int, int], Any]
+    open: Callable[[Any, int, int, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Extension:
     """The parts that an extension offers the engine.
 
@@ -133,6 +147,7 @@ class Extension:
             asks for it: from a process's session groups and the clock.
         stages: What runs the batches that sessions have filled (processor.sessions.stages), by the option that asks for
             it: from their number, reader slots, the clock and the cores of their threads.
+        user_states: The store of user states; None for nothing.
         descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
         reports: Reports about one model for the admin API, by name: JSON-able, from the host and the model's name.
     """
@@ -153,6 +168,7 @@ class Extension:
     ejectors: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     answerers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     stages: Mapping[str, Callable[[int, Sequence[int], Any, frozenset[int]], Any]] = field(default_factory=dict)
+    user_states: UserStateStore | None = None
     descriptions: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     reports: Mapping[str, Callable[[Any, str], dict[str, Any]]] = field(default_factory=dict)
 

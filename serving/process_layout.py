@@ -17,7 +17,7 @@ from typing import Any
 from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.repository import open_repository
-from freshet_serving.processor.sessions.session_options import Compute, SessionOptions
+from freshet_serving.processor.sessions.session_options import Compute, ProcessOptions, SessionOptions
 from freshet_serving.serving.serve_config import ServeConfig
 
 # More workers, or sessions of one worker, have not been measured. On larger machines the helper threads of all workers
@@ -113,7 +113,7 @@ class Layout:
     def session_options(self, config: ServeConfig) -> dict[str, Any]:
         """Return the fields of processor.sessions.session_options.SessionConfig for each process, JSON-compatible."""
         return {
-            **{f.name: getattr(config, f.name) for f in fields(SessionOptions)},
+            **{f.name: getattr(config, f.name) for f in fields(ProcessOptions)},
             "sessions": self.sessions,
             "cpus": config.session_cpus,
             "compute": self.compute,

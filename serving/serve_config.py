@@ -24,7 +24,7 @@ from freshet_serving.processor.generation import GUARD_MODES, OFF, ON, UNDO_DEPT
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring
-from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
+from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, ProcessOptions
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
 from freshet_serving.serving.http.origin_checks import is_loopback
@@ -52,12 +52,13 @@ EXTENSIONS = {
     "import_cpu_s": "auto_import",
     "import_memory_bytes": "auto_import",
     "record": "recorder",
+    "user_state_mb": "user_state",
 }
-"""Extensions by the options that they alone read. The engine refuses those that it has too: mirror, online_stores."""
+"""Extensions by the options that they alone read. The engine refuses those that it has too: mirror, online_stores, user_state_mb."""
 
 
 @dataclass(frozen=True)
-class ServeConfig(FrontendOptions, SessionOptions):
+class ServeConfig(FrontendOptions, ProcessOptions):
     """Validated options; names include the units.
 
     Attributes:

@@ -12,6 +12,7 @@ list_sums        looks up and adds up lists of keys, a block at a time
 index            the hash index of a table
 key_filter       tells most keys that an index does not have without a probe
 rows             row versions (MVCC), stamped with the epoch that wrote them
+row_stamps       numbers that change with the row that a key reads, found without reading it
 records          copies the records of entities, and points the inputs that a request leaves out at them
 lookup_notes     counts how often rows of a table with a memory budget are looked up
 row_tiering      moves rows between the tiers of a table with a memory budget
@@ -46,6 +47,7 @@ __all__ = [
     "pointers",
     "pool",
     "records",
+    "row_stamps",
     "row_tiering",
     "rows",
     "string_hashes",

@@ -187,7 +187,7 @@ def _int_store(bits):
     return store
 
 
-store_i8, store_i16 = _int_store(8), _int_store(16)
+store_i8, store_i16, store_i32 = _int_store(8), _int_store(16), _int_store(32)
 
 
 @intrinsic

@@ -18,15 +18,18 @@ from freshet_serving.processor.kernels.pointers import (
     load_f32,
     load_i64,
     store_f32,
+    store_i32,
     store_i64,
     store_release,
 )
+from freshet_serving.processor.kernels.row_stamps import UNKNOWN_STAMP, stamp_at
 from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
     CAPACITY,
     DTYPE,
     INDEX,
     LOG,
+    LOG_EPOCH,
     LOG_KEY,
     LOG_ROW,
     LOG_SCALE,
@@ -75,7 +78,7 @@ def promote(table, keys, counts, slots, slot_keys, settled, hits):
         copy_bytes(row_at(at, SETTLED + slot), row_at(at, ref), nbytes)
         if scaled:
             store_f32(scale_at(at, SETTLED + slot), load_f32(scale_at(at, ref)))
-        store_i64(meta + 16 * slot, 0)
+        store_i64(meta + 16 * slot, 2 * stamp_at(at, ref))
         store_i64(meta + 16 * slot + 8, ref)
         slot_keys[slot], settled[slot], hits[slot] = keys[i], True, counts[i]
         store_release(index + 16 * e + 8, SETTLED + slot)
@@ -101,6 +104,7 @@ def record(table, keys, refs, number, written):
         store_i64(to + LOG_KEY, keys[i])
         if scaled:
             store_f32(to + LOG_SCALE, load_f32(scale_at(at, refs[i])))
+        store_i32(to + LOG_EPOCH, min(stamp_at(at, refs[i]), UNKNOWN_STAMP))
         copy_bytes(to + LOG_ROW, row_at(at, refs[i]), nbytes)
         to += table[RECORD_NBYTES // 8]
         written[i] = LOGGED + number + i

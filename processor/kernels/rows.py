@@ -5,9 +5,10 @@ ref < SETTLED          slot ref - base_rows of the arena: a version, stamped wit
 ref < LOGGED           slot ref - SETTLED of the arena: the only version that any reader can still need
 ref >= LOGGED          record ref - LOGGED of the log (processor.tables.tier)
 meta int64 [slots, 2]  of a version: (epoch * 2 + tombstone, ref of the row it replaced, or ABSENT)
-                       of a settled slot: (anything, ref of the file's row or the record that it copies, or ABSENT)
+                       of a settled slot: (the same, ref of the file's row or the record that it copies, or ABSENT)
 
-All but versions exist in every epoch, so a reader need not read meta for them.
+All but versions exist in every epoch, so a reader need not read meta for them. A settled row keeps its epoch, by which
+kernels.row_stamps tells whether a row is the one that was read before.
 
 A table's descriptor is a row of int64 with addresses and sizes, all accessible to its reader
 (processor.tables.table.descriptor):
@@ -20,7 +21,8 @@ default                  float32 [dim], the row of an unseen id
 dtype                    the code of the type that rows are stored as (processor.package.tensors)
                          plus TIERED for a table with a memory budget
 scales, arena_scales     float32, one per row, scaled types only
-log, record_nbytes       records of a key, a scale and a row (LOG_KEY, LOG_SCALE, LOG_ROW: offsets in a record)
+log, record_nbytes       records of a key, a scale, an epoch and a row (LOG_KEY, LOG_SCALE, LOG_EPOCH, LOG_ROW: offsets
+                         in a record)
 hits                     uint8 [slots], recent reads of settled slots
 ring                     int64 [RING_HEADER + RING_KEYS]: notes so far, cold lookups, hot lookups; keys of cold rows
 numbered, changed, heads the number of keys that are row numbers of the file, 0 for none; one bit a row, in int64 words;
@@ -61,7 +63,7 @@ SHARED, UNKNOWN_KEY, FILTER = range(144, TABLE_NBYTES, 8)
 
 SETTLED, LOGGED = 1 << 40, 1 << 41
 TIERED = 2 * SCALED
-LOG_KEY, LOG_SCALE, LOG_ROW = 0, 8, 16
+LOG_KEY, LOG_SCALE, LOG_EPOCH, LOG_ROW = 0, 8, 12, 16
 RING_HEADER, RING_KEYS = 8, 1 << 14
 BLOCK = 32
 """Rows of a delta in flight at once: each reads distant memory, which is prefetched before it is needed."""

@@ -6,6 +6,7 @@ fillers       what fills each named input
 sequence_filler  inputs that hold a user's events
 given_rows    executables run on rows that were filled before
 warm_up       runs executables before a request does, and measures their costs
+user_states   the seam of what keeps the user's part of requests
 run_limit     ends runs that take longer than their requests can wait
 buffers       a session's buffers for one version, bound before a request needs them
 cost          measured costs of batches, and the cheapest buckets for their rows
@@ -29,5 +30,6 @@ __all__ = [
     "opening",
     "run_limit",
     "runner",
+    "user_states",
     "warm_up",
 ]

@@ -8,7 +8,7 @@ executables are given once for all of it. Nothing is allocated but what the resu
 
 Two ways. Rows of several requests run together through the undivided subgraph, in the cheapest buckets. A request whose
 user inputs have one row, and for which it is worth it, is divided: the user's tensors of several requests are computed
-in one run, then each request's candidates in theirs.
+in one run, then each request's candidates in theirs. What is kept of a user is not computed again (user_states).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from freshet_serving.processor.features.bound_request import BatchView, BoundReq
 from freshet_serving.processor.running.buffers import Buffers, Tensors
 from freshet_serving.processor.running.graph_run import DividedRun, GraphRun, SubgraphRun
 from freshet_serving.processor.running.run_limit import RunLimit
+from freshet_serving.processor.running.user_states import UserState, UserStates
 from freshet_serving.processor.watching import SessionStats
 
 # One in this many batches of a runner tries the plan that the cost table considers more expensive.
@@ -94,6 +95,7 @@ class RunningBatch:
         results: Arrays that the scores are written to, by output.
         shared: What the chunks of a split request share, if the batch is a chunk.
         limit: Ends runs that last too long; None if no run of the graphs can be ended.
+        users: What is kept of users; None if nothing is.
         sparse_s: Seconds of filling in all its runs so far.
         dense_s: Seconds of executables in all its runs so far.
         padded: Rows of padding in all its runs so far.
@@ -107,6 +109,7 @@ class RunningBatch:
     results: Mapping[str, Matrix]
     shared: SharedParts | None = None
     limit: RunLimit | None = None
+    users: UserStates | None = None
     sparse_s: float = 0.0
     dense_s: float = 0.0
     padded: int = 0
@@ -145,9 +148,11 @@ class Runner:
             self._run_cheapest(batch, works, rows)
         elif shared.divisible and (parts := graphs.divided(works[0].bound, shared.rows)) is not None:
             if shared.user_tensors is None:
-                computed = self._run_users(batch, parts.user, works, parts.user.costs.bucket_plan(1)[0])
+                state = self._look(batch, parts.user, works[0])
+                if state is None or (computed := state.tensors) is None:
+                    computed = self._run_users(batch, parts.user, works, parts.user.costs.bucket_plan(1)[0], [state])
+                    self._stats.user_once += 1
                 shared.user_tensors = _kept(computed)
-                self._stats.user_once += 1
             self._run_candidates(batch, parts.score, shared.user_tensors, 0, works[0], 0)
         else:
             self._run_undivided(batch, works, rows, 0)
@@ -252,14 +257,40 @@ class Runner:
         if together:
             self._run_undivided(batch, together, rows - at, at)
         for parts, requests in alone.items():
+            looks: list[UserState | None] = []
+            if batch.users is not None:
+                requests, looks = self._run_kept(batch, parts, requests)
             done = 0
-            for users in parts.user.costs.bucket_plan(len(requests)):
-                group = requests[done : done + users]
+            for users in parts.user.costs.bucket_plan(len(requests)) if requests else ():
+                group, states = requests[done : done + users], looks[done : done + users]
                 done += users
-                computed = self._run_users(batch, parts.user, [work for work, _ in group], users)
+                computed = self._run_users(batch, parts.user, [work for work, _ in group], users, states)
                 for n, (work, first) in enumerate(group):
                     self._run_candidates(batch, parts.score, computed, n, work, first)
                     self._stats.user_once += 1
+
+    def _run_kept(
+        self, batch: RunningBatch, parts: DividedRun, requests: Sequence[tuple[Rows, int]]
+    ) -> tuple[list[tuple[Rows, int]], list[UserState | None]]:
+        """Run the candidates of requests whose user is kept; return the others, and where to keep what they compute."""
+        left, looks = list[tuple[Rows, int]](), list[UserState | None]()
+        for work, first in requests:
+            state = self._look(batch, parts.user, work)
+            if state is not None and state.tensors is not None:
+                self._run_candidates(batch, parts.score, state.tensors, 0, work, first)
+            else:
+                left.append((work, first))
+                looks.append(state)
+        return left, looks
+
+    def _look(self, batch: RunningBatch, user: SubgraphRun, work: Rows) -> UserState | None:
+        """Return what is kept of a request's user; None if nothing is kept of such requests."""
+        if batch.users is None:
+            return None
+        began_s = self._clock.now_s()
+        state = batch.users.look(batch.tables, batch.epoch, user.name, work.bound)
+        batch.sparse_s += self._clock.now_s() - began_s
+        return state
 
     def _run_undivided(self, batch: RunningBatch, works: Sequence[Rows], rows: int, first: int) -> None:
         """Run all rows bucket by bucket, into the results from row `first` on."""
@@ -286,8 +317,15 @@ class Runner:
         batch.sparse_s += sparse_s
         batch.dense_s += dense_s
 
-    def _run_users(self, batch: RunningBatch, user: SubgraphRun, works: Sequence[Rows], bucket: int) -> Tensors:
-        """Return the user's tensors of requests, a row for each, in reused buffers."""
+    def _run_users(
+        self,
+        batch: RunningBatch,
+        user: SubgraphRun,
+        works: Sequence[Rows],
+        bucket: int,
+        states: Sequence[UserState | None] = (),
+    ) -> Tensors:
+        """Return the user's tensors of requests, a row for each, in reused buffers; keep them in `states`, if any."""
         buffers, now_s = batch.buffers, self._clock.now_s
         began_s = now_s()
         inputs, computed, call = buffers.get(batch.executables[user.name][bucket], user.name)
@@ -301,6 +339,9 @@ class Runner:
         self._crowding.beat()
         batch.sparse_s += started_s - began_s
         batch.dense_s += ended_s - started_s
+        for request, state in enumerate(states):
+            if state is not None:
+                state.keep(computed, request)
         return computed
 
     def _run_candidates(

@@ -255,7 +255,9 @@ class Session:
             batch_tables = replica.remote.batch_tables(state.tables, state.epoch, *runner.spans_of(works, 0, rows))
         tables = state.tables if batch_tables is None else batch_tables.tables
         graphs, limit = replica.graphs, self._limit if replica.graphs.endable else None
-        batch = RunningBatch(graphs, state.executables, tables, state.epoch, buffers, results, split_request, limit)
+        batch = RunningBatch(
+            graphs, state.executables, tables, state.epoch, buffers, results, split_request, limit, state.users
+        )
         runner.score(batch, works, rows)
         sparse_s, dense_s = batch.sparse_s, batch.dense_s
         record_batch(buffers.block, requests, rows, batch.padded, results, self.wait_s, sparse_s, dense_s)

@@ -101,7 +101,23 @@ class GroupConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionConfig(SessionOptions):
+class ProcessOptions(SessionOptions):
+    """The options of a process's sessions, and of what all its groups share."""
+
+    user_state_mb: int = field(
+        default=0,
+        metadata=option(
+            "Memory for what was computed of users, to be used again while it is exact; shared by all processes",
+            between(0, 1 << 24, "none"),
+            unit="MiB",
+            heading=COMPUTING,
+            folded=True,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionConfig(ProcessOptions):
     """The options of a process's sessions, with the groups that override them. For cpus see GroupConfig."""
 
     cpus: str = ""

@@ -4,7 +4,8 @@ A flip changes nothing else.
 
 words    int64 [HEADER + ENTRIES * ENTRY + processes * WORDS], mapped by every process that reads the version
 
-    header    [HEADER]            the served flip; the rest of its cache line is unused, because readers write pins
+    header    [HEADER]            the served flip; the number of the load, which never changes; the rest of the cache line
+                                  is unused, because readers write pins
     entries   [ENTRIES, ENTRY]    flip f is at f % ENTRIES: epoch, step, number of the frame, digest in two words
     pins      [processes, WORDS]  for each reader the flip that it has pinned, or IDLE
 
@@ -37,6 +38,7 @@ read-modify-write of a word that all sessions share, for each batch).
 
 from __future__ import annotations
 
+import secrets
 from typing import NamedTuple
 
 import numpy as np
@@ -114,7 +116,14 @@ class ControlWords:
         count = PINS + processes * WORDS
         control = cls(reserve(count * 8, "control").view(np.int64)[:count])
         control.words[:PINS], control._pins[:] = 0, IDLE
+        control.words[1] = secrets.randbits(63)
         return control
+
+    @property
+    def load(self) -> int:
+        """A random number of this load of the version, the same in all processes: epochs of two loads have nothing in
+        common."""
+        return int(self.words[1])
 
     @property
     def publish_seq(self) -> int:

@@ -52,6 +52,7 @@ from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.running.run_limit import endable
+from freshet_serving.processor.running.user_states import ProcessStates, UserStates
 from freshet_serving.processor.running.warm_up import measure, warm_up
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
@@ -160,6 +161,7 @@ class State:
         tables: int64 [T, TABLE_FIELDS] (kernels.rows).
         executables: Executables by subgraph and bucket.
         arrays: Each table's arrays, which must stay alive while the state is used.
+        users: What is kept of users with its weights; None if nothing is.
     """
 
     publish_seq: int
@@ -168,6 +170,7 @@ class State:
     tables: NDArray[np.int64]
     executables: Mapping[str, dict[int, Executable]]
     arrays: tuple[Arrays, ...]
+    users: UserStates | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,11 +181,13 @@ class PreparedFrame:
         tables: int64 [T, TABLE_FIELDS] (kernels.rows).
         executables: Executables by subgraph and bucket.
         arrays: Each table's arrays, which must stay alive while the frame is used.
+        users: What is kept of users with its weights; None if nothing is.
     """
 
     tables: NDArray[np.int64]
     executables: dict[str, dict[int, Executable]]
     arrays: tuple[Arrays, ...]
+    users: UserStates | None
 
 
 class Replica:
@@ -199,6 +204,7 @@ class Replica:
         remote: RemoteTables | None = None,
         runs: int = 1,
         lookups: InputLookups = NO_LOOKUPS,
+        states: ProcessStates | None = None,
     ) -> None:
         """Read the executables' files; raise FreshetError if they cannot be served.
 
@@ -213,6 +219,7 @@ class Replica:
             runs: Number of buffers to have ready and warm before the first request, and of runs of an executable that
                 may be in progress at once.
             lookups: What looks up inputs in this process.
+            states: What keeps users' parts in this process.
         """
         self.manifest: Manifest = files.manifest
         spec = self.manifest.stage
@@ -228,6 +235,11 @@ class Replica:
         self.plan = SparsePlan(self.manifest, stage, growth)
         self.remote = remote.open_reader(self.manifest, self.plan) if remote else None
         self.lookup = lookups.of(self.manifest)
+        # Rows outside of the process have no stamps.
+        self._states = (
+            states.of(self.manifest, self.plan, control.load) if states is not None and self.remote is None else None
+        )
+        self._users: UserStates | None = None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.graphs = GraphRun(self.manifest, self.plan)
         self._clock, self._cpus, self._runs = clock, cpus, runs
@@ -318,17 +330,20 @@ class Replica:
                 self.graphs.endable = endable(executables)
             if first or after.get(undivided) != before.get(undivided):
                 self.graphs.price(costs, self._opened.cost(self._threads))
+            if self._states is not None:
+                self._users = self._states.weighted(frame.dense)
             self._dense, self._executables = frame.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
         matrix = descriptors(tables)
         if not self._frames:
             _populate(frame.arrays)
             self._warm_up(matrix)
-        self._frames = self._frames | {frame.number: PreparedFrame(matrix, self._executables, frame.arrays)}
+        prepared = PreparedFrame(matrix, self._executables, frame.arrays, self._users)
+        self._frames = self._frames | {frame.number: prepared}
 
     def counted(self) -> Snapshot:
-        """Return the counters of the replica's remote tables and lookups of inputs."""
-        return merged(part.counted() for part in (self.remote, self.lookup) if part is not None)
+        """Return the counters of the replica's remote tables, lookups of inputs and user states."""
+        return merged(part.counted() for part in (self.remote, self.lookup, self._states) if part is not None)
 
     def preview(
         self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float
@@ -421,7 +436,7 @@ class Replica:
         entry = self._control.entry(publish_seq)
         frame = self._frames[entry.frame]
         generation = Generation(self.manifest.version, entry.step, entry.digest)
-        return State(publish_seq, entry.epoch, generation, frame.tables, frame.executables, frame.arrays)
+        return State(publish_seq, entry.epoch, generation, frame.tables, frame.executables, frame.arrays, frame.users)
 
     def borrow_buffers(self) -> Buffers:
         """Return buffers for one session to keep, from the pool while there are any."""

@@ -32,6 +32,7 @@ from freshet_serving.processor.memory import ArrayHandle, advise, share
 from freshet_serving.processor.package import Manifest, crc32
 from freshet_serving.processor.repository import WARMUP, VersionReader
 from freshet_serving.processor.running import executable_files
+from freshet_serving.processor.running.user_states import ProcessStates
 from freshet_serving.processor.sessions.session_options import GroupOptions
 from freshet_serving.processor.tables.remote_rows import RemoteTables
 from freshet_serving.processor.versions.control import ControlWords
@@ -182,6 +183,7 @@ class FrameReceiver:
         clock: Clock,
         remote: RemoteTables | None = None,
         lookups: InputLookups = NO_LOOKUPS,
+        states: ProcessStates | None = None,
     ) -> None:
         """Make the replica from the "open" message.
 
@@ -192,6 +194,7 @@ class FrameReceiver:
             clock: The replica's clock.
             remote: Reader of tables in a remote store, if there is one.
             lookups: What looks up inputs in this process.
+            states: What keeps users' parts in this process.
         """
         files = {name: unpacker.unpack(packed) for name, packed in message["files"].items()}
         package = ReceivedPackage(Manifest.from_json(message["manifest"].encode()), files)
@@ -207,6 +210,7 @@ class FrameReceiver:
             remote,
             options.runs,
             lookups,
+            states,
         )
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}

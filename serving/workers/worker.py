@@ -42,6 +42,7 @@ from freshet_serving.processor.errors import FreshetError, NotReady, shortage
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
+from freshet_serving.processor.running.user_states import open_states
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
@@ -149,6 +150,8 @@ class Worker:
         remote = settings["remote"]
         self._remote = open_remote_tables(RemoteConfig(**remote) if remote else None, self._clock)
         self._lookups = open_lookups(settings["online_stores"], self._clock)
+        states = unpacker.unpack(settings["states"]) if settings["states"] else None
+        self._states = open_states(states, len(self._ended_connections), self._slot, self._clock)
         self._adopting: set[asyncio.Task[None]] = set()
         self._calls: asyncio.Task[None] | None = None
         self._asked: dict[int, Future[Message]] = {}
@@ -322,7 +325,7 @@ class Worker:
             with ArrayUnpacker(fds) as unpacker:
                 if op == "open":
                     self._receivers[key] = FrameReceiver(
-                        message, unpacker, self._options_of, self._clock, self._remote, self._lookups
+                        message, unpacker, self._options_of, self._clock, self._remote, self._lookups, self._states
                     )
                 elif op == "frame":
                     self._receivers[key].prepare(message, unpacker)

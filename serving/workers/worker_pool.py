@@ -51,6 +51,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.memory import reserve, share
+from freshet_serving.processor.running.user_states import OPTION, states_memory
 from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.serving.access.credentials import DATA_PLACE, Credentials
 from freshet_serving.serving.access.rate_limiter import clear_process, rate_limiter_memory
@@ -181,6 +182,8 @@ class WorkerPool:
         self._board = reserve(3 * count * 8, "seats").view(np.int64)[: 3 * count].reshape(3, count)
         self._ended, self._computing, self._beats = self._board
         (self._board_handle,) = share([self._board], "seats")
+        states = states_memory(settings.session_options.get(OPTION, 0), count)
+        self._states_handle = None if states is None else share([states], "user-states")[0]
         self._owner: WorkerListener | None = None
         self._fork_server = fork_server or ForkServer()
         # Workers have the limits of the process that started them.
@@ -370,7 +373,14 @@ class WorkerPool:
         parcel = ArrayPacker()
         board = parcel.pack(self._board_handle, writable=True)
         rate_limits = parcel.pack(self._meters_handle, writable=True)
-        message = {**self.settings.message(), "seat": slot.number, "board": board, "meters": rate_limits}
+        states = parcel.pack(self._states_handle, writable=True) if self._states_handle else None
+        message = {
+            **self.settings.message(),
+            "seat": slot.number,
+            "board": board,
+            "meters": rate_limits,
+            "states": states,
+        }
         try:
             self._board[:, slot.number] = 0
             beats = functools.partial(self._beats.item, slot.number)

@@ -13,6 +13,7 @@ from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels import key_filter
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.kernels.pointers import load_i64
+from freshet_serving.processor.kernels.row_stamps import ABSENT_STAMP
 from freshet_serving.processor.kernels.rows import TABLE_FIELDS
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest_entries import TableEntry
@@ -20,6 +21,7 @@ from freshet_serving.processor.package.tensors import ROW_TYPES, map_file, parse
 from freshet_serving.processor.tables import table as table_module
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.tables.table import RowVersions, ServedTable, descriptor, descriptors, packed
+from tests.processor.kernels.stamps import stamps
 
 DIM = 4
 
@@ -161,6 +163,7 @@ def live_through(table, base, steps, data):
         for (_, _, before), model in zip(applied, models):
             assert exported(table, before) == expected(model)
             assert refs_of(table, sought, before) == refs_of(table, sought, before, by_number=False)
+            assert stamps(table.descriptor(), sought, before) == [model.get(key, ABSENT_STAMP) for key in sought]
         newest = epoch if not applied else applied[-1][1]
         assert refs_of(table, sought, newest) == refs_of(table, sought, newest, by_number=False)
         assert table.rows == len(models[-1])

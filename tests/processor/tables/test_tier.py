@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.kernels import lookup_notes, pool
 from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.kernels.row_stamps import ABSENT_STAMP
 from freshet_serving.processor.memory import attach, share
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest_entries import TableEntry
@@ -25,6 +26,7 @@ from freshet_serving.processor.tables import tier
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.tables.table import ServedTable, descriptor, packed
 from freshet_serving.processor.versions.replica import WRITTEN_BY_READERS
+from tests.processor.kernels.stamps import stamps
 
 DIM = 5
 SLOT_NBYTES = DIM * 4 + tier.SLOT_BOOKS_NBYTES
@@ -111,6 +113,7 @@ class State:
     publish_seq: int
     epoch: int
     wanted: dict
+    tags: dict
     descriptor: np.ndarray = field(repr=False)
     arrays: dict = field(repr=False)
 
@@ -131,7 +134,8 @@ class World:
         values = [dequantise(quantise(rows_of([k], model[k]), self.dtype), self.dtype)[0] for k in keys]
         wanted = {k: tuple(v) for k, v in zip(keys, values)}
         descriptor = np.array(self.table.descriptor())
-        self.state = State(publish_seq or self.state.publish_seq + 1, self.epoch, wanted, descriptor, self.table.arrays)
+        publish_seq = publish_seq or self.state.publish_seq + 1
+        self.state = State(publish_seq, self.epoch, wanted, model, descriptor, self.table.arrays)
 
     @property
     def oldest(self):
@@ -161,10 +165,11 @@ class World:
     def check(self):
         for state in (self.state, *self.pinned):
             assert read(state.descriptor, state.epoch) == state.wanted
+            assert stamps(state.descriptor, [*state.tags, 41], state.epoch) == [*state.tags.values(), ABSENT_STAMP]
         assert self.table.rows == len(self.model)
 
 
-keys = st.integers(0, 40) | st.integers(-(2**63), 2**63 - 1)
+keys = st.integers(0, 40) | st.integers(-(2**63), 2**63 - 1).filter(lambda key: key != 41)
 actions = st.sampled_from(
     [
         "apply",

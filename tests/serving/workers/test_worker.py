@@ -137,7 +137,7 @@ def born():
     here, there = Channel.pair()
     channel = Channel(there)
     settings = WorkerSettings(FrontendOptions(version="9"), {"groups": {}}, None, [], grpc).message()
-    shared = {"board": np.zeros((3, 1), np.int64), "meters": rate_limiter_memory(2)}
+    shared = {"board": np.zeros((3, 1), np.int64), "meters": rate_limiter_memory(2), "states": None}
     worker = Worker(channel, {**settings, **shared, "seat": 0}, SimpleNamespace(unpack=lambda packed: packed))
 
     def run():

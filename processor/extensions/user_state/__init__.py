@@ -1,0 +1,34 @@
+"""User state: what was computed for a user outlives the request, and is used again while it is exact.
+
+user_states     looks and keeps for the runner
+user_reads      what the user's part of a request reads
+read_kernels    kernels over these inputs and rows
+state_names     names of states: keyed hashes
+state_store     one process's store
+state_arena     memory that all processes share, and the kernels that read and write it
+state_counters  counts hits, and misses by cause
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from freshet_serving.processor.ports import Extension, UserStateStore
+
+__all__: list[str] = []
+
+
+def _memory(nbytes: int, processes: int) -> Any:
+    from freshet_serving.processor.extensions.user_state.user_states import shared_memory
+
+    return shared_memory(nbytes, processes)
+
+
+def _open(memory: Any, processes: int, process: int, clock: Any) -> Any:
+    from freshet_serving.processor.extensions.user_state.user_states import open_states
+
+    return open_states(memory, processes, process, clock)
+
+
+REQUIRES = ()
+EXTENSION = Extension(user_states=UserStateStore(_memory, _open))

@@ -1,0 +1,83 @@
+"""Kernels over what the user's part of a request reads: the values of its inputs, the stamps of its rows."""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+from freshet_serving.processor.kernels.kernel import inlined, kernel
+from freshet_serving.processor.kernels.pointers import copy_bytes, load_i64, load_i64_anywhere, store_i64
+from freshet_serving.processor.kernels.pool import COLUMN, KIND, KIND_ONE, MAX_LENGTH, SOURCE, SPLITS, STRIDE, TABLE, VALUES
+from freshet_serving.processor.kernels.row_stamps import BLOCK, prefetch_head, stamp_of
+from freshet_serving.processor.kernels.rows import TABLE_NBYTES
+
+
+@inlined
+def values_of(source):
+    """Return the number of an input's first value and the number of its values, of the one row that it has.
+
+    Args:
+        source: int64 [INPUT_FIELDS], the input.
+    """
+    if source[SPLITS] != 0:
+        first = load_i64(source[SPLITS])
+        return first, load_i64(source[SPLITS] + 8) - first
+    return np.int64(0), source[STRIDE]
+
+
+@kernel(nb.int64(nb.int64[:, ::1], nb.int64[:, ::1], nb.uint8[::1]))
+def write_inputs(sources, inputs, out):
+    """Write the values of inputs one after another, each after its length; return the bytes, or those it would take.
+
+    Nothing is written beyond the end of `out`.
+
+    Args:
+        sources: int64 [n, 2], number of each source and the bytes of one of its values.
+        inputs: int64 [S, INPUT_FIELDS], the inputs of a request.
+        out: uint8 [m]; written.
+    """
+    at, room = 0, len(out)
+    for s in range(len(sources)):
+        source, nbytes = inputs[sources[s, 0]], sources[s, 1]
+        first, count = values_of(source)
+        if at + 8 + nbytes * count <= room:
+            store_i64(np.int64(out.ctypes.data) + at, count)
+            copy_bytes(np.int64(out.ctypes.data) + at + 8, source[VALUES] + nbytes * first, nbytes * count)
+        # The next length begins at a multiple of 8.
+        at += 8 + ((nbytes * count + 7) & ~7)
+    return at
+
+
+@kernel(nb.int64(nb.int64[:, ::1], nb.int64[:, ::1], nb.int64[:, ::1], nb.int64, nb.int64[::1]))
+def read_stamps(tables, plan, inputs, epoch, stamps):
+    """Write the stamps of all rows that lookups of one request's one row read; return their number.
+
+    If there are more than `stamps` holds, the first ones are written.
+
+    Args:
+        tables: int64 [T, TABLE_FIELDS].
+        plan: int64 [F, PLAN_FIELDS], the lookups.
+        inputs: int64 [S, INPUT_FIELDS], the inputs of the request.
+        epoch: The epoch that is read.
+        stamps: int64 [n]; written.
+    """
+    count, room, start = 0, len(stamps), np.int64(tables.ctypes.data)
+    for f in range(plan.shape[0]):
+        if plan[f, TABLE] < 0:
+            continue
+        source, table = inputs[plan[f, SOURCE]], start + TABLE_NBYTES * plan[f, TABLE]
+        first, keys = values_of(source)
+        if plan[f, KIND] == KIND_ONE:
+            first, keys = plan[f, COLUMN], 1
+        elif plan[f, MAX_LENGTH] > 0:
+            keys = min(keys, plan[f, MAX_LENGTH])
+        values = source[VALUES] + 8 * first
+        known = min(keys, room - count)
+        for begin in range(0, known, BLOCK):
+            end = min(begin + BLOCK, known)
+            for i in range(begin, end):
+                prefetch_head(table, load_i64_anywhere(values + 8 * i))
+            for i in range(begin, end):
+                stamps[count + i] = stamp_of(table, load_i64_anywhere(values + 8 * i), epoch)
+        count += keys
+    return count

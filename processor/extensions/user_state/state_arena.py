@@ -1,0 +1,507 @@
+"""The arena of user states: memory that all processes of a server map, and the kernels that read and write it.
+
+arena      int64: HEADER words, then one segment for each process
+header     ERASURES, a number that each erasure replaces; SECRET, the key that names are made with (state_names)
+segment    int64: HEAD words, entries [E, ENTRY], links [P], pages [P, PAGE]
+
+    head      SEQUENCE, the newest sequence number; USED, one more than the highest page that ever was in use
+    entry     SEQ            sequence number of the state that is here, 0 for none
+              HIGH, LOW      its name
+              OWNER, SUBJECT whose it is, to be erased by
+              WRITTEN_MS     when it was written, on the machine's monotonic clock
+              WEIGHTS        the mark of the dense weights
+              STAMPS, WORDS  how many of its words are stamps of rows, and how many it has
+              FIRST          its first page; links lead from each page to the next
+              SUM            a checksum of all of the above and of its words, in order
+              TOUCHED        1 if it was read since the eviction last came by
+    pages     its words: stamps of the rows that it was computed from, then tensors
+
+A name has WAYS entries in a segment where it may be, found from LOW.
+
+Who may write which word
+- A segment belongs to one process, the only one that makes states in it. What is free in it is known to that process
+  alone (SegmentBooks, private memory); a process that takes a segment over finds that out from the entries.
+- TOUCHED may be written by anybody; it decides nothing but what is evicted.
+- An erasure may come from any process: it writes zeros alone, into entries and pages of any segment.
+
+What must never be observed
+- Half a state. A writer takes SEQ away before it touches an entry or a page that a reader could reach, and stores a new
+  SEQ, as a full barrier, when all else is there. Sequence numbers are never used twice. A reader copies, checks that SEQ
+  is still the same, and believes what it has copied only if the sum agrees: so what a writer left that died at any
+  instruction, what an erasure cut a hole into and what was written meanwhile are misses.
+- Bytes of a state that is gone. Pages are zeroed when their state is evicted, replaced, expired or erased; those that a
+  dead writer left are zeroed when its segment is taken over, and by every erasure.
+- A state that was made while an erasure ran. A writer compares ERASURES with what it was when its request began, after
+  its SEQ is stored, and takes the state back if they differ. The erasure replaces ERASURES before it looks at the first
+  SEQ. Both are full barriers, so one of the two sees the other.
+
+There are no locks between processes: a process that dies leaves nothing that another waits for.
+
+Costs: a read is one pass over the state's words; a write is one more, and one to zero what it evicts.
+
+Rejected: one heap for all processes (its free list needs a lock, or recovery from every state in which one may die);
+pages of many sizes (they fragment); a reader's lock on a state (a dead reader holds it); states as numpy arrays in
+shared files (no budget).
+"""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+from freshet_serving.processor.kernels.index import mix
+from freshet_serving.processor.kernels.kernel import inlined, kernel
+from freshet_serving.processor.kernels.pointers import exchange, load_acquire, load_i64, prefetch, store_i64
+from freshet_serving.processor.kernels.row_stamps import UNKNOWN_STAMP
+
+HEADER, ERASURES, SECRET, SECRET_WORDS = 64, 0, 8, 4
+HEAD, SEQUENCE, USED = 8, 0, 1
+ENTRY, WAYS = 16, 8
+SEQ, HIGH, LOW, OWNER, SUBJECT, WRITTEN_MS, WEIGHTS, STAMPS, WORDS, FIRST, SUM, TOUCHED = range(12)
+PAGE = 512
+"""Words of a page: 4 kB."""
+
+HIT, ABSENT, EVICTED, TORN, EXPIRED, OTHER_WEIGHTS, OTHER_ROWS = range(7)
+"""Outcomes of a look, in the order in which the better known cause of a miss goes before another."""
+NOBODY = 0
+"""An owner or a subject that an erasure does not ask for."""
+
+
+def segment_shape(words: int) -> tuple[int, int]:
+    """Return the entries and pages of a segment of so many words.
+
+    Args:
+        words: Its words.
+    """
+    pages = max(0, words - HEAD - WAYS * ENTRY) // (PAGE + 1 + ENTRY)
+    return -(-pages // WAYS) * WAYS, pages
+
+
+@inlined
+def start_of_links(entries):
+    """Return the byte of a segment at which its links begin.
+
+    Args:
+        entries: Number of its entries.
+    """
+    return 8 * (HEAD + entries * ENTRY)
+
+
+@inlined
+def entry_at(segment, number):
+    """Return the address of an entry.
+
+    Args:
+        segment: Address of the segment.
+        number: Number of the entry.
+    """
+    return segment + 8 * (HEAD + number * ENTRY)
+
+
+@inlined
+def set_of(low, entries):
+    """Return the first of the WAYS entries in which a name may be.
+
+    Args:
+        low: The name's low word.
+        entries: Number of entries of the segment.
+    """
+    return WAYS * np.int64(mix(low) % np.uint64(entries // WAYS))
+
+
+@kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
+def find_entry(segment, entries, high, low, after):
+    """Return the number of the next entry that has a name, or -1.
+
+    Args:
+        segment: Address of the segment.
+        entries: Number of its entries.
+        high: The name's high word.
+        low: The name's low word.
+        after: Number of the entry to begin behind; -1 for the first.
+    """
+    first = set_of(low, entries)
+    for number in range(max(first, after + 1), first + WAYS):
+        prefetch(entry_at(segment, number))
+    for number in range(max(first, after + 1), first + WAYS):
+        at = entry_at(segment, number)
+        if load_acquire(at + 8 * SEQ) != 0 and load_i64(at + 8 * LOW) == low and load_i64(at + 8 * HIGH) == high:
+            return number
+    return -1
+
+
+@inlined
+def sum_fields(at, seq):
+    """Return both sums of the fields of an entry, SEQ as it is given.
+
+    Args:
+        at: Address of the entry.
+        seq: Its sequence number.
+    """
+    a, b = seq, seq
+    for field in range(HIGH, SUM):
+        a += load_i64(at + 8 * field)
+        b += a
+    return a, b
+
+
+@kernel(
+    nb.int64(
+        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64, nb.int64[::1]
+    )
+)
+def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, weights, out):
+    """Copy a state's words behind its stamps, if it is whole, not too old and valid; return when it was
+    written, or the negative outcome of a look without one.
+
+    Nothing of `out` may be used after a miss.
+
+    Args:
+        segment: Address of the segment.
+        entries: Number of its entries.
+        pages: Number of its pages.
+        number: Number of the entry.
+        high: The name's high word.
+        low: The name's low word.
+        oldest_ms: The earliest time at which it may have been written.
+        stamps: int64 [n], the stamps of its rows as of the epoch that is read.
+        weights: The mark of the dense weights that are read.
+        out: int64 [m], its other words; written.
+    """
+    at = entry_at(segment, number)
+    seq = load_acquire(at + 8 * SEQ)
+    if seq == 0 or load_i64(at + 8 * LOW) != low or load_i64(at + 8 * HIGH) != high:
+        return -ABSENT
+    if load_i64(at + 8 * STAMPS) != len(stamps) or load_i64(at + 8 * WORDS) != len(stamps) + len(out):
+        return -TORN
+    a, b = sum_fields(at, seq)
+    expected, written_ms = load_i64(at + 8 * SUM), load_i64(at + 8 * WRITTEN_MS)
+    if written_ms < oldest_ms:
+        return -EXPIRED
+    if load_i64(at + 8 * WEIGHTS) != weights:
+        return -OTHER_WEIGHTS
+    page, links = load_i64(at + 8 * FIRST), segment + start_of_links(entries)
+    first_page, done, words = links + 8 * pages, 0, len(stamps) + len(out)
+    while done < words:
+        if page < 0 or page >= pages:
+            return -TORN
+        source, count = first_page + 8 * PAGE * page, min(PAGE, words - done)
+        compared = max(0, min(count, len(stamps) - done))
+        for i in range(compared):
+            word = load_i64(source + 8 * i)
+            if word != stamps[done + i] or word == UNKNOWN_STAMP:
+                return -OTHER_ROWS
+            a += word
+            b += a
+        target = np.int64(out.ctypes.data) + 8 * (done - len(stamps))
+        for i in range(compared, count):
+            word = load_i64(source + 8 * i)
+            store_i64(target + 8 * i, word)
+            a += word
+            b += a
+        done += count
+        page = load_i64(links + 8 * page)
+    if load_acquire(at + 8 * SEQ) != seq or expected != a ^ np.int64(mix(b)):
+        return -TORN
+    if load_i64(at + 8 * TOUCHED) == 0:
+        store_i64(at + 8 * TOUCHED, 1)
+    return written_ms
+
+
+# Private memory of the process that owns a segment: FREE the number of free pages, HAND and BROOM the next entries that
+# the eviction and the sweep look at.
+FREE, HAND, BROOM = range(3)
+
+
+@inlined
+def clear(address, nbytes):
+    """Write zeros.
+
+    Args:
+        address: Address of the first byte, a multiple of 8.
+        nbytes: Number of bytes, a multiple of 8.
+    """
+    for at in range(address, address + nbytes, 8):
+        store_i64(at, 0)
+
+
+@inlined
+def give_up(segment, entries, pages, number, counts, firsts, free, books):
+    """Take the state of an entry away: its SEQ first, then its pages, which become free.
+
+    Args:
+        segment: Address of the segment.
+        entries: Number of its entries.
+        pages: Number of its pages.
+        number: Number of the entry.
+        counts: int64 [E], pages of each entry, 0 if it has none; written.
+        firsts: int64 [E], the first of them.
+        free: int64 [P], the free pages; written.
+        books: int64 [3]; written.
+    """
+    at, links = entry_at(segment, number), segment + start_of_links(entries)
+    exchange(at + 8 * SEQ, 0)
+    page = firsts[number]
+    for _ in range(counts[number]):
+        clear(links + 8 * pages + 8 * PAGE * page, 8 * PAGE)
+        free[books[FREE]] = page
+        books[FREE] += 1
+        page = load_i64(links + 8 * page)
+    counts[number] = 0
+    clear(at, 8 * ENTRY)
+
+
+@kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]))
+def drop(segment, entries, pages, number, counts, firsts, free, books):
+    """Call give_up() for one entry."""
+    give_up(segment, entries, pages, number, counts, firsts, free, books)
+
+
+@kernel(
+    nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64)
+)
+def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, most):
+    """Look at the next entries; take away states that are too old or were erased, and return how many.
+
+    Args:
+        segment: Address of the segment.
+        entries: Number of its entries.
+        pages: Number of its pages.
+        oldest_ms: The earliest time at which a state may have been written.
+        counts: As of give_up().
+        firsts: As of give_up().
+        free: As of give_up().
+        books: As of give_up().
+        most: Entries to look at.
+    """
+    gone = 0
+    for _ in range(min(most, entries)):
+        number = books[BROOM] % entries
+        books[BROOM] = number + 1
+        at = entry_at(segment, number)
+        if counts[number] and (load_acquire(at + 8 * SEQ) == 0 or load_i64(at + 8 * WRITTEN_MS) < oldest_ms):
+            give_up(segment, entries, pages, number, counts, firsts, free, books)
+            gone += 1
+    return gone
+
+
+@kernel(nb.void(nb.int64, nb.int64, nb.int64[::1]))
+def note_evicted(segment, number, names):
+    """Note the name of an entry that is about to be taken away for another.
+
+    Args:
+        segment: Address of the segment.
+        number: Number of the entry.
+        names: int64 [2**k], names by their last bits; written.
+    """
+    low = load_i64(entry_at(segment, number) + 8 * LOW)
+    names[low & (len(names) - 1)] = low
+
+
+@kernel(
+    nb.int64(
+        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]
+    )
+)
+def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):
+    """Take states away that were not read since this last came by, until so many pages are free; return how many.
+
+    Args:
+        segment: Address of the segment.
+        entries: Number of its entries.
+        pages: Number of its pages.
+        wanted: Pages that must be free, no more than there are.
+        counts: As of give_up().
+        firsts: As of give_up().
+        free: As of give_up().
+        books: As of give_up().
+        names: As of note_evicted().
+    """
+    gone = 0
+    while books[FREE] < wanted:
+        number = books[HAND] % entries
+        books[HAND] = number + 1
+        if counts[number]:
+            touched = entry_at(segment, number) + 8 * TOUCHED
+            if load_i64(touched) != 0:
+                store_i64(touched, 0)
+            else:
+                note_evicted(segment, number, names)
+                give_up(segment, entries, pages, number, counts, firsts, free, books)
+                gone += 1
+    return gone
+
+
+@kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1]))
+def place_for(segment, entries, high, low, counts):
+    """Return the entry to write a name's state to: its own, else one that is free, else one that was not read lately.
+
+    Args:
+        segment: Address of the segment.
+        entries: Number of its entries.
+        high: The name's high word.
+        low: The name's low word.
+        counts: int64 [E], pages of each entry.
+    """
+    first = set_of(low, entries)
+    chosen, rank = first, 3
+    for number in range(first, first + WAYS):
+        at = entry_at(segment, number)
+        if counts[number] and load_i64(at + 8 * LOW) == low and load_i64(at + 8 * HIGH) == high:
+            return number
+        gone = counts[number] == 0 or load_i64(at + 8 * SEQ) == 0
+        now = 0 if gone else 1 if load_i64(at + 8 * TOUCHED) == 0 else 2
+        if now < rank:
+            chosen, rank = number, now
+    if rank == 2:
+        for number in range(first, first + WAYS):
+            store_i64(entry_at(segment, number) + 8 * TOUCHED, 0)
+    return chosen
+
+
+@kernel(
+    nb.int64(
+        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1],
+        nb.int64[::1], nb.int64[::1], nb.int64[::1],
+    )
+)  # fmt: skip
+def write_state(segment, entries, pages, number, fields, stamps, words, counts, firsts, free, books):
+    """Write a state to an entry without one, from free pages; the last store is its SEQ. Returns its SEQ.
+
+    Args:
+        segment: Address of the segment.
+        entries: Number of its entries.
+        pages: Number of its pages.
+        number: Number of the entry.
+        fields: int64 [SUM], what its fields will be; SEQ, STAMPS, WORDS and FIRST are found here.
+        stamps: int64 [n], its first words.
+        words: int64 [m], the others.
+        counts: As of give_up().
+        firsts: As of give_up().
+        free: As of give_up(); enough of them.
+        books: As of give_up().
+    """
+    at, links = entry_at(segment, number), segment + start_of_links(entries)
+    first_page, total = links + 8 * pages, len(stamps) + len(words)
+    seq = load_i64(segment + 8 * SEQUENCE) + 1
+    store_i64(segment + 8 * SEQUENCE, seq)
+    for field in range(HIGH, STAMPS):
+        store_i64(at + 8 * field, fields[field])
+    store_i64(at + 8 * STAMPS, len(stamps))
+    store_i64(at + 8 * WORDS, total)
+    books[FREE] -= 1
+    page = free[books[FREE]]
+    store_i64(at + 8 * FIRST, page)
+    firsts[number], counts[number] = page, 1
+    a, b = sum_fields(at, seq)
+    done, used = 0, load_i64(segment + 8 * USED)
+    while True:
+        used = max(used, page + 1)
+        store_i64(segment + 8 * USED, used)
+        target, count = first_page + 8 * PAGE * page, min(PAGE, total - done)
+        for i in range(count):
+            word = stamps[done + i] if done + i < len(stamps) else words[done + i - len(stamps)]
+            store_i64(target + 8 * i, word)
+            a += word
+            b += a
+        done += count
+        if done == total:
+            break
+        books[FREE] -= 1
+        following = free[books[FREE]]
+        store_i64(links + 8 * page, following)
+        page = following
+        counts[number] += 1
+    store_i64(at + 8 * SUM, a ^ np.int64(mix(b)))
+    store_i64(at + 8 * TOUCHED, 0)
+    exchange(at + 8 * SEQ, seq)
+    return seq
+
+
+@kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]))
+def take_over(segment, entries, pages, counts, firsts, free, books):
+    """Find out what a segment holds whose process has gone; return how many states it has.
+
+    Entries that cannot be states are cleared, and pages of no state are zeroed. Whether a state is whole is found when
+    it is read.
+
+    Args:
+        segment: Address of the segment.
+        entries: Number of its entries.
+        pages: Number of its pages.
+        counts: As of give_up(); written.
+        firsts: As of give_up(); written.
+        free: As of give_up(); written.
+        books: As of give_up(); written.
+    """
+    links = segment + start_of_links(entries)
+    taken, states = np.zeros(pages, np.bool_), 0
+    newest = load_i64(segment + 8 * SEQUENCE)
+    for number in range(entries):
+        at = entry_at(segment, number)
+        counts[number] = firsts[number] = 0
+        seq, words, page = load_i64(at + 8 * SEQ), load_i64(at + 8 * WORDS), load_i64(at + 8 * FIRST)
+        newest = max(newest, seq)
+        sound = seq > 0 and 0 < words <= PAGE * pages
+        held = (words + PAGE - 1) // PAGE if sound else 0
+        for n in range(held):
+            if page < 0 or page >= pages or taken[page]:
+                sound = False
+                held = n
+                break
+            taken[page] = True
+            page = load_i64(links + 8 * page)
+        if sound:
+            counts[number], firsts[number] = held, load_i64(at + 8 * FIRST)
+            states += 1
+        else:
+            exchange(at + 8 * SEQ, 0)
+            page = load_i64(at + 8 * FIRST)
+            for _ in range(held):
+                taken[page] = False
+                page = load_i64(links + 8 * page)
+            clear(at, 8 * ENTRY)
+    store_i64(segment + 8 * SEQUENCE, newest)
+    used = min(max(0, load_i64(segment + 8 * USED)), pages)
+    books[FREE] = 0
+    for page in range(pages - 1, -1, -1):
+        if not taken[page]:
+            if page < used:
+                clear(links + 8 * pages + 8 * PAGE * page, 8 * PAGE)
+            free[books[FREE]] = page
+            books[FREE] += 1
+    return states
+
+
+@kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
+def erase(segment, entries, pages, owner, subject):
+    """Erase the states of an owner in a segment, and what its pages hold of no state; return how many states.
+
+    Args:
+        segment: Address of the segment.
+        entries: Number of its entries.
+        pages: Number of its pages.
+        owner: The owner; NOBODY for all.
+        subject: The one subject to erase; NOBODY for all of the owner's.
+    """
+    links = segment + start_of_links(entries)
+    taken, gone = np.zeros(pages, np.bool_), 0
+    for number in range(entries):
+        at = entry_at(segment, number)
+        if load_acquire(at + 8 * SEQ) == 0:
+            continue
+        mine = owner in (NOBODY, load_i64(at + 8 * OWNER)) and subject in (NOBODY, load_i64(at + 8 * SUBJECT))
+        words, page = min(load_i64(at + 8 * WORDS), PAGE * pages), load_i64(at + 8 * FIRST)
+        if mine:
+            exchange(at + 8 * SEQ, 0)
+            clear(at, 8 * ENTRY)
+            gone += 1
+        for _ in range((words + PAGE - 1) // PAGE):
+            if mine or page < 0 or page >= pages:
+                break
+            taken[page] = True
+            page = load_i64(links + 8 * page)
+    for page in range(min(max(0, load_i64(segment + 8 * USED)), pages)):
+        if not taken[page]:
+            clear(links + 8 * pages + 8 * PAGE * page, 8 * PAGE)
+    return gone

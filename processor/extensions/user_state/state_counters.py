@@ -1,0 +1,77 @@
+"""Count what became of the looks for one version's user states. Several threads count, under one lock."""
+
+from __future__ import annotations
+
+import threading
+
+from freshet_serving.processor.counter_block import CounterBlock, Slot, Snapshot
+from freshet_serving.processor.extensions.user_state import state_arena as arena
+
+BLOCK = "user_state"
+CAUSES = {
+    arena.ABSENT: "absent",
+    arena.EVICTED: "evicted",
+    arena.TORN: "torn",
+    arena.EXPIRED: "expired",
+    arena.OTHER_WEIGHTS: "dense",
+    arena.OTHER_ROWS: "rows",
+}
+NBYTES = Slot(BLOCK, "nbytes", "model_user_state_bytes", "Memory of user states.", gauge=True)
+COUNTERS = (
+    Slot(BLOCK, "hits", "model_user_state_hits", "Requests whose user part was computed before."),
+    Slot(
+        BLOCK, "hit_age_s", "model_user_state_hit_age_seconds",
+        "Seconds since the user part was computed, summed over hits.", zero=0.0,
+    ),
+    Slot(
+        BLOCK, "look_s", "model_user_state_look_seconds",
+        "Seconds spent naming requests and looking for their user part.", zero=0.0,
+    ),
+    Slot(BLOCK, "kept", "model_user_state_kept", "User parts that were kept."),
+    Slot(BLOCK, "unkept", "model_user_state_not_kept", "User parts that were computed and not admitted."),
+    *Slot(
+        BLOCK, "misses", "model_user_state_misses",
+        "Requests whose user part had to be computed, by cause.", "cause",
+    ).each(CAUSES.values()),
+    NBYTES,
+)  # fmt: skip
+HITS, HIT_AGE_S, LOOK_S, KEPT, UNKEPT, MISSES = range(6)
+
+
+class StateCounters:
+    """The counters of one version's user states."""
+
+    def __init__(self) -> None:
+        self._block, self._lock = CounterBlock(COUNTERS), threading.Lock()
+        self._misses = {cause: MISSES + n for n, cause in enumerate(CAUSES)}
+
+    def looked(self, outcome: int, seconds: float, age_s: float) -> None:
+        """Count a look.
+
+        Args:
+            outcome: HIT, or the cause of a miss (state_arena).
+            seconds: How long it took.
+            age_s: The age of what was found.
+        """
+        with self._lock:
+            cells = self._block.cells
+            cells[LOOK_S] += seconds
+            if outcome == arena.HIT:
+                cells[HITS] += 1
+                cells[HIT_AGE_S] += age_s
+            else:
+                cells[self._misses[outcome]] += 1
+
+    def computed(self, kept: bool) -> None:
+        """Count a user part that was computed."""
+        with self._lock:
+            self._block.cells[KEPT if kept else UNKEPT] += 1
+
+    def snapshot(self, nbytes: int) -> Snapshot:
+        """Return the counters.
+
+        Args:
+            nbytes: Memory of the version's states in this process.
+        """
+        with self._lock:
+            return {**self._block.snapshot(), NBYTES: nbytes}

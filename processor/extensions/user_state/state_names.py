@@ -1,0 +1,58 @@
+"""Names of user states: keyed hashes of whose a state is, and of what it was computed by and from.
+
+A name is 128 bits of BLAKE2b under a key that the processes of one server share and nobody else knows. So two states
+never have one name, nobody can make inputs whose state is another's, and what lies in the arena does not tell a user's
+id to someone who tries all ids.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from struct import Struct
+
+from freshet_serving.processor.extensions.user_state.state_store import StateName
+
+EVERYBODY = b""
+"""Owner of the states of requests that have none, on a listener without keys."""
+
+_lengths, _halves = Struct("<q").pack, Struct("<qq").unpack
+
+
+class StateNames:
+    """Makes the names of one server's states."""
+
+    def __init__(self, secret: bytes) -> None:
+        """Take the key.
+
+        Args:
+            secret: The key, 32 bytes.
+        """
+        self._new = blake2b(key=secret, digest_size=16)
+
+    def name(self, owner: bytes, scope: bytes, content: bytes | memoryview, subject: bytes = b"") -> StateName:
+        """Return the name of a state.
+
+        Args:
+            owner: Whose it is.
+            scope: What it is computed by: the loaded version and the subgraph.
+            content: What it is computed from, or the id that it is kept under.
+            subject: The user's id; b"" if it is not known.
+        """
+        high, low = self._hash(b"state", owner, scope, content)
+        return StateName(high, low, self.owner(owner), self.subject(owner, subject) if subject else 0)
+
+    def owner(self, owner: bytes) -> int:
+        """Return the hash of an owner, never 0."""
+        return self._hash(b"owner", owner)[0] or 1
+
+    def subject(self, owner: bytes, subject: bytes) -> int:
+        """Return the hash of an owner's user, never 0."""
+        return self._hash(b"subject", owner, subject)[0] or 1
+
+    def _hash(self, *parts: bytes | memoryview) -> tuple[int, int]:
+        made = self._new.copy()
+        for part in parts:
+            made.update(_lengths(len(part)))
+            made.update(part)
+        high, low = _halves(made.digest())
+        return high, low

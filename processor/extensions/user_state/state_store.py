@@ -1,0 +1,289 @@
+"""One process's store of user states, in the arena that all processes of a server share (state_arena).
+
+Any thread finds; the threads of a process keep and sweep one at a time, under a lock that no other process knows.
+
+What is kept. While there is room, everything. Once pages would have to be taken from others, a state is admitted if it
+is long (LONG_STAMPS rows) or if the same name was refused before: most short histories that are seen once are never
+seen again, and would drive out those that are. Eviction is LRU by one bit (CLOCK).
+
+Time to live is checked when a state is read. What is too old is zeroed by sweeps, a few entries with every request of
+the process; a process without requests sweeps nothing.
+
+Costs: a look at WAYS entries in each segment, then one pass over the state; keeping waits for other threads that keep.
+
+Rejected: one segment that a state's owner is sent to (a message for each state); a copy in each process's memory (as
+many budgets as processes).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.user_state import state_arena as arena
+from freshet_serving.processor.kernels.pointers import exchange
+from freshet_serving.processor.memory import reserve
+
+Int64s = NDArray[np.int64]
+
+TTL_S = 1800.0
+LONG_STAMPS = 256
+SWEPT = 8
+REMEMBERED = 1 << 16
+"""Names that were refused or evicted lately, by their last bits: a later one takes the place of an earlier one."""
+LEAST_PAGES = 16
+
+
+class StateName(NamedTuple):
+    """The name of a state (state_names).
+
+    Attributes:
+        high: One half of a keyed hash of whose it is, and of what it was computed by and from.
+        low: The other half.
+        owner: A keyed hash of its owner.
+        subject: A keyed hash of the owner and the user's id; arena.NOBODY for a state without one.
+    """
+
+    high: int
+    low: int
+    owner: int
+    subject: int = arena.NOBODY
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """One process's part of the arena."""
+
+    address: int
+    entries: int
+    pages: int
+
+
+class StoreFigures(NamedTuple):
+    """Figures of one process's segment, since it was taken over.
+
+    Attributes:
+        kept: States written.
+        refused: States that were not admitted, or are too large.
+        evicted: States that were taken away for others.
+        expired: States that were swept.
+    """
+
+    kept: int
+    refused: int
+    evicted: int
+    expired: int
+
+
+def arena_memory(nbytes: int, processes: int) -> Int64s:
+    """Allocate an empty arena; its memory is taken as states come.
+
+    Args:
+        nbytes: Its size.
+        processes: Number of processes that keep states.
+
+    Raises:
+        BadInput: It is too small.
+    """
+    words = nbytes // 8
+    if arena.segment_shape(_segment_words(words, processes))[1] < LEAST_PAGES:
+        least = processes * (LEAST_PAGES + 1) * (arena.PAGE + 64) * 8 >> 20
+        raise BadInput(f"user_state_mb: expected at least {least + 1} for {processes} processes, got {nbytes >> 20}")
+    memory = reserve(words * 8, "user-states").view(np.int64)[:words]
+    secret = np.frombuffer(secrets.token_bytes(8 * arena.SECRET_WORDS), np.int64)
+    memory[arena.SECRET : arena.SECRET + arena.SECRET_WORDS] = secret
+    return memory
+
+
+def _segment_words(words: int, processes: int) -> int:
+    return max(0, words - arena.HEADER) // processes
+
+
+class StateStore:
+    """The store as one process uses it."""
+
+    def __init__(
+        self, memory: Int64s, processes: int, process: int, now_s: Callable[[], float], ttl_s: float = TTL_S
+    ) -> None:
+        """Take over a process's segment; the process that had it before must be dead.
+
+        Args:
+            memory: The arena, as arena_memory() made it.
+            processes: Number of processes that it was made for.
+            process: Number of this process.
+            now_s: The machine's monotonic clock.
+            ttl_s: Seconds after which a state is no longer used.
+        """
+        self._memory, self._now_s, self._ttl_ms = memory, now_s, int(ttl_s * 1000)
+        words, start = _segment_words(len(memory), processes), int(memory.ctypes.data)
+        self._header = start
+        shape = arena.segment_shape(words)
+        segments = [Segment(start + 8 * (arena.HEADER + n * words), *shape) for n in range(processes)]
+        self._own = segments[process]
+        # Its own is looked at first: it has what this process computed last.
+        self._segments = [self._own, *(s for s in segments if s is not self._own)]
+        entries, pages = shape
+        self._counts, self._firsts = np.zeros(entries, np.int64), np.zeros(entries, np.int64)
+        self._free, self._books = np.zeros(pages, np.int64), np.zeros(3, np.int64)
+        self._refused_names, self._evicted_names = np.zeros((2, REMEMBERED), np.int64)
+        self._scopes = np.zeros(entries, np.int64)
+        self._kept = self._refused = self._evicted = self._expired = 0
+        self._lock = threading.Lock()
+        own = self._own
+        arena.take_over(own.address, own.entries, own.pages, self._counts, self._firsts, self._free, self._books)
+
+    @property
+    def secret(self) -> bytes:
+        """The key that names are made with, the same in all processes."""
+        return self._memory[arena.SECRET : arena.SECRET + arena.SECRET_WORDS].tobytes()
+
+    @property
+    def erasures(self) -> int:
+        """A number that each erasure replaces; to be read when a request begins, and given to keep()."""
+        return int(self._memory[arena.ERASURES])
+
+    def nbytes(self, scope: int) -> int:
+        """Return the bytes of this process's pages that hold states of a scope.
+
+        Args:
+            scope: The scope, as keep() was given it.
+        """
+        return int(self._counts[self._scopes == scope].sum()) * arena.PAGE * 8
+
+    @property
+    def figures(self) -> StoreFigures:
+        return StoreFigures(self._kept, self._refused, self._evicted, self._expired)
+
+    def find(self, name: StateName, weights: int, stamps: Int64s, words: Int64s) -> tuple[int, float]:
+        """Copy a state into `words`; return HIT or the cause of a miss, and the seconds since it was written.
+
+        Args:
+            name: Its name.
+            weights: The mark of the dense weights that are read.
+            stamps: int64 [n], the stamps of its rows as of the epoch that is read.
+            words: int64 [m], its words; written, and worth nothing without a hit.
+        """
+        oldest_ms = self._now_ms() - self._ttl_ms
+        outcome = arena.ABSENT
+        for segment in self._segments:
+            number = -1
+            while True:
+                number = arena.find_entry(segment.address, segment.entries, name.high, name.low, number)
+                if number < 0:
+                    break
+                read = arena.read_state(
+                    segment.address, segment.entries, segment.pages, number, name.high, name.low, oldest_ms, stamps,
+                    weights, words,
+                )  # fmt: skip
+                if read >= 0:
+                    return arena.HIT, (oldest_ms + self._ttl_ms - read) / 1000
+                outcome = max(outcome, -read)
+        if outcome == arena.ABSENT and self._evicted_names[name.low % REMEMBERED] == name.low:
+            outcome = arena.EVICTED
+        return outcome, 0.0
+
+    def keep(
+        self, name: StateName, weights: int, stamps: Int64s, words: Int64s, erasures: int, scope: int = 0
+    ) -> bool:
+        """Write a state, in place of what this process has under its name; return False if it is not admitted.
+
+        Args:
+            name: Its name.
+            weights: The mark of the dense weights that it was computed with.
+            stamps: int64 [n], the stamps of the rows that it was computed from.
+            words: int64 [m], its words.
+            erasures: `erasures` as they were when its request began.
+            scope: A number that its bytes are counted under in this process.
+        """
+        own, needed = self._own, -(-(len(stamps) + len(words)) // arena.PAGE)
+        fields = np.zeros(arena.SUM, np.int64)
+        fields[arena.HIGH : arena.STAMPS] = (*name, self._now_ms(), weights)
+        with self._lock:
+            self._sweep()
+            number = arena.place_for(own.address, own.entries, name.high, name.low, self._counts)
+            if self._counts[number] and not self._lives(number):
+                self._drop(number)
+            before = int(self._counts[number])
+            same = before > 0 and self._is(number, name)
+            short = needed > self._books[arena.FREE] + (before if same else 0) or (before > 0 and not same)
+            if not 0 < needed <= own.pages // 2 or (short and not self._admits(name, len(stamps))):
+                self._refused += 1
+                return False
+            if before:
+                if not same:
+                    self._evicted += 1
+                    arena.note_evicted(own.address, number, self._evicted_names)
+                self._drop(number)
+            self._evicted += arena.evict(
+                own.address, own.entries, own.pages, needed, self._counts, self._firsts, self._free, self._books,
+                self._evicted_names,
+            )  # fmt: skip
+            arena.write_state(
+                own.address, own.entries, own.pages, number, fields, stamps, words, self._counts, self._firsts,
+                self._free, self._books,
+            )  # fmt: skip
+            if self.erasures != erasures:
+                self._drop(number)
+                return False
+            self._scopes[number] = scope
+            self._kept += 1
+            return True
+
+    def erase(self, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
+        """Erase states in all segments, so that their bytes are nowhere in the arena; return how many there were.
+
+        States that are being computed meanwhile are not kept.
+
+        Args:
+            owner: Their owner; arena.NOBODY for all.
+            subject: The one subject; arena.NOBODY for all of the owner's.
+        """
+        exchange(self._header + 8 * arena.ERASURES, secrets.randbits(62) + 1)
+        return sum(arena.erase(s.address, s.entries, s.pages, owner, subject) for s in self._segments)
+
+    def sweep(self, entries: int) -> None:
+        """Take away states that are too old among the next entries of this process's segment.
+
+        Args:
+            entries: Number of entries to look at.
+        """
+        with self._lock:
+            self._sweep(entries)
+
+    def _sweep(self, entries: int = SWEPT) -> None:
+        own = self._own
+        self._expired += arena.sweep(
+            own.address, own.entries, own.pages, self._now_ms() - self._ttl_ms, self._counts, self._firsts, self._free,
+            self._books, entries,
+        )  # fmt: skip
+
+    def _drop(self, number: int) -> None:
+        own = self._own
+        arena.drop(own.address, own.entries, own.pages, number, self._counts, self._firsts, self._free, self._books)
+
+    def _lives(self, number: int) -> bool:
+        """Report whether nobody has erased an entry of this process's segment."""
+        at = (self._own.address - self._header) // 8 + arena.HEAD + number * arena.ENTRY
+        return bool(self._memory[at + arena.SEQ])
+
+    def _is(self, number: int, name: StateName) -> bool:
+        own = self._own
+        return bool(arena.find_entry(own.address, own.entries, name.high, name.low, number - 1) == number)
+
+    def _admits(self, name: StateName, stamps: int) -> bool:
+        place = name.low % REMEMBERED
+        if stamps >= LONG_STAMPS or self._refused_names[place] == name.low:
+            self._refused_names[place] = 0
+            return True
+        self._refused_names[place] = name.low
+        return False
+
+    def _now_ms(self) -> int:
+        return int(self._now_s() * 1000)

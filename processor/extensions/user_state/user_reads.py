@@ -1,0 +1,85 @@
+"""What the user's part of a request reads: the inputs that it is named by, and the rows whose stamps make it valid.
+
+Both follow from the lookups of a subgraph's inputs (processor.features.plan), so they are what the kernel of lookups
+reads (kernels.pool): the same values, the same keys, in the same order.
+
+A request is not named if one of its user inputs is left out: what fills it reads rows of its own, or no rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.extensions.user_state.read_kernels import read_stamps, write_inputs
+from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.pool import FILLED_BY, INPUT_FIELDS, PLAN_FIELDS, SENT, SOURCE, TABLE
+from freshet_serving.processor.package import FEATURES, SEQUENCE, Subgraph
+
+Int64s = NDArray[np.int64]
+SHORT_NBYTES, SHORT_STAMPS = 1 << 12, 1 << 9
+"""Room for what most requests read; longer ones are read twice."""
+
+
+class UserReads:
+    """What one subgraph of the user reads."""
+
+    def __init__(self, graph: Subgraph, plan: SparsePlan) -> None:
+        """Find its lookups.
+
+        Args:
+            graph: The subgraph.
+            plan: The version's sparse plan.
+        """
+        lookups, times = [], []
+        for given in graph.inputs:
+            if given.source == FEATURES:
+                lookups.append(plan.pooling(given.features).plan)
+            elif given.source == SEQUENCE:
+                entry = plan.sequences[given.name]
+                width = given.dims[1] if given.dims else entry.width
+                lookups.append(plan.places(entry, width * entry.max_length // entry.width).plan)
+                times += [plan.source(entry.time)] if entry.time else []
+        self._plan = np.concatenate([np.empty((0, PLAN_FIELDS), np.int64), *lookups])
+        self.tables = frozenset(self._plan[self._plan[:, TABLE] >= 0, TABLE].tolist())
+        # A source is looked up or holds floats, never both.
+        nbytes = dict.fromkeys(times, 8)
+        for lookup in self._plan.tolist():
+            nbytes[lookup[SOURCE]] = 8 if lookup[TABLE] >= 0 else 4
+        self._sources = np.array(sorted(nbytes.items()), np.int64).reshape(-1, 2)
+
+    def inputs(self, bound: BoundRequest) -> Int64s | None:
+        """Return a request's inputs, or None if one that is read here is left out: int64 [S, INPUT_FIELDS].
+
+        Args:
+            bound: A request whose user inputs have one row.
+        """
+        inputs = np.frombuffer(bytearray(bound.words), np.int64).reshape(-1, INPUT_FIELDS)
+        return inputs if (inputs[self._sources[:, 0], FILLED_BY] == SENT).all() else None
+
+    def content(self, inputs: Int64s) -> memoryview:
+        """Return the values that the request sends for what is read here.
+
+        Args:
+            inputs: As inputs() returned them.
+        """
+        out = np.zeros(SHORT_NBYTES, np.uint8)
+        if (nbytes := write_inputs(self._sources, inputs, out)) > len(out):
+            out = np.zeros(nbytes, np.uint8)
+            write_inputs(self._sources, inputs, out)
+        return out[:nbytes].data
+
+    def stamps(self, tables: Int64s, inputs: Int64s, epoch: int) -> Int64s:
+        """Return the stamps of the rows that are read here: int64 [keys].
+
+        Args:
+            tables: As BatchView.tables.
+            inputs: As inputs() returned them.
+            epoch: The epoch that is read.
+        """
+        stamps = np.empty(SHORT_STAMPS, np.int64)
+        if (count := read_stamps(tables, self._plan, inputs, epoch, stamps)) > len(stamps):
+            stamps = np.empty(count, np.int64)
+            read_stamps(tables, self._plan, inputs, epoch, stamps)
+        return stamps[:count]

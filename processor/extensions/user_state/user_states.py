@@ -1,0 +1,243 @@
+"""The user states of one process: looks and keeps for the runner (processor.running.user_states).
+
+A state is what a subgraph of the user computed, with the stamps of the rows that it read. It is valid where the stamps,
+as of the epoch that is pinned, and the dense weights are the same: so a delta, a rollback or a new version sends nothing
+to anybody, and a rollback makes a state valid again that nobody has replaced. A name has one state a process: what is
+computed anew takes the place of what was there.
+
+Invariants
+- Stamps are found under the pin of the batch that reads or makes the state, as its rows are.
+- Stamps of two loads of a version are not compared: a name has the number of the load.
+- Dense weights are told by a hash of their bytes, which each process makes when it prepares them: equal in all
+  processes, equal again after a rollback, and the same over a delta that brings the same weights.
+- A version that reads rows outside of the process has no states: such rows have no stamps.
+
+Costs of a look: a hash of the user's inputs, two or three cache misses for each row, which are prefetched, and a copy
+of the state. Costs of a miss: that, the copy into the arena, and zeroing what it replaces.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.counter_block import Snapshot
+from freshet_serving.processor.extensions.user_state import state_arena as arena
+from freshet_serving.processor.extensions.user_state.state_counters import StateCounters
+from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
+from freshet_serving.processor.extensions.user_state.state_store import StateName, StateStore, arena_memory
+from freshet_serving.processor.extensions.user_state.user_reads import UserReads
+from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package import USER, Manifest, Subgraph, role
+from freshet_serving.processor.running.buffers import Tensors
+
+Int64s = NDArray[np.int64]
+
+
+class ProcessStates:
+    """The store of one process, and its versions."""
+
+    def __init__(self, store: StateStore, clock: Clock) -> None:
+        """Take the store.
+
+        Args:
+            store: The store.
+            clock: Times looks.
+        """
+        self.store, self.names, self.clock = store, StateNames(store.secret), clock
+        self._scopes = itertools.count(1)
+
+    def of(self, manifest: Manifest, plan: SparsePlan, load: int) -> VersionStates | None:
+        """Return the states of a loaded version; None if it has no part that depends on the user alone.
+
+        Args:
+            manifest: Its manifest.
+            plan: Its sparse plan.
+            load: Number of the load.
+        """
+        graphs = {name: graph for name, graph in manifest.graphs.items() if role(name)[0] == USER}
+        if not graphs:
+            return None
+        return VersionStates(self, manifest, plan, load, graphs, next(self._scopes))
+
+
+class UserPart:
+    """One subgraph of the user: what it reads, and how its outputs lie in a state.
+
+    Attributes:
+        scope: What its states are named by, beside what a request sends.
+        reads: What it reads.
+        outputs: Name of each output, with the first of its numbers and the one after its last.
+        words: Words of all numbers.
+    """
+
+    def __init__(self, scope: bytes, graph: Subgraph, plan: SparsePlan) -> None:
+        """Lay out a subgraph.
+
+        Args:
+            scope: See UserPart.
+            graph: The subgraph.
+            plan: The version's sparse plan.
+        """
+        self.scope, self.reads = scope, UserReads(graph, plan)
+        self.outputs: list[tuple[str, int, int]] = []
+        at = 0
+        for output in graph.outputs:
+            count = int(np.prod(output.dims[1:], dtype=np.int64))
+            self.outputs.append((output.name, at, at + count))
+            at += count
+        self.words = -(-at // 2)
+
+
+class VersionStates:
+    """The states of one loaded version in one process."""
+
+    def __init__(
+        self,
+        states: ProcessStates,
+        manifest: Manifest,
+        plan: SparsePlan,
+        load: int,
+        graphs: Mapping[str, Subgraph],
+        scope: int,
+    ) -> None:
+        """Lay out the user's subgraphs.
+
+        Args:
+            states: The process's states.
+            manifest: The version's manifest.
+            plan: Its sparse plan.
+            load: Number of the load.
+            graphs: The user's subgraphs, by name.
+            scope: Number that its bytes are counted under.
+        """
+        self.process, self.scope, self.counters = states, scope, StateCounters()
+        self.parts = {
+            name: UserPart(f"{manifest.model}/{manifest.version}/{load}/{name}".encode(), graph, plan)
+            for name, graph in graphs.items()
+        }
+        self._local = threading.local()
+
+    def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates:
+        """Return the states of these dense weights.
+
+        Args:
+            dense: The dense tensors by name.
+        """
+        digest = blake2b(digest_size=8)
+        for name, tensor in sorted(dense.items()):
+            digest.update(f"{name} {tensor.dtype} {tensor.shape} ".encode())
+            digest.update(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
+        return WeightedStates(self, int.from_bytes(digest.digest(), "little", signed=True))
+
+    def counted(self) -> Snapshot:
+        """Return the counters."""
+        return self.counters.snapshot(self.process.store.nbytes(self.scope))
+
+    def words(self, count: int) -> Int64s:
+        """Return memory for a state's words, which the calling thread uses until it asks again.
+
+        Args:
+            count: Their number.
+        """
+        memory: Int64s | None = getattr(self._local, "memory", None)
+        if memory is None or len(memory) < count:
+            memory = self._local.memory = np.empty(count, np.int64)
+        return memory[:count]
+
+
+class WeightedStates:
+    """The states of one loaded version with certain dense weights: implements running.user_states.UserStates."""
+
+    def __init__(self, states: VersionStates, weights: int) -> None:
+        """Take the mark of the weights.
+
+        Args:
+            states: The version's states.
+            weights: The mark.
+        """
+        self.states, self.weights = states, weights
+
+    def look(self, tables: Int64s, epoch: int, subgraph: str, bound: BoundRequest) -> UserLook | None:
+        """Look for what a subgraph of the user computed of a request (UserStates.look).
+
+        Args:
+            tables: As BatchView.tables.
+            epoch: The epoch that is read.
+            subgraph: Name of the subgraph.
+            bound: The request, whose user inputs have one row.
+        """
+        states, part = self.states, self.states.parts[subgraph]
+        process = states.process
+        began_s = process.clock.now_s()
+        inputs = part.reads.inputs(bound)
+        if inputs is None:
+            return None
+        erasures = process.store.erasures
+        name = process.names.name(EVERYBODY, part.scope, part.reads.content(inputs))
+        stamps = part.reads.stamps(tables, inputs, epoch)
+        words = states.words(part.words)
+        outcome, age_s = process.store.find(name, self.weights, stamps, words)
+        found = None
+        if outcome == arena.HIT:
+            numbers = words.view(np.float32)
+            found = {output: numbers[None, first:stop] for output, first, stop in part.outputs}
+        states.counters.looked(outcome, process.clock.now_s() - began_s, age_s)
+        return UserLook(self, part, name, stamps, erasures, found)
+
+
+class UserLook:
+    """What a look has found, and what it takes to keep what is computed instead.
+
+    Attributes:
+        tensors: The user's tensors, until the next look of the thread; None if they have to be computed.
+    """
+
+    __slots__ = ("_erasures", "_name", "_part", "_stamps", "_states", "tensors")
+
+    def __init__(
+        self,
+        states: WeightedStates,
+        part: UserPart,
+        name: StateName,
+        stamps: Int64s,
+        erasures: int,
+        tensors: Tensors | None,
+    ) -> None:
+        self._states, self._part, self._name, self._stamps, self._erasures = states, part, name, stamps, erasures
+        self.tensors = tensors
+
+    def keep(self, computed: Tensors, request: int) -> None:
+        """Keep what was computed, under the pin of the look (UserState.keep).
+
+        Args:
+            computed: Outputs of the subgraph, a row for each request.
+            request: Number of the request.
+        """
+        states, part = self._states.states, self._part
+        words = states.words(part.words)
+        words[-1:] = 0
+        numbers = words.view(np.float32)
+        for name, first, stop in part.outputs:
+            numbers[first:stop] = computed[name][request].reshape(-1)
+        store, weights = states.process.store, self._states.weights
+        kept = store.keep(self._name, weights, self._stamps, words, self._erasures, states.scope)
+        states.counters.computed(kept)
+
+
+def shared_memory(nbytes: int, processes: int) -> Int64s:
+    """Allocate the memory that processes share (ports.UserStateStore.memory)."""
+    return arena_memory(nbytes, processes)
+
+
+def open_states(memory: Int64s, processes: int, process: int, clock: Clock) -> ProcessStates:
+    """Open one process's states (ports.UserStateStore.open)."""
+    return ProcessStates(StateStore(memory, processes, process, clock.now_s), clock)

@@ -1,0 +1,122 @@
+"""Use what was computed of users again: the seam of an extension between the runner and the subgraph `user`.
+
+Before the user's part of a request is computed, the runner asks for what is kept of it; what it computes, it offers to
+be kept. What is found is exactly what would be computed under the batch's state, so the runner knows nothing of when it
+is valid. Without the extension, or without memory for it, a batch has None in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.counter_block import Snapshot
+from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import ENGINE, missing
+from freshet_serving.processor.running.buffers import Tensors
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.ports import UserStateStore
+
+OPTION, EXTENSION = "user_state_mb", "user_state"
+
+
+class UserState(Protocol):
+    """What is kept of the user of one request.
+
+    Attributes:
+        tensors: The user's tensors, in one row, until the thread's next look; None if they have to be computed.
+    """
+
+    tensors: Tensors | None
+
+    def keep(self, computed: Tensors, request: int) -> None:
+        """Keep what was computed, under the same pin.
+
+        Args:
+            computed: Outputs of the subgraph, a row for each request.
+            request: Number of the request.
+        """
+
+
+class UserStates(Protocol):
+    """What is kept of users by one version with its present dense weights."""
+
+    def look(self, tables: NDArray[np.int64], epoch: int, subgraph: str, bound: BoundRequest) -> UserState | None:
+        """Return what is kept of a request's user; None if such a request is not kept.
+
+        Args:
+            tables: As BatchView.tables.
+            epoch: As BatchView.epoch, pinned.
+            subgraph: Name of the subgraph that computes the user's tensors.
+            bound: The request; its user inputs have one row.
+        """
+
+
+class VersionStates(Protocol):
+    """What is kept of users by one loaded version in one process."""
+
+    def weighted(self, dense: Mapping[str, NDArray[Any]]) -> UserStates:
+        """Return the states of dense weights."""
+
+    def counted(self) -> Snapshot:
+        """Return the counters since the version was loaded."""
+
+
+class ProcessStates(Protocol):
+    """What is kept of users by one process."""
+
+    def of(self, manifest: Manifest, plan: SparsePlan, load: int) -> VersionStates | None:
+        """Return what is kept by a version; None if it has no subgraph of the user.
+
+        Args:
+            manifest: Its manifest.
+            plan: Its sparse plan.
+            load: Number of the load (versions.control).
+        """
+
+
+def states_memory(megabytes: int, processes: int) -> NDArray[np.int64] | None:
+    """Return the memory that processes keep states in; None if they keep none.
+
+    Args:
+        megabytes: Its size; 0 for none.
+        processes: Number of processes.
+
+    Raises:
+        BadInput: It is too small, or the extension is not there.
+    """
+    if not megabytes:
+        return None
+    memory: NDArray[np.int64] = _store().memory(megabytes << 20, processes)
+    return memory
+
+
+def open_states(
+    memory: NDArray[np.int64] | None, processes: int, process: int, clock: Clock
+) -> ProcessStates | None:
+    """Return one process's states; None without memory.
+
+    Args:
+        memory: What states_memory() returned, or a mapping of it.
+        processes: Number of processes.
+        process: Number of this one.
+        clock: The clock.
+    """
+    if memory is None:
+        return None
+    states: ProcessStates = _store().open(memory, processes, process, clock)
+    return states
+
+
+def _store() -> UserStateStore:
+    store: UserStateStore | None = ENGINE.only("user_states")
+    if store is None:
+        raise missing(OPTION, EXTENSION)
+    return store

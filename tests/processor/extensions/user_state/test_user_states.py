@@ -1,0 +1,258 @@
+"""What is kept of users, end to end: replies are those of a processor that keeps nothing, whatever is published."""
+
+import shutil
+import threading
+import time
+from unittest import mock
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from freshet_serving.processor.counter_block import by_name
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.extensions.user_state import user_states
+from freshet_serving.processor.extensions.user_state.state_counters import BLOCK
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.tables.budgets import Budgets
+from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
+
+LONG = pytest.mark.long
+pytestmark = [pytest.mark.tensorflow, pytest.mark.unguarded("deltas of random rows")]
+
+LENGTH, ROWS, ITEMS = 24, 8, 30
+EVENTS = (0, 1, 5, LENGTH - 1, LENGTH, LENGTH + 9)
+USERS = 6
+ARCHS = ("stca", pytest.param("din", marks=LONG), pytest.param("hstu", marks=LONG))
+
+
+@pytest.fixture(scope="module", params=ARCHS)
+def package(request, tmp_path_factory):
+    """The repository of a divided model of histories, and its requests, one of each user."""
+    folder, timed = tmp_path_factory.mktemp(request.param), request.param == "hstu"
+    options = {} if request.param == "din" else {"units": 8, "layers": 2}
+    trainer = make_trainer(request.param, LENGTH, timed, **options)
+    trainer.learn(make_batch(64, EVENTS, timed=timed))
+    publish(trainer, folder / "r", buckets=(1, ROWS))
+    columns = make_batch(ROWS, EVENTS, seed=7, items=ITEMS + 10, timed=timed).columns
+    return folder / "r", [of_request(columns, ROWS, user) for user in range(USERS)]
+
+
+@pytest.fixture
+def repository(package, tmp_path):
+    shutil.copytree(package[0], tmp_path / "r")
+    return tmp_path / "r"
+
+
+def opened(repository, megabytes=4, **options):
+    plain = {"sessions": 1, "delta_guard": "off", "undo_depth": 2, "user_state_mb": megabytes}
+    processor = Processor.initialize(ProcessorConfig(str(repository), **plain | options))
+    divide(processor)
+    return processor
+
+
+def divide(processor):
+    """Have all requests divided, whatever this machine's costs are."""
+    processor.predictor.replica("m").graphs.pays = lambda parts, rows: True
+
+
+def ask(processor, request):
+    return processor.process(PredictRequest("m", request))
+
+
+def counted(processor):
+    return by_name(processor.predictor.replica("m").counted(), BLOCK)
+
+
+class Log:
+    """Publishes deltas of a model, one after another."""
+
+    def __init__(self, repository, processor, seed=0):
+        self.repository, self.processor, self.random, self.step = repository, processor, np.random.default_rng(seed), 0
+
+    def publish(self, rows=None, removed=None, dense=False):
+        version = self.processor.host.catalogue["m"].pick(None)
+        tables = {}
+        for spec in version.manifest.tables:
+            keys = np.array((rows or {}).get(spec.name, []), np.int64)
+            gone = np.array((removed or {}).get(spec.name, []), np.int64)
+            values = self.random.normal(0, 0.1, (len(keys), spec.dim)).astype(np.float32)
+            if len(keys) or len(gone):
+                tables[spec.name] = TableDelta(keys, values, gone)
+        weights = {}
+        if dense:
+            weights = {name: value * np.float32(1.01) for name, value in version.dense.items()}
+        self.step += 1
+        served = version.generation.step
+        log = ChangeLog.of(Repository(self.repository).version("m"))
+        log.publish(Delta("m", 1, self.step, served, tables, weights, published_at=time.time()))
+
+    def some(self, most):
+        return self.random.choice(ITEMS + 8, self.random.integers(0, most), replace=False).tolist()
+
+
+@pytest.mark.parametrize("tiered", [False, True], ids=["memory", "tiered"])
+@pytest.mark.parametrize("compute", ["threads", "inline"])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
+def test_replies_are_those_without_a_store_over_deltas_and_rollbacks(package, repository, tmp_path, compute, tiered, seed):
+    (_, requests), dice = package, np.random.default_rng(seed)
+    # A few rows are hot: most lie on disk.
+    budgets = Budgets({"m/*": 2000}, tmp_path) if tiered else None
+    options = {"compute": compute, "budgets": budgets}
+    with opened(repository, **options) as kept, opened(repository, 0, **options) as plain:
+        log = Log(repository, kept, seed)
+        for _ in range(120):
+            action = dice.integers(0, 12)
+            if action == 0:
+                log.publish({"item": log.some(6), "user": log.some(4)})
+            elif action == 1:
+                log.publish({"item": log.some(9)}, {"item": []}, dense=True)
+            elif action == 2:
+                upserts, gone = log.some(5), log.some(5)
+                log.publish({"item": upserts}, {"item": [key for key in gone if key not in upserts]})
+            elif action == 3:
+                model = kept.host.catalogue["m"]
+                steps = list(model.pick(None).position.undoable)
+                if steps:
+                    kept.rollback("m", f"1.{steps[int(dice.integers(0, len(steps)))]}")
+            elif tiered and action == 4:
+                for processor in (kept, plain):
+                    processor.host.catalogue["m"].pick(None).maintain()
+            for processor in (kept, plain):
+                processor.poll()
+            request = requests[dice.integers(0, USERS)]
+            mine, theirs = ask(kept, request), ask(plain, request)
+            assert mine.generation == theirs.generation
+            np.testing.assert_array_equal(mine.outputs["score"], theirs.outputs["score"])
+        figures = counted(kept)
+        if tiered:
+            version = kept.host.catalogue["m"].pick(None)
+            assert any(table.tier.log_nbytes for table in version.tables.values())
+    assert figures["hits"] > 10
+    assert figures["misses.rows"] > 0
+    assert figures["misses.dense"] > 0
+    assert figures["misses.torn"] == 0
+
+
+def test_rows_of_others_keep_a_state_and_own_rows_and_weights_do_not(package, repository):
+    _, requests = package
+    request = dict(requests[3])
+    read = set(request["history.item"].values.tolist())
+    others = [key for key in range(ITEMS) if key not in read][:3] or [ITEMS + 100]
+    with opened(repository) as processor:
+        log = Log(repository, processor)
+
+        def outcome():
+            before = counted(processor)
+            ask(processor, request)
+            names = [name for name in before if name == "hits" or name.startswith("misses")]
+            return [name for name in names if counted(processor)[name] != before[name]]
+
+        assert [outcome(), outcome()] == [["misses.absent"], ["hits"]]
+        log.publish({"item": others})
+        processor.poll()
+        assert outcome() == ["hits"]
+        log.publish({"item": sorted(read)[:1]})
+        processor.poll()
+        changed = processor.host.catalogue["m"].pick(None).generation
+        assert processor.rollback("m", "1.1") is not None
+        # Nobody has asked meanwhile: what was computed before is exact again.
+        assert outcome() == ["hits"]
+        assert changed.step == 2
+        log.step = 2
+        log.publish({"item": sorted(read)[:1]})
+        processor.poll()
+        assert [outcome(), outcome()] == [["misses.rows"], ["hits"]]
+        log.publish(dense=True)
+        processor.poll()
+        assert [outcome(), outcome()] == [["misses.dense"], ["hits"]]
+
+
+def test_version_that_is_loaded_again_reads_no_state_of_its_earlier_load(package, repository):
+    """Its epochs begin anew, so stamps of the two loads have nothing in common."""
+    _, requests = package
+    with opened(repository) as processor:
+        log = Log(repository, processor)
+        log.publish({"item": list(range(ITEMS))})
+        processor.poll()
+        before = ask(processor, requests[4]).outputs["score"]
+        processor.host.unload("m", 1)
+        log.step = 1
+        processor.host.load("m", 1)
+        divide(processor)
+        assert counted(processor)["hits"] == 0
+        np.testing.assert_array_equal(ask(processor, requests[4]).outputs["score"], before)
+        assert (counted(processor)["hits"], counted(processor)["misses.absent"]) == (0, 1)
+
+
+def test_batches_and_chunks_of_requests_use_what_is_kept(package, repository):
+    _, requests = package
+    long = {name: np.resize(c, 100) if name in ("item", "price") else c for name, c in requests[5].items()}
+    with opened(repository) as kept, opened(repository, 0) as plain:
+        for _ in range(3):
+            several = [PredictRequest("m", request) for request in [*requests, long]]
+            for mine, theirs in zip(kept.batch_process(several), plain.batch_process(several)):
+                np.testing.assert_allclose(mine.outputs["score"], theirs.outputs["score"], atol=1e-5)
+        figures = counted(kept)
+    # Requests 5 and 6 are of one user.
+    assert figures["hits"] >= 2 * USERS
+    assert figures["kept"] <= USERS + 1
+
+
+def test_requests_of_several_threads_get_their_own_users(package, repository):
+    _, requests = package
+    failed = []
+    with opened(repository, sessions=2) as kept, opened(repository, 0) as plain:
+        expected = [ask(plain, request).outputs["score"] for request in requests]
+
+        def work(first):
+            for turn in range(60):
+                user = (first + turn) % USERS
+                if not np.allclose(ask(kept, requests[user]).outputs["score"], expected[user], atol=1e-5):
+                    failed.append(user)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert counted(kept)["hits"] > 100
+    assert not failed
+
+
+def test_erasure_between_look_and_keep_keeps_nothing(package, repository):
+    _, requests = package
+    with opened(repository) as processor:
+        look = user_states.WeightedStates.look
+
+        def look_then_erase(*arguments):
+            found = look(*arguments)
+            processor.host._states.store.erase()
+            return found
+
+        with mock.patch.object(user_states.WeightedStates, "look", look_then_erase):
+            ask(processor, requests[2])
+        assert (counted(processor)["kept"], counted(processor)["unkept"]) == (0, 1)
+        ask(processor, requests[2])
+        assert counted(processor)["misses.absent"] == 2
+
+
+def test_requests_that_are_not_divided_and_models_without_a_user_look_for_nothing(package, repository):
+    _, requests = package
+    with opened(repository) as processor:
+        processor.predictor.replica("m").graphs.pays = lambda parts, rows: False
+        ask(processor, requests[2])
+        assert not any(counted(processor).values())
+
+
+def test_mark_of_weights_is_of_their_bytes_alone():
+    process = mock.Mock()
+    states = user_states.VersionStates(process, mock.Mock(model="m", version=1), mock.Mock(), 5, {}, 1)
+    weights = {"a": np.ones((2, 3), np.float32), "b": np.zeros(4, np.float32)}
+    mark = states.weighted(weights).weights
+    assert states.weighted({"b": weights["b"].copy(), "a": weights["a"].copy()}).weights == mark
+    assert states.weighted({"b": weights["b"], "a": weights["a"].reshape(3, 2)}).weights != mark
+    assert states.weighted({"b": weights["b"], "a": weights["a"] * 2}).weights != mark
