@@ -39,6 +39,7 @@ fed_stage         the state that loaded stages of every runtime share
 tensorflow_stage  runs such a graph; the entry point freshet.stages
 import_report     where each part of the model went and why, as plain data
 cut_report        that report of a cut
+two_vectors       finds which output is the user's vector, and which an item's
 boundary          tensors between sparse and dense graph
 report_text       that report as lines of text
 report_svg        that report as a drawing

@@ -46,9 +46,11 @@ from freshet_serving.compiler.imports.sample_rows import TAIL, rows_of
 from freshet_serving.compiler.imports.samples import make_samples
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
 from freshet_serving.compiler.imports.stage_sizes import check_stage_sizes
+from freshet_serving.compiler.imports.two_vectors import hint, inputs_of, two_vectors
 from freshet_serving.compiler.imports.unsupported_ops import unsupported_ops
 from freshet_serving.processor.columns import Column, Ragged
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.top_items.section import vector_ranking_note
 from freshet_serving.processor.features.growth_meter import with_growth
 from freshet_serving.processor.package import INTEGERS, Output, ServingSignature
 from freshet_serving.processor.repository import Repository, VersionReader, VersionWriter
@@ -179,10 +181,28 @@ class Importer:
     def draft(self, cut: GraphCut) -> Draft:
         draft = DraftBuilder(cut, self.shapes, self.runner, self.source.inputs, self.samples, self._rows).draft
         user = set(self._user)
+        vectors = two_vectors(inputs_of(self.source.graph, self.outputs, self.source.inputs), user)
+        item = set(vectors.inputs) if vectors is not None else set()
         for transform in draft.transforms:
-            user |= {transform.name} if user.issuperset(transform.inputs) else set()
-        draft.features[:] = [replace(f, side="user") if f.input in user else f for f in draft.features]
+            for own in (user, item):
+                own |= {transform.name} if own.issuperset(transform.inputs) else set()
+        sides = {**dict.fromkeys(item, "item"), **dict.fromkeys(user, "user")}
+        draft.features[:] = [replace(f, side=sides.get(f.input, f.side)) for f in draft.features]
         return draft
+
+    def ranking(self, outputs: Sequence[Output]) -> tuple[dict[str, Any], list[str]]:
+        """Return the notes of a version that ranks items by vectors, and lines for the report.
+
+        Args:
+            outputs: The package's outputs.
+        """
+        read = inputs_of(self.source.graph, self.outputs, self.source.inputs)
+        if len({output.columns for output in outputs}) != 1 or len(outputs) != 2 or outputs[0].columns == 1:
+            return {}, []
+        vectors = two_vectors(read, self._user)
+        if vectors is None:
+            return {}, [line] if (line := hint(read)) else []
+        return vector_ranking_note(vectors.user, vectors.item), [vectors.line]
 
     def copies(self, cut: GraphCut, draft: Draft, graph: DenseGraph) -> dict[str, str]:
         return duplicated_tables(cut, draft, self.shapes, graph.weights)
@@ -199,6 +219,7 @@ class Importer:
         """
         draft, graph = self.draft(cut), build_dense(cut, self.shapes, self.outputs)
         copies = self.copies(cut, draft, graph)
+        ranking, lines = self.ranking(graph.outputs)
         return PackageDraft(
             inputs=self.source.inputs,
             features=draft.features,
@@ -206,12 +227,13 @@ class Importer:
             outputs=self._declared(graph.outputs, cut),
             graph=graph,
             width=cut.width,
-            report=self.report(cut, draft, graph, [*notes, *self._rounded(cut), *notes_of(copies)]),
+            report=self.report(cut, draft, graph, [*notes, *lines, *self._rounded(cut), *notes_of(copies)]),
             transforms=draft.transforms,
             stage=draft.stage.entry(RUNTIME, STAGE_FILE) if draft.stage else None,
             stage_data=draft.stage.write() if draft.stage else b"",
             signatures=self.signatures(),
             copies=copies,
+            ranking=ranking,
         )
 
     def _rounded(self, cut: GraphCut) -> list[str]:

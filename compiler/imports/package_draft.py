@@ -59,6 +59,7 @@ class PackageDraft(Generic[Graph]):
         stage_data: The stage's file.
         signatures: Its signatures; [] for one that replies with all outputs by their names.
         copies: Tables whose rows the model holds a second time.
+        ranking: Notes of a version that ranks items.
     """
 
     inputs: Sequence[FeedSpec]
@@ -73,6 +74,7 @@ class PackageDraft(Generic[Graph]):
     stage_data: bytes = b""
     signatures: list[ServingSignature] = field(default_factory=list)
     copies: dict[str, str] = field(default_factory=dict)
+    ranking: dict[str, Any] = field(default_factory=dict)
 
     def manifest(self, model: str, version: int) -> Manifest:
         """Return the manifest before anything is compiled.
@@ -98,7 +100,7 @@ class PackageDraft(Generic[Graph]):
             copies=self.copies,
             signatures=self.signatures,
             own_names=own_names_of(self.inputs),
-            notes={"import": self.report, **NOT_JUDGED},
+            notes={"import": self.report, **NOT_JUDGED, **self.ranking},
         )
 
 

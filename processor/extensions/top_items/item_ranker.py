@@ -50,7 +50,7 @@ from freshet_serving.processor.errors import BadInput, Expired, FreshetError, No
 from freshet_serving.processor.extensions.top_items.chosen_items import ChosenItems, chosen_items, keys_of_ids
 from freshet_serving.processor.extensions.top_items.item_filters import ItemFilter
 from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows, rank_keys, rank_rows
-from freshet_serving.processor.extensions.top_items.section import NOTE, ItemRanking
+from freshet_serving.processor.extensions.top_items.section import ItemRanking, why_unranked
 from freshet_serving.processor.extensions.top_items.successors import merged, score_successors
 from freshet_serving.processor.extensions.top_items.vector_table import ReadVectors
 from freshet_serving.processor.features.bound_request import NonFiniteInput
@@ -132,12 +132,8 @@ def _ranking_of(replica: Replica) -> ItemRanking:
 
 def _why_not(manifest: Manifest) -> str:
     """Return what to publish in place of a version that ranks no items."""
-    noted = manifest.notes.get(NOTE)
-    if isinstance(noted, dict) and "vectors" in noted:
-        try:
-            ItemRanking.by_vectors(manifest, noted)
-        except BadInput as error:
-            return f"one whose items have vectors of their own ({error})"
+    if why := why_unranked(manifest):
+        return f"one whose items have vectors of their own ({why})"
     return (
         "a version of sasrec_next, hstu_next or two_tower, whose items are numbers, or strings that are the key of an "
         "entity with filters"

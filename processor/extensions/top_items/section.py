@@ -202,9 +202,22 @@ def vector_ranking_note(
     return {NOTE: {"output": output, "vectors": vectors, "weights": list(weights), **score}}
 
 
+def why_unranked(manifest: Manifest) -> str:
+    """Return why the items of a version with two towers cannot be ranked; "" if they can, or for another version."""
+    noted = manifest.notes.get(NOTE)
+    if isinstance(noted, dict) and "vectors" in noted:
+        try:
+            ItemRanking.by_vectors(manifest, noted)
+        except BadInput as error:
+            return str(error)
+    return ""
+
+
 def describe_ranking(manifest: Manifest) -> str:
-    """Return how a version ranks items, for people; "" if it does not."""
+    """Return how a version ranks items, for people, or why it ranks none; "" if it has no vectors of items."""
     ranking = ItemRanking.of(manifest)
+    if ranking is None and (why := why_unranked(manifest)):
+        return f"none: {why}"
     if ranking is None:
         return ""
     source = ranking.filtered

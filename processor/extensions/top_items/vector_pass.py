@@ -12,6 +12,9 @@ rows, and is begun anew with larger slices.
     end       few items are left: they are computed at once, and vectors are of the served generation. Or they lag: they
               are of the pass's generation, but for items that have been removed since
 
+Slices are of a few milliseconds, but for three steps that are not divided: listing the items, sorting the rows that
+they read, and indexing the vectors; for 400,000 items with two rows of a shared table each, a tenth of a second in all.
+
 Invariants
 - Every vector of the result is that of one generation: `generation`.
 - All rows that were changed since then are in `changes`: note() is called with each delta.
@@ -146,7 +149,7 @@ class VectorPass:
         """
         self._items, self._name, self._now_s = items, name, now_s
         self._weights = items.runs.weights(state.dense)
-        self._readers = items.readers()
+        self._readers, self._merged = items.readers(), False
         self._begin(state, items.keys(state.epoch))
         self.vectors: VectorTable | None = None
         self.current = False
@@ -195,7 +198,11 @@ class VectorPass:
             if self._now_s() >= until_s:
                 return False
         if self.vectors is None:
-            self._readers.merge()
+            if not self._merged:
+                self._readers.merge()
+                self._merged = True
+                if self._now_s() >= until_s:
+                    return False
             self.vectors = self._items.table_of(self._name, self._keys, self._rows, self._weights, self._readers)
         elif len(self._keys):
             self._put(TableDelta(self._keys, self._rows, NO_KEYS), state)

@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.top_items import item_vectors, vector_pass
+from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.tables.budgets import Budgets
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.processor.extensions.top_items.test_item_vectors import vectors_of
-from tests.support.packages import open_version
-from tests.support.towers import CATEGORIES, World, change, write_towers
+from tests.support.packages import connect
+from tests.support.towers import CATEGORIES, MODEL, World, change, write_towers
 
 ITEMS = range(20)
 KEYS = st.lists(st.integers(0, 29), max_size=4, unique=True)
@@ -31,9 +35,13 @@ WORK = st.one_of(DELTAS, DELTAS, st.integers(1, 3), st.sampled_from(["slice", "s
 class Played:
     """A version, and the world of each generation that it has served, by digest."""
 
-    def __init__(self, folder, entity):
+    def __init__(self, folder, entity, undo_depth, tiered):
         first = World.first(ITEMS, entity)
-        self.version = open_version(write_towers(folder, first), 4)
+        files = VersionReader(write_towers(folder, first))
+        # With a budget every settled row is cold.
+        budgets = Budgets({f"{MODEL}/*": 1}, folder) if tiered else None
+        self.version = ServedVersion(files, undo_depth, SystemClock(), budgets=budgets)
+        self.version.attach_replicas(connect(self.version))
         self.worlds = {self.version.digest: first}
         self.chain = [self.version.digest]
         self.tag = 0
@@ -98,10 +106,10 @@ def test_vectors_are_of_the_generation_that_is_named(entity, at_once, tmp_path_f
     monkeypatch.setattr(item_vectors, "SLICE_S", 0.0)
     monkeypatch.setattr(item_vectors, "LONGEST_SLICE_S", 0.0)
 
-    @given(st.lists(WORK, min_size=1, max_size=14))
+    @given(st.lists(WORK, min_size=1, max_size=14), st.sampled_from([0, 2, 4]), st.sampled_from([False, False, True]))
     @settings(max_examples=60, deadline=None)
-    def play(works):
-        played = Played(tmp_path_factory.mktemp("played"), entity)
+    def play(works, undo_depth, tiered):
+        played = Played(tmp_path_factory.mktemp("played"), entity, undo_depth, tiered)
         for work in works:
             played.play(work)
         played.settle()
