@@ -39,7 +39,7 @@ def test_records_hold_what_was_given():
     records, columns = records_of(made, keys, 3), columns_of(keys, 3)
     names = [spec.name for spec in COLUMNS]
     found = unpack_records(made, made.entities[0], records, names)
-    assert list(found) and set(found) == set(names)
+    assert set(found) == set(names)
     assert found["stock"].tolist() == columns["stock"]
     assert [None if np.isnan(n) else n for n in found["price"].tolist()] == columns["price"]
     assert [text.decode() or None for text in found["category"].tolist()] == columns["category"]
