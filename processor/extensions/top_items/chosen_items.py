@@ -103,7 +103,7 @@ def _text(column: Column | None) -> bytes:
         return b""
     if not isinstance(column, Strings):
         raise BadInput("filter: expected one text for all users, got another type")
-    texts = set(column.tolist()) if len(column) <= 1 << 16 else {b"", b"{}"}
+    texts = set(column.tolist())
     if len(texts) > 1:
         raise BadInput(f"filter: expected one text for all users, got {len(column)} that differ")
     return next(iter(texts), b"")

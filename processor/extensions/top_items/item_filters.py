@@ -218,8 +218,8 @@ class FilterScan:
         # Positions that came after the bits were read do not hold.
         fresh, some = np.zeros(-(-len(passes) // WORD), np.int64), self._fresh[first // WORD : -(-last // WORD)]
         fresh[: len(some)] = some
-        stale = np.flatnonzero(np.unpackbits(fresh.view(np.uint8), bitorder="little")[: len(passes)] == 0)
-        if len(stale):
+        if (fresh != -1).any():
+            stale = np.flatnonzero(np.unpackbits(fresh.view(np.uint8), bitorder="little")[: len(passes)] == 0)
             passes[stale] = self._items.of_keys(self._tables, self._epoch, keys_at(arrays, first + stale))
         words = np.zeros(-(-len(passes) // WORD), np.int64)
         packed = np.packbits(passes, bitorder="little")
@@ -245,12 +245,12 @@ def _listed(words: Int64s, lists: Int64s) -> tuple[Int64s, Int64s]:
 def _matches(clause: Clause, values: NDArray[Any], members: NDArray[Any] | None) -> Bools:
     """Return which values are in a clause's range or among its members; NaN is in none."""
     if members is None:
-        matches: Bools = values == values
-        if clause.low is not None:
-            matches &= values >= clause.low
-        if clause.high is not None:
-            matches &= values <= clause.high
-        return matches
+        low, high = clause.low, clause.high
+        if low is None or high is None:
+            return np.asarray(
+                values <= high if high is not None else values >= low if low is not None else values == values
+            )
+        return np.asarray((values >= low) & (values <= high))
     if len(members) <= FEW:
         matches = np.zeros(len(values), np.bool_)
         for member in members:
