@@ -112,7 +112,7 @@ class RetrievalStep(DenseStep):
             rows: Number of rows.
             write: Writes the rows into the dense graph's inputs.
         """
-        users, items = [], []
+        users, items = list[Float32s](), list[Float32s]()
         for first in range(0, rows, SLICE_ROWS):
             count = min(SLICE_ROWS, rows - first)
             buffer = self._buffer("vectors", _size(count))

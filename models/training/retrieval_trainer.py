@@ -9,7 +9,7 @@ Draws are a function of seed, step and the keys of the recent items, so a resume
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -106,8 +106,9 @@ class RetrievalTrainer(Trainer):
         self.steps += 1
         pieces = [GradientPiece(0, len(pairs), {self._held_by[0]: by_rows})]
         with self.profile.timed("update"):
-            moves = [partial(self._moved, name, work, refs, pieces, further, by_items) for name in self.own]
-            self._worker_pool.run([self.dense.move, *moves], bound.ids < FEW_IDS)
+            moves: list[Callable[[], None]] = [self.dense.move]
+            moves += [partial(self._moved, name, work, refs, pieces, further, by_items) for name in self.own]
+            self._worker_pool.run(moves, bound.ids < FEW_IDS)
         return loss
 
     def item_keys(self, bound: BoundRequest) -> Int64s:

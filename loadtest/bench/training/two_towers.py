@@ -207,6 +207,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=SETTINGS["epochs"])
     parser.add_argument("--events", type=int, default=0, help="of a made-up log, in place of MovieLens-1M")
+    parser.add_argument("--pairs", type=int, default=0, help="learn and judge so many of the newest pairs only")
     parser.add_argument("--torch", default=TORCH_PYTHON, help="a Python that has torch and numpy; '' for none")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -214,6 +215,9 @@ def main(arguments: list[str]) -> int:
     if options.torch:
         needs.interpreter(Path(options.torch), "name one that has torch in FRESHET_TORCH_PYTHON")
     columns, rows = made_up(options.events) if options.events else movielens(needs.movielens(options.data))
+    if options.pairs:
+        # Histories have what was before, too.
+        columns, rows = {n: c[-options.pairs :] for n, c in columns.items()}, round(options.pairs * (1 - NEWEST))
     settings = SETTINGS | {"epochs": options.epochs}
     about = {"machine": machine(), "origin": origin("-C loadtest two-towers", "ARGS", arguments)}
     seeds: dict[str, dict[str, Figures]] = {}

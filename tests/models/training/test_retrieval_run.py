@@ -4,7 +4,9 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
@@ -14,6 +16,7 @@ from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.retrieval_evaluation import rank_pairs
 from freshet_serving.models.training import loop
 from freshet_serving.models.training.retrieval_run import RetrievalRun
+from freshet_serving.models.training.retrieval_trainer import RetrievalTrainer
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Refused
@@ -158,38 +161,36 @@ def test_version_that_lost_its_order_is_refused(tmp_path):
         RetrievalRun(worse, start_options=StartOptions(new_version=True, from_scratch=True)).run()
 
 
-def test_weights_without_a_checkpoint_find_the_newest_items(tmp_path):
+def test_checkpoint_without_items_finds_the_newest(tmp_path, monkeypatch):
     write_log(tmp_path / "log.csv")
-    config = pairs_config(tmp_path, publish={"delta_rows": 0})
-    RetrievalRun(config, checkpoints=tmp_path / "first").full()
-    (tmp_path / "second").mkdir()
-    again = RetrievalRun(config, checkpoints=tmp_path / "second", start_options=StartOptions(new_version=True))
-    assert again.state.version == 2
+    config = pairs_config(tmp_path, publish={"delta_rows": 0, "gate": {"mode": "off"}})
+    with monkeypatch.context() as patch:
+        patch.setattr(RetrievalTrainer, "saved", lambda self, whole: {})
+        RetrievalRun(config).full()
+    again = RetrievalRun(config)
+    assert again.state.position == 800
     assert len(again.trainer.recent) > ITEMS // 2
 
 
 def test_followed_run_publishes_what_arrives_and_goes_on_from_its_checkpoint(tmp_path):
     (tmp_path / "log").mkdir()
     write_log(tmp_path / "rows.csv", rows=1000)
-    header, *lines = (tmp_path / "rows.csv").read_text().splitlines()
+    rows = csv.read_csv(tmp_path / "rows.csv")
+    rows = rows.set_column(3, "label", rows["label"].cast("float32"))
     config = pairs_config(
-        tmp_path, data={"path": str(tmp_path / "log"), "format": "csv", "follow": True}, publish={"full_rows": 600}
+        tmp_path, data={"path": str(tmp_path / "log"), "format": "parquet", "follow": True}, publish={"full_rows": 600}
     )
 
-    def arrive(number, some):
-        (tmp_path / "log" / f"{number}.csv").write_text("\n".join([header, *some]) + "\n")
-
-    def followed():
+    def followed(name, some):
+        pq.write_table(some, tmp_path / "log" / f"{name}.parquet")
         run = RetrievalRun(config)
         run.full()
         run.stop()
         return run, [str(generation) for generation in run.stream()]
 
-    arrive(0, lines[:700])
-    first, published = followed()
+    first, published = followed("0", rows.slice(0, 700))
+    second, more = followed("1", rows.slice(700))
     assert published
-    arrive(1, lines[700:])
-    second, more = followed()
     assert more
     assert second.state.position > first.state.position >= 600
     assert second.trainer.recent.events > first.trainer.recent.events
