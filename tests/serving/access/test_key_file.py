@@ -1,8 +1,10 @@
 """Keys at rest: what the file may say, what it never says, and who may read it."""
 
 import contextlib
+import fcntl
 import hashlib
 import math
+import os
 import stat
 
 import pytest
@@ -56,10 +58,13 @@ def test_arbitrary_bytes_are_keys_or_refused_in_one_line(data):
         ("a = " + "[" * 100_000, "api_keys: expected TOML"),
         (KEY + "colour = 1", r"keys\[0\]: expected .*, got 'colour'"),
         (KEY.replace("web", "w b"), r"keys\[0\].name: expected up to 64 letters"),
+        (KEY.replace('"web"', "5"), r"keys\[0\].name: expected up to 64 letters, .*, got 5$"),
+        (KEY.replace("web", "w" * 80), r"keys\[0\].name: expected up to 64 letters, .*, got 'w{64}'$"),
         (KEY.replace(DIGEST, DIGEST.upper()), r"keys\[0\].sha256: expected 64 hexadecimal digits"),
         (KEY.replace('"predict"', ""), r"keys\[0\].scopes: expected a list of predict"),
         (KEY.replace("predict", "root"), r"keys\[0\].scopes: expected some of predict, .*, got 'root'"),
         (KEY + "expires = 2027-01-01", r"expires: expected a time with its zone"),
+        (KEY + "expires = 2027-01-01T00:00:00", r"expires: expected a time with its zone"),
         (KEY + "rate = nan", r"keys\[0\].rate: expected requests a second"),
         (KEY + "rate = 0", r"keys\[0\].rate: expected requests a second"),
         (KEY + "rate = true", r"keys\[0\].rate: expected requests a second"),
@@ -126,6 +131,24 @@ def test_key_file_is_private_and_replaced_atomically(tmp_path):
         raise ZeroDivisionError
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["keys.toml"]
+
+
+def test_second_writer_waits_for_the_first(tmp_path):
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with changing(tmp_path / "keys.toml"), pytest.raises(BlockingIOError):
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(folder)
+
+
+def test_keys_that_no_server_would_read_are_not_written(tmp_path, monkeypatch):
+    path = tmp_path / "keys.toml"
+    monkeypatch.setattr("freshet_serving.serving.access.key_file.MAX_FILE_NBYTES", 100)
+    with pytest.raises(BadInput, match="keys: expected at most 100 bytes, got 203$"), changing(path) as held:
+        held[0], _ = held[0].added("web", ["predict"])
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o666])
