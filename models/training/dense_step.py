@@ -149,6 +149,8 @@ class DenseStep:
         self._cached = max(LEAST_PART_ROWS, PART_EVENTS // events) if events else 0
         # Rows of the largest part of a full batch.
         self._full = max(stop - start for start, stop in self._shares(settings.batch_rows))
+        # Parts of larger batches, which are scored, have as many: they need no executable of their own, and no padding.
+        self._cached = self._full if events else 0
         self._functions: dict[tuple[str, int, int], XlaFunction] = {}
         self._io_buffers: dict[tuple[str, int, int, int], BatchBuffer] = {}
         self._filled: list[BatchPart] = []

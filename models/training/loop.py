@@ -342,6 +342,7 @@ class TrainingRun:
                 if not rules.rows and lineage.follow():
                     self.guard.reset()
                     return False
+                self.guard.prepare()
                 if work is not None:
                     if before is not None:
                         before(work.batch)

@@ -21,8 +21,9 @@ from freshet_serving.models.training.dense_functions import DenseFunctions, Tens
 from freshet_serving.models.zoo.dense_input import ColumnSpan, SequenceSpan
 from freshet_serving.processor.package.item_rows import LOG_FLOOR, SCALE, ItemRows
 
-CHUNK = 512
-"""Targets of a product with the candidates: its logits stay in the processor's cache."""
+CHUNK = 128
+"""Targets of a product with the candidates: its logits stay in the processor's cache, and a batch of a stream, whose
+histories have a target or two each, fills it."""
 NEVER = -1e9
 
 

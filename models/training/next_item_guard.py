@@ -69,11 +69,9 @@ class NextItemGuard(StreamGuard):
         while sum(count for _, count in self._works) - self._works[0][1] >= EARLIER:
             self._works.popleft()
 
-    def begin(self) -> None:
-        """Start a window after the current weights were published."""
-        if self.config.enabled:
-            self._again = [work for work, _ in self._works]
-            self._gains = self._ranked_again()
+    def _score_earlier(self) -> None:
+        self._again = [work for work, _ in self._works]
+        self._gains = self._ranked_again()
 
     def _look_again(self) -> None:
         if self._again:

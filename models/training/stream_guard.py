@@ -44,6 +44,7 @@ class StreamGuard:
         self._newest: deque[Batch] = deque()
         # Columns and labels of those rows, and their scores by the weights before the window.
         self._earlier: tuple[dict[str, Column], Floats, Floats] | None = None
+        self._prepared = True
 
     @staticmethod
     def _verdicts(config: GuardConfig) -> WindowVerdicts[Any]:
@@ -80,7 +81,17 @@ class StreamGuard:
 
     def begin(self) -> None:
         """Start a window after the current weights were published."""
-        if self.config.enabled and self._newest:
+        self._prepared = not self.config.enabled
+
+    def prepare(self) -> None:
+        """Finish the start of a window before the weights change: a run's last delta starts one that never has rows."""
+        if not self._prepared:
+            self._prepared = True
+            self._score_earlier()
+
+    def _score_earlier(self) -> None:
+        """Score the rows before the window by the weights before it."""
+        if self._newest:
             batches = list(self._newest)
             # One batch of them all: processes that train together keep few prefetched batches.
             columns = {name: join_columns([b.columns[name] for b in batches]) for name in batches[0].columns}

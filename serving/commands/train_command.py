@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,6 +112,20 @@ def train(
         run(None)
 
 
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Collect no garbage while the block imports, and never look at what it has imported.
+
+    To look through all of TensorFlow's objects again and again took a second of a run over few rows.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def _train(
     config: Path,
     overrides: Sequence[str],
@@ -147,9 +163,10 @@ def _train(
     with trainer_lock(checkpoints, settings.model.name), heartbeat:
         source = open_rows(settings, checkpoints, start_options.from_scratch, start_options.repeat)
         # Imported late: TensorFlow takes seconds to import, and errors in the data should be reported first.
-        from freshet_serving.models.training.loop import TrainingRun
-        from freshet_serving.models.training.next_item_run import NextItemRun
-        from freshet_serving.models.zoo.architectures import NEXT_ITEM
+        with _importing():
+            from freshet_serving.models.training.loop import TrainingRun
+            from freshet_serving.models.training.next_item_run import NextItemRun
+            from freshet_serving.models.zoo.architectures import NEXT_ITEM
 
         makes_run = NextItemRun if settings.model.arch in NEXT_ITEM else TrainingRun
         with live_view(console) if settings.data.follow else progress_bars(console) as reporter:

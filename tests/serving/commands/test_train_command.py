@@ -1,5 +1,6 @@
 """`freshet train` says what is wrong in a file before it starts anything."""
 
+import gc
 import json
 import socket
 import sys
@@ -13,6 +14,7 @@ from freshet_serving.models.parallel import mpi_launch
 from freshet_serving.models.runs.run_lock import LOCK, trainer_lock
 from freshet_serving.models.training import repeated_run
 from freshet_serving.processor.errors import BadInput, Conflict
+from freshet_serving.serving.commands import train_command
 from tests.serving.commands.running import run
 
 FILE = """
@@ -108,3 +110,20 @@ def test_run_is_not_repeated_over_itself(tmp_path, monkeypatch):
         run(*repeat)
     with pytest.raises(BadInput, match="--repeat: not allowed with --follow"):
         run(*repeat, "--follow")
+
+
+def failed_import():
+    with train_command._importing():
+        assert not gc.isenabled()
+        raise ImportError
+
+
+def test_imported_objects_are_never_looked_through_for_garbage():
+    before = gc.get_freeze_count()
+    try:
+        with pytest.raises(ImportError):
+            failed_import()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()
