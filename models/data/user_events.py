@@ -264,7 +264,9 @@ class UserEvents:
             return keys, splits, _whole_seconds(events), self._columns(events)
 
     def erase(self, users: Int64s) -> int:
-        """Remove all events of users; return how many had any. The next part that is saved has to be a full one.
+        """Remove all events of users, of rows that are read ahead too; return how many had any.
+
+        The next part that is saved has to be a full one.
 
         Args:
             users: Their ids, or hashes of their keys.
@@ -517,6 +519,9 @@ class UserEvents:
         return counts, events
 
     def _remove(self, ids: Int64s) -> int:
+        """Remove users; rows that were read ahead of a checkpoint bring none of them back with the next part."""
+        stays = [~np.isin(keys, ids) for keys, _ in self._added]
+        self._added = deque((keys[rows], events[rows]) for rows, (keys, events) in zip(stays, self._added))
         refs = self._users.find(ids)
         for user in refs[refs >= 0].tolist():
             event_kernels.release(user, self._users.columns["book"], *self._heap.addresses(), self._heap.free)

@@ -132,6 +132,10 @@ class LeadTrainer(RankTrainer):
             scores = [self.score_local(work.bound), *self._given_back()]
             return np.concatenate([each for each in scores if len(each)])
 
+    def learn_scored(self, work: BoundBatch) -> tuple[float, Float32s]:
+        scores = self.score(work)
+        return self.learn(work), scores
+
     def dense_inputs(self, given: Mapping[str, Column] | BoundBatch) -> dict[str, Float32s]:
         work = self._shared(given)
         with self._turn:

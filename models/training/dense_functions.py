@@ -88,6 +88,22 @@ class DenseFunctions:
         halves = [self._losses([i[p] for i in inputs], label[p], weights, other, False)[0] for p in parts]
         return bool(np.allclose(whole, np.concatenate(halves), rtol=1e-3, atol=1e-5))
 
+    def steps_score(self) -> bool:
+        """Return whether a step's forward pass has the scores that scores() has.
+
+        That is so if the network draws and keeps nothing when it learns, and its outputs are the logits' probabilities.
+        """
+        if self.other or self.rest:
+            return False
+        random = np.random.default_rng(1)
+        shapes = self._graph.spec.input_shapes(TRIED_ROWS)
+        inputs = [random.standard_normal(shape).astype(np.float32) for shape in shapes.values()]
+        weights = [v.value for v in self.trained]
+        logits, _ = self._logits(inputs, weights, [], True)
+        outputs = self._graph.function(dict(zip(self._graph.inputs, inputs)), {v.path: v.value for v in self.trained})
+        scores = np.concatenate([np.asarray(outputs[name]) for name in self._arch.outputs], axis=1)
+        return bool(np.allclose(tf.sigmoid(logits), scores, rtol=1e-4, atol=1e-6))
+
     def label_shape(self, rows: int) -> tuple[int, ...]:
         return (rows,) if self._labels == 1 else (rows, self._labels)
 
@@ -103,8 +119,8 @@ class DenseFunctions:
                 and the other state.
 
         Returns:
-            sum(share * loss), its gradients by x and by each sequence, its gradient by the weights [n], and the new
-                values of the other state.
+            sum(share * loss), its gradients by x and by each sequence, its gradient by the weights [n], the
+                probabilities of the labels [rows, labels], and the new values of the other state.
         """
         inputs, (label, share, number, vectors, *other) = self._divided(given)
         return self._gradients(inputs, label, share, vectors, self._drawn(number, other), None)
@@ -128,17 +144,17 @@ class DenseFunctions:
             learned = [inputs[i] for i in self._rows_of]
             tape.watch([*learned, *weights])
             if own is None:
-                losses, after = self._losses(inputs, label, weights, state, True)
+                logits, after = self._logits(inputs, weights, state, True)
             else:
                 assert self.division is not None
                 logits, after = self.division.call(weights, state, inputs, tf.cast(own, tf.int32), True)
-                losses = self._row_losses(label, logits)
-            loss = tf.reduce_sum(losses * share)
+            loss = tf.reduce_sum(self._row_losses(label, logits) * share)
         grads = tape.gradient(loss, [*learned, *weights], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         by_inputs, grads = grads[: len(learned)], grads[len(learned) :]
         if self._counts.any():
             by_inputs[0] = self._counted(by_inputs[0], label, share)
-        return [loss, *by_inputs, tf.concat([tf.reshape(grad, (-1,)) for grad in grads], 0), *after]
+        by_weights = tf.concat([tf.reshape(grad, (-1,)) for grad in grads], 0)
+        return [loss, *by_inputs, by_weights, tf.sigmoid(tf.reshape(logits, (-1, self._labels))), *after]
 
     def _counted(self, by_x: Any, label: Any, share: Any) -> Any:
         """Return the gradient by x, in which counts fall by what each row adds to them: 1, and its label."""
@@ -186,9 +202,15 @@ class DenseFunctions:
     def _losses(
         self, inputs: Sequence[Any], label: Any, weights: Tensors, other: Tensors, training: bool
     ) -> tuple[Any, Sequence[Any]]:
+        logits, after = self._logits(inputs, weights, other, training)
+        return self._row_losses(label, logits), after
+
+    def _logits(
+        self, inputs: Sequence[Any], weights: Tensors, other: Tensors, training: bool
+    ) -> tuple[Any, Sequence[Any]]:
         given = inputs[0] if len(inputs) == 1 else list(inputs)
         logits, after = self._arch.logits.stateless_call(weights, other, given, training=training)
-        return self._row_losses(label, logits), after
+        return logits, after
 
     def _row_losses(self, label: Any, logits: Any) -> Any:
         return self._row_loss(label, tf.reshape(logits, (-1,)) if self._labels == 1 else logits)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -156,6 +156,7 @@ class DenseStep:
         self._io_buffers: dict[tuple[str, int, int, int], BatchBuffer] = {}
         self._filled: list[BatchPart] = []
         self._gradients: list[DeviceArray] = []
+        self._scored: list[DeviceArray] = []
         self.rate = settings.dense_learning_rate
         self.state = DenseState(self._do.trained, self._do.other, self._threads)
         self._no_gradient = device_put(np.zeros(self.weights_count, np.float32), self._threads)
@@ -221,7 +222,8 @@ class DenseStep:
         results = self._worker_pool.run([partial(part.compute, state) for part in self._filled])
         last = 1 + len(self._rows_of)
         losses, self._gradients = [result[0] for result in results], [result[last] for result in results]
-        self._by_inputs, others = [result[1:last] for result in results], [result[last + 1 :] for result in results]
+        self._by_inputs, others = [result[1:last] for result in results], [result[last + 2 :] for result in results]
+        self._scored = [result[last + 1] for result in results]
         # The random generators continue from the first part's state.
         self.state.passed(others[0])
         pieces = [
@@ -229,6 +231,17 @@ class DenseStep:
             for part, grads in zip(self._filled, self._by_inputs)
         ]
         return sum(float(loss.view()) for loss in losses), pieces
+
+    @cached_property
+    def has_scores(self) -> bool:
+        """True if scores() has what score() returned for the rows of a step before it."""
+        return self._do.steps_score()
+
+    def scores(self) -> Float32s:
+        """Return the scores of the rows of the last gradients(), by the weights before its step, as score() does."""
+        parts = [scores.view()[: part.rows] for part, scores in zip(self._filled, self._scored)]
+        scores = np.concatenate(parts)
+        return scores.reshape(-1) if len(self.arch.outputs) == 1 else scores
 
     @property
     def weights_count(self) -> int:

@@ -352,8 +352,7 @@ class TrainingRun:
                 if work is not None:
                     if before is not None:
                         before(work.batch)
-                    self._score(work, batches % every == 0)
-                    self._learn_batch(work)
+                    self._score_and_learn(work, batches % every == 0)
                     self._checkpoints.borders.learned(work.batch.start, work.batch.end)
                     rules.learned(work.batch.stream_rows)
                     batches += 1
@@ -431,9 +430,10 @@ class TrainingRun:
         scored = self.held_out
         return {"auc": scored.auc(), "log_loss": scored.log_loss()} if len(scored) else {}
 
-    def _score(self, work: BoundBatch, sampled: bool) -> None:
-        """Score a batch before training on it; if `sampled`, also by the version as published."""
-        batch, fresh = work.batch, self.trainer.score(work)
+    def _score_and_learn(self, work: BoundBatch, sampled: bool) -> None:
+        """Train on a batch, scored by the weights before; if `sampled`, also by the version as published."""
+        batch, (loss, fresh) = work.batch, self.trainer.learn_scored(work)
+        self._learned(work, loss)
         self.quality.add(work, fresh, self.state.version, sampled)
         self.journal.scored(batch.label, fresh, batch.weight)
         self.guard.see(work, fresh)
@@ -451,7 +451,7 @@ class TrainingRun:
                     self._measure(work, evaluation_metrics)
                 elif not self.state.epoch:
                     self._baselines.learned(work.batch)
-                self._learn_batch(work)
+                self._learned(work, self.trainer.learn(work))
                 if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
                     self._checkpoints.save(self.trainer, self.state)
                     self._checkpoints.compact(self.trainer, self.state, lambda: self._stopping.wanted(self.state))
@@ -488,8 +488,8 @@ class TrainingRun:
     def _progress_line(self) -> dict[str, Any]:
         return {"epoch": self.state.epoch, "position": self.state.position, **self.trainer.progress()}
 
-    def _learn_batch(self, work: BoundBatch) -> None:
-        batch, state, loss = work.batch, self.state, self.trainer.learn(work)
+    def _learned(self, work: BoundBatch, loss: float) -> None:
+        batch, state = work.batch, self.state
         check_loss(loss, self.trainer, self._checkpoints.newest)
         state.learned(batch)
         if self._in_order and self._followed is None and batch.covers is None:

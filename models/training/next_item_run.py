@@ -134,7 +134,7 @@ class NextItemRun(TrainingRun):
     def _measure(self, work: BoundBatch, evaluation_metrics: EvaluationMetrics) -> None:
         self.guard.see_held_out(work, rank_targets(self._items, work, self.ranked))
 
-    def _score(self, work: BoundBatch, sampled: bool) -> None:
+    def _score_and_learn(self, work: BoundBatch, sampled: bool) -> None:
         """Rank targets of a batch before training on it, for the guard; all of them, of a sample of the batches."""
         assert isinstance(self.guard, NextItemGuard)
         seen = self.guard.sees(self._batches)
@@ -142,6 +142,7 @@ class NextItemRun(TrainingRun):
         if sampled or seen:
             gains = rank_targets(self._items, work, self.streamed_ranks, 0 if sampled else RANKED)
             self.guard.see(work, gains)
+        self._learned(work, self.trainer.learn(work))
 
     def _save_version(self) -> None:
         self._described.add(self.state.position)

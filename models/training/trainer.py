@@ -69,6 +69,11 @@ FEW_IDS = 1 << 14
 With 2,048 rows of 8 ids the parts take a millisecond.
 """
 
+FEW_NEW, APART_ROWS = 4, 256
+"""Of the rows of a batch beyond APART_ROWS, one in FEW_NEW may have a new id for these alone to be scored apart: a part
+of the network's rows costs as much as a small batch.
+"""
+
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 Pieces = list[GradientPiece]
@@ -223,6 +228,31 @@ class Trainer:
         with self.profile.timed("update"):
             self._worker_pool.run([self.dense.move, *self._moves(work, refs, grads)], bound.ids < FEW_IDS)
         return loss
+
+    def learn_scored(self, work: BoundBatch) -> tuple[float, Float32s]:
+        """Score a batch as score() does and learn it: in one pass of the network, if that is the same to the network.
+
+        A row with an id that gets its row in the step is scored before: servers have no row of it yet.
+        """
+        new = self._rows_with_new_ids(work.bound) if self.dense.has_scores else None
+        if new is None or len(new) * FEW_NEW > max(0, len(work.batch) - APART_ROWS):
+            scores = self.score(work)
+            return self.learn(work), scores
+        apart = self.score(self.transform(work.batch.take(new))) if len(new) else None
+        loss, scores = self.learn(work), self.dense.scores()
+        if apart is not None:
+            scores[new] = apart
+        return loss, scores
+
+    def _rows_with_new_ids(self, bound: BoundRequest) -> Int64s:
+        """Return the numbers of the rows with an id that has no row in its table."""
+        new = [np.empty(0, np.int64)]
+        for name, table in self.own.items():
+            for row, ids in self._values(name, bound):
+                absent = np.flatnonzero(table.find(ids) < 0)
+                splits = bound.keep[self.plan.lookups[row, SOURCE]].splits
+                new.append(absent if splits is None else np.searchsorted(splits, absent, side="right") - 1)
+        return np.unique(np.concatenate(new))
 
     def _same(self, bound: BoundRequest) -> Int64s | None:
         """Return for each row the first one with the same histories; None if a step computes them for each row."""

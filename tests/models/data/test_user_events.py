@@ -169,6 +169,22 @@ def test_the_key_of_an_erased_user_is_gone():
     assert events.full(2)["names"].tobytes() == b"bob"
 
 
+def test_rows_read_ahead_do_not_bring_an_erased_user_back():
+    events = UserEvents(EventRules(5), ["ids"], stored="strings")
+    names = Strings.of(["ann", "bob", "ann", "bob", "ann"])
+    events.add(0, names, np.arange(5.0), np.ones(5, bool), [np.arange(5)])
+    events.erase(ids_of(Strings.of(["ann"])))
+    parts = [events.full(2)]
+    events.add(5, Strings.of(["bob", "ann"]), np.arange(5.0, 7.0), np.ones(2, bool), [np.arange(5, 7)])
+    parts += [events.increment(4), events.increment(7)]
+    again = UserEvents(EventRules(5), ["ids"], stored="strings")
+    again.restore(parts)
+    for one in (events, again):
+        keys, splits, _, (ids,) = one.histories(one.users(), 7, 9.0)
+        lists = {key: ids[a:b].tolist() for key, a, b in zip(keys.tolist(), splits, splits[1:])}
+        assert lists == {b"ann": [6], b"bob": [1, 3, 5]}
+
+
 def test_events_beyond_the_budget_are_in_a_file():
     events = UserEvents(EventRules(50), ["ids"], budget_nbytes=12 << 20)
     users = np.arange(200_000) % 50_000

@@ -92,6 +92,7 @@ def test_step_over_shared_histories_equals_the_plain_step(arch, timed, parts, mo
     assert {what for what, *_ in sharing.dense._functions} == {"shared_gradients", "moves"}
     assert {what for what, *_ in plain.dense._functions} == {"gradients", "moves"}
     np.testing.assert_allclose(sharing.dense.gradient(), plain.dense.gradient(), atol=1e-6)
+    np.testing.assert_allclose(sharing.dense.scores(), plain.dense.scores(), atol=1e-6)
     for name, table in sharing.own.items():
         other, keys = plain.own[name], table.export().keys
         np.testing.assert_array_equal(np.sort(keys), np.sort(other.export().keys))

@@ -8,6 +8,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.models.embedding.variable import EmbeddingVariable
 from freshet_serving.models.evaluation.quality import log_loss
+from freshet_serving.models.training import trainer as trainer_module
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.columns import Ragged, Strings
@@ -166,6 +167,24 @@ def test_row_scores_equally_alone_or_in_a_batch(trainer):
     together = trainer.score(batch.columns)
     alone = [trainer.score(batch.slice(i, i + 1).columns)[0] for i in range(20)]
     np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("arch", ["deepfm", "dcn"])
+def test_scores_of_a_step_are_those_that_servers_gave_before_it(arch, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer_module, "APART_ROWS", 0)
+    stepped, scored = (make_trainer(make_config(tmp_path, arch=arch), MixedSource(384)) for _ in range(2))
+    own, rows = stepped.score, []
+    monkeypatch.setattr(stepped, "score", lambda work: rows.append(len(work.batch)) or own(work))
+    for batch in [*MixedSource(384).batches(64), *MixedSource(384).batches(64)]:
+        expected = scored.score(batch.columns)
+        loss, scores = stepped.learn_scored(stepped.transform(batch))
+        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-6)
+        assert loss == scored.learn(batch)
+    assert differing(snapshot(stepped), snapshot(scored)) == []
+    # All of the first batches, then rows with a new id.
+    assert rows[0] == 64
+    assert len(rows) <= 6
+    assert min(rows) < 16
 
 
 def test_only_rows_touched_by_a_batch_move(trainer):
