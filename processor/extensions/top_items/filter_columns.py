@@ -38,7 +38,8 @@ from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.extensions.top_items import record_reads
 from freshet_serving.processor.extensions.top_items.code_scan import WORD
-from freshet_serving.processor.extensions.top_items.item_filters import LENGTH_BITS, FilteredEntity, keys_at
+from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity, keys_at
+from freshet_serving.processor.extensions.top_items.record_reads import LENGTH_BITS
 from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
 from freshet_serving.processor.extensions.top_items.text_codes import COLLIDES, MISSING, TextCodes
 from freshet_serving.processor.memory import reserve

@@ -28,7 +28,9 @@ def test_requests_for_best_items_leave_the_candidates_out():
 def test_ranking_is_described_only_where_there_is_one():
     assert describe_ranking(manifest()).startswith("user_vector by the rows of item, without those of history.item")
     assert describe_ranking(manifest(notes={})) == ""
-    assert describe_ranking(with_filters(manifest())).endswith("; filters on price, stock, category, tags, sizes")
+    assert describe_ranking(with_filters(manifest())).endswith(
+        "; filters on price, stock, category, tags, sizes, sellers"
+    )
 
 
 def test_note_survives_the_manifest_file():
