@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-LISTS = {"tags", "sizes"}
+LISTS = {"tags", "sizes", "sellers"}
 TEXTS = {"category", "tags"}
 
 

@@ -51,8 +51,10 @@ COLUMNS = [
     Input("category", "string"),
     Input("tags", "string", ragged=True),
     Input("sizes", "int64", ragged=True),
+    Input("sellers", "int64", ragged=True, declared="uint64"),
 ]
 RECORDS = "entities.item"
+SELLERS = (0, 7, 2**63 + 5, 2**64 - 1)
 
 
 def with_filters(made, records=0, columns=COLUMNS, text_nbytes=200):
@@ -76,6 +78,7 @@ def columns_of(keys, step):
         made["category"].append("abc"[random.integers(0, 3)] if some[2] else None)
         made["tags"].append([f"t{n}" for n in random.integers(0, 6, random.integers(0, 4))] if some[3] else [])
         made["sizes"].append(random.integers(-2, 3, random.integers(0, 5)).tolist() if some[4] else [])
+        made["sellers"].append([SELLERS[n] for n in random.integers(0, len(SELLERS), random.integers(0, 3))])
     return made
 
 

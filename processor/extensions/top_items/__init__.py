@@ -7,7 +7,7 @@ filter_text  reads the text of a filter
 item_filters  says of items whether they pass a filter
 filter_columns  keeps the columns that filters read by position
 text_codes   numbers for texts, exactly
-record_reads  kernels that read records by key, and bits by position
+record_reads  kernels that read records by key, and bits and lists by position
 code_scan    scans int8 codes of rows for those with the largest products with given vectors
 row_codes    the codes of a table, and which of them hold
 ranked_rows  keeps codes beside the rows of the table that a version ranks

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.extensions.top_items.item_filters import ItemFilter
+from freshet_serving.processor.extensions.top_items.item_filters import ItemFilter, is_costly
 from freshet_serving.processor.extensions.top_items.section import ALLOW, BLOCK, FILTER, SEEN, ItemRanking
 from freshet_serving.processor.kernels.hashing import hash_strings
 
 CLAUSES_AN_ID = 4
-"""Clauses that cost an item what one product with a vector does."""
+"""Clauses that cost an item what one product with a vector does, which one of lists or many numbers does alone."""
 
 Int64s = NDArray[np.int64]
 
@@ -48,7 +48,8 @@ class ChosenItems:
     @property
     def cost(self) -> int:
         """Ids that an item counts as for the filter."""
-        return 0 if self.filter is None else -(-len(self.filter.clauses) // CLAUSES_AN_ID)
+        clauses = [] if self.filter is None else self.filter.clauses
+        return -(-sum(CLAUSES_AN_ID if is_costly(clause) else 1 for clause in clauses) // CLAUSES_AN_ID)
 
     @property
     def shared_by(self) -> bytes | None:

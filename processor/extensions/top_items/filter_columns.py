@@ -38,7 +38,8 @@ from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.extensions.top_items import record_reads
 from freshet_serving.processor.extensions.top_items.code_scan import WORD
-from freshet_serving.processor.extensions.top_items.item_filters import LENGTH_BITS, FilteredEntity, keys_at
+from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity, keys_at
+from freshet_serving.processor.extensions.top_items.record_reads import LENGTH_BITS
 from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
 from freshet_serving.processor.extensions.top_items.text_codes import COLLIDES, MISSING, TextCodes
 from freshet_serving.processor.memory import reserve
@@ -92,8 +93,9 @@ class FilterColumns:
         self._texts = TextCodes.reserved(name) if any(spec.dtype == "string" for spec in specs) else None
         if self._texts is not None:
             self.arrays |= self._texts.arrays
-        # The first word with a position that does not hold; the end of the lists' values, and how many are not used.
-        self._next = self._listed = self._unused = 0
+        # The first word with a position that may not hold, and the positions that were there when it was found; the end
+        # of the lists' values, and how many are not used.
+        self._next = self._count = self._listed = self._unused = 0
 
     @property
     def nbytes(self) -> int:
@@ -115,6 +117,8 @@ class FilterColumns:
         if len(self._codes.arrays["code_scales"]) != len(self.arrays["filter_there"]) or self._crowded():
             # Readers of older states keep the arrays that they have, which nobody writes any more.
             self._begin()
+        # New positions may be in a word that is filled.
+        self._next, self._count = min(self._next, self._count // WORD), self._codes.count
         for some in keys:
             positions = self._codes.find(np.ascontiguousarray(some))
             positions = positions[positions >= 0]

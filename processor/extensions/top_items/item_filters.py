@@ -26,15 +26,16 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.extensions.top_items import record_reads
 from freshet_serving.processor.extensions.top_items.code_scan import WORD
 from freshet_serving.processor.extensions.top_items.filter_text import Clause, read_filter
+from freshet_serving.processor.extensions.top_items.record_reads import LENGTH_BITS
 from freshet_serving.processor.extensions.top_items.text_codes import TextCodes, codes_of
+from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.package import EntityEntry, Input, Manifest, column_specs, record_layout, unpack_records
 
-FEW = 8
+FEW, FEW_TEXTS = 32, 4
 """Members of a set up to which each is compared."""
+LEAST, GREATEST = -(2**63), 2**63 - 1
 READ_ROWS = 1 << 13
 """Records that are read at a time."""
-LENGTH_BITS = 24
-"""Bits of a list's length; those above are its place."""
 
 Bools = NDArray[np.bool_]
 Int64s = NDArray[np.int64]
@@ -206,6 +207,9 @@ class FilterScan:
         passes = there.copy() if self._items.recorded else np.ones(last - first, np.bool_)
         for clause, column, members in zip(self._items.clauses, self._columns, self._members):
             values, splits = column[first:last], None
+            if clause.column.ragged and clause.column.declared != "uint64":
+                passes &= _lists_pass(clause, values, arrays["filter_lists"], members)
+                continue
             if clause.column.ragged:
                 values, splits = _listed(values, arrays["filter_lists"])
             if clause.column.dtype == "int64":
@@ -234,12 +238,34 @@ def keys_at(arrays: Mapping[str, NDArray[Any]], positions: Int64s) -> Int64s:
     return np.concatenate([of_file[positions[:split]], arrays["code_more_keys"][positions[split:] - rows]])
 
 
+def is_costly(clause: Clause) -> bool:
+    """Report whether a clause takes several times as long as one that compares numbers."""
+    return clause.column.ragged or (clause.numbers is not None and len(clause.numbers) > FEW)
+
+
 def _listed(words: Int64s, lists: Int64s) -> tuple[Int64s, Int64s]:
     """Return the values of lists end to end, and where each list begins and ends."""
     starts, lengths = words >> LENGTH_BITS, words & ((1 << LENGTH_BITS) - 1)
     splits = np.zeros(len(words) + 1, np.int64)
     np.cumsum(lengths, out=splits[1:])
     return lists[np.repeat(starts - splits[:-1], lengths) + np.arange(splits[-1])], splits
+
+
+def _lists_pass(clause: Clause, words: Int64s, lists: Int64s, members: NDArray[Any] | None) -> Bools:
+    """Return which lists pass a clause."""
+    low, high = clause.low, clause.high
+    if members is not None:
+        low, high = (members[0], members[-1]) if len(members) else (1, 0)
+    matches = np.empty(len(words), np.bool_)
+    record_reads.match_lists(
+        words,
+        lists,
+        LEAST if low is None else int(low),
+        GREATEST if high is None else int(high),
+        np.empty(0, np.int64) if members is None else members.astype(np.int64),
+        matches,
+    )
+    return ~matches if clause.negated else matches
 
 
 def _matches(clause: Clause, values: NDArray[Any], members: NDArray[Any] | None) -> Bools:
@@ -251,7 +277,7 @@ def _matches(clause: Clause, values: NDArray[Any], members: NDArray[Any] | None)
                 values <= high if high is not None else values >= low if low is not None else values == values
             )
         return np.asarray((values >= low) & (values <= high))
-    if len(members) <= FEW:
+    if len(members) <= (FEW if clause.texts is None else FEW_TEXTS):
         matches = np.zeros(len(values), np.bool_)
         for member in members:
             matches |= values == member
@@ -261,8 +287,19 @@ def _matches(clause: Clause, values: NDArray[Any], members: NDArray[Any] | None)
         table = np.zeros(int(members[-1]) + 3, np.bool_)
         table[members + 1] = True
         return table[np.clip(values.astype(np.int64) + 1, 0, len(table) - 1)]
-    places = np.minimum(np.searchsorted(members, values), len(members) - 1)
-    return np.asarray(members[places] == values)
+    index = hash_index.empty_index(hash_index.capacity_for(len(members)))
+    hash_index.build(index.ctypes.data, len(index), _bits(members))
+    refs = np.empty(len(values), np.int64)
+    hash_index.find(index.ctypes.data, len(index), _bits(values), refs)
+    return np.asarray(refs >= 0)
+
+
+def _bits(values: NDArray[Any]) -> Int64s:
+    """Return numbers as keys: equal numbers have equal ones."""
+    if values.dtype == np.float32:
+        # The two zeros are equal.
+        return (values + np.float32(0)).view(np.int32).astype(np.int64)
+    return np.ascontiguousarray(values).view(np.int64)
 
 
 def _passes(clause: Clause, matches: Bools, splits: Int64s | None) -> Bools:

@@ -1,4 +1,4 @@
-"""Read records of entities by key, as of an epoch, and bits by position.
+"""Read records of entities by key, as of an epoch, and bits and lists by position.
 
 Kernels: what they read is laid out as kernels.rows says.
 """
@@ -12,6 +12,9 @@ from freshet_serving.processor.kernels.conversion import copy_row
 from freshet_serving.processor.kernels.kernel import kernel
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, store_release
 from freshet_serving.processor.kernels.rows import resolve, row_at
+
+LENGTH_BITS = 24
+"""Bits of a list's length in its word; those above are its place."""
 
 
 @kernel(nb.void(nb.int64[::1], nb.int64, nb.int64[::1], nb.int32[:, ::1], nb.boolean[::1]))
@@ -60,3 +63,48 @@ def write_bits(words, positions, value):
         word, bit = at + 8 * (place >> 6), np.int64(1) << (place & 63)
         before = load_i64(word)
         store_release(word, before | bit if value else before & ~bit)
+
+
+@kernel(
+    nb.void(
+        nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.int64,
+        nb.int64,
+        nb.int64[::1],
+        nb.boolean[::1],
+    )
+)
+def match_lists(words, lists, low, high, members, matches):
+    """Find the lists with a value in a range or a set.
+
+    Args:
+        words: int64 [n], the place and the length of each list (filter_columns).
+        lists: int64, the values of all lists.
+        low: Least value that matches.
+        high: Largest one.
+        members: int64, ascending: the values that match; empty for all from low to high.
+        matches: bool [n]; written.
+    """
+    for i in range(len(words)):
+        place, count = words[i] >> LENGTH_BITS, words[i] & ((1 << LENGTH_BITS) - 1)
+        found = False
+        # A list that is being written may have the place of another one, in memory that is there.
+        for j in range(place, min(place + count, len(lists))):
+            value = lists[j]
+            if value < low or value > high:
+                continue
+            if len(members) == 0:
+                found = True
+                break
+            first, last = 0, len(members)
+            while first < last:
+                middle = (first + last) // 2
+                if members[middle] < value:
+                    first = middle + 1
+                else:
+                    last = middle
+            if first < len(members) and members[first] == value:
+                found = True
+                break
+        matches[i] = found

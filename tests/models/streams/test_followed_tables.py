@@ -73,6 +73,7 @@ def section_of(path, time="", once=False, section="entities.item"):
         data=DataConfig(path, format_of(path), (), time),
         key_field=KEY,
         fields=(PRICE, TAGS),
+        further=(),
     )
 
 

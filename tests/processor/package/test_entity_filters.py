@@ -29,7 +29,7 @@ def test_filters_survive_the_manifest_file():
     made = replace(with_filters(manifest()), executables=[])
     read = Manifest.from_json(made.to_json())
     assert read.entities == made.entities
-    assert b'"declared"' not in made.to_json()
+    assert made.to_json().count(b'"declared"') == 1
     # Servers that predate filters read versions without them.
     assert b"filters" not in replace(made, entities=[], tables=made.tables[:1]).to_json()
 
@@ -43,8 +43,9 @@ def test_records_hold_what_was_given():
     assert found["stock"].tolist() == columns["stock"]
     assert [None if np.isnan(n) else n for n in found["price"].tolist()] == columns["price"]
     assert [text.decode() or None for text in found["category"].tolist()] == columns["category"]
-    for name in ("tags", "sizes"):
+    for name in ("tags", "sizes", "sellers"):
         splits, values = found[name].row_splits, found[name].values
+        values = values.view(np.uint64) if name == "sellers" else values
         values = [text.decode() for text in values.tolist()] if isinstance(values, Strings) else values.tolist()
         assert [values[a:b] for a, b in zip(splits, splits[1:])] == columns[name]
 
@@ -75,6 +76,7 @@ def test_records_have_the_texts_of_keys_that_are_strings():
 def test_texts_that_do_not_fit_are_refused_where_filters_read_them():
     made = with_filters(manifest(), text_nbytes=40)
     columns = {"price": [1], "stock": [1], "category": ["c" * 60], "tags": [[]], "sizes": [[]]}
+    columns["sellers"] = [[]]
     with pytest.raises(BadInput, match=r"entity 'item': expected texts of at most 40 bytes a key.* in category, tags"):
         entity_rows(made, made.entities[0], columns, 1)
     records = records_of(with_filters(manifest()), [1, 2], 0)
@@ -105,7 +107,7 @@ def test_lists_beyond_their_places_are_refused():
         ({"filters": [Input("price", "float32", columns=2)]}, r"filters\[price\]: expected one value or a list"),
         ({"filters": [Input("item", "string")]}, r"filters\[item\]: expected the texts of keys of strings"),
         ({"filters": [Input("", "int64")]}, r"filters: expected names of 1 to 1024 characters"),
-        ({"capacities": {}}, r"capacities: expected 1 or more for \['sizes'\]"),
+        ({"capacities": {}}, r"capacities: expected 1 or more for \['sellers', 'sizes'\]"),
         ({"filters": [*COLUMNS, Input("more", "int64")]}, r"tables\[entities.item\].dim: expected"),
     ],
 )

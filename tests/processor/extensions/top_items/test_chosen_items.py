@@ -213,6 +213,17 @@ def test_filters_and_lists_count_as_ids(opened):
         ask(processor, [[1], [2]], 3, allow=np.arange(400))
 
 
+def test_clauses_that_take_long_count_as_more(opened):
+    processor = opened(limits=RequestLimits(max_ids=650))
+    assert ask(processor, [[1]], 3, {name: {"not": 3} for name in ("stock", "price")}).outputs["item_ids"].shape == (
+        1,
+        3,
+    )
+    for wanted in ({"tags": "t1", "stock": 1}, {"stock": {"in": list(range(40))}, "price": 1}):
+        with pytest.raises(TooLarge, match="max_ids: expected at most 650 items to rank"):
+            ask(processor, [[1]], 3, wanted)
+
+
 def test_empty_filter_and_empty_lists_leave_what_they_say(opened):
     processor = opened()
     every = ask(processor, [[1]], 5).outputs["item_ids"].tolist()

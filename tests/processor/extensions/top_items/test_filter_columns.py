@@ -43,6 +43,17 @@ def test_new_items_beyond_the_room_have_columns_in_new_memory(tmp_path, monkeypa
         shop.check(wanted)
 
 
+def test_items_that_come_one_by_one_have_columns(tmp_path):
+    shop = Shop(tmp_path, 100)
+    for key in range(100, 140):
+        shop.delta([key], [], [key] if key % 2 else [], [])
+    shop.maintain()
+    fresh = columns(shop).arrays["filter_fresh"].view(np.uint64)[:3]
+    assert np.bitwise_count(fresh).sum() == 140
+    for wanted in WANTED:
+        shop.check(wanted)
+
+
 def test_lists_keep_their_place_and_crowded_memory_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(filter_columns, "CROWDED", 50)
     shop = Shop(tmp_path, 60)

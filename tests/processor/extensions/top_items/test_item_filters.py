@@ -16,7 +16,9 @@ from tests.support.packages import open_version
 from tests.support.plain_filters import passes
 from tests.support.ranked import COLUMNS, RECORDS, columns_of, manifest, ranked_delta, with_filters, write_ranked
 
-numbers = st.one_of(st.integers(-3, 41), st.sampled_from([0.5, 7.25, 19.5, 2**40, -(2**63), 2**64 - 1, 0.1]))
+numbers = st.one_of(
+    st.integers(-3, 41), st.sampled_from([0.5, 7.25, 19.5, 2**40, -(2**63), 2**63 - 1, 2**63 + 5, 2**64 - 1, 0.1])
+)
 ends = st.one_of(st.none(), numbers)
 texts = st.sampled_from(["a", "b", "c", "d", "", "t0", "t1", "t5", "é" * 9])
 of_numbers = st.recursive(
@@ -25,6 +27,7 @@ of_numbers = st.recursive(
         st.booleans(),
         st.lists(ends, min_size=2, max_size=2),
         st.fixed_dictionaries({"in": st.lists(numbers, max_size=12)}),
+        st.builds(lambda few: {"in": [*range(100, 140), *few]}, st.lists(numbers, max_size=4)),
     ),
     lambda inner: st.fixed_dictionaries({"not": inner}),
     max_leaves=3,

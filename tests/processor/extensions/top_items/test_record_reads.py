@@ -16,6 +16,20 @@ def test_bits_are_set_and_cleared_alone():
     assert (words.tolist(), copied.tolist()) == ([1, 1, 4], [1, 1])
 
 
+def test_lists_match_by_range_or_set():
+    lists, words = np.array([5, 7, -3, 9, 9]), np.array([0 << 24 | 2, 0, 2 << 24 | 1, 3 << 24 | 2, 4 << 24 | 900])
+
+    def found(low, high, members=()):
+        matches = np.zeros(len(words), np.bool_)
+        record_reads.match_lists(words, lists, low, high, np.array(members, np.int64), matches)
+        return matches.tolist()
+
+    assert found(6, 7) == [True, False, False, False, False]
+    assert found(-(2**63), 2**63 - 1) == [True, False, True, True, True]
+    assert found(-3, 9, [-3, 9]) == [False, False, True, True, True]
+    assert found(1, 0) == [False] * 5
+
+
 def test_records_are_read_as_of_an_epoch(tmp_path):
     version = open_version(write_ranked(tmp_path, range(9), recorded=range(4)), 4)
     made, table = version.manifest, version.tables["entities.item"]

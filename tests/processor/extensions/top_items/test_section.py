@@ -11,7 +11,7 @@ from freshet_serving.processor.extensions.top_items.section import (
     item_ranking_note,
 )
 from freshet_serving.processor.package import ITEM_IDS, SCORES, Manifest, ranks_items
-from tests.support.ranked import DIM, manifest
+from tests.support.ranked import DIM, manifest, with_filters
 
 
 def test_requests_for_best_items_leave_the_candidates_out():
@@ -28,6 +28,9 @@ def test_requests_for_best_items_leave_the_candidates_out():
 def test_ranking_is_described_only_where_there_is_one():
     assert describe_ranking(manifest()).startswith("user_vector by the rows of item, without those of history.item")
     assert describe_ranking(manifest(notes={})) == ""
+    assert describe_ranking(with_filters(manifest())).endswith(
+        "; filters on price, stock, category, tags, sizes, sellers"
+    )
 
 
 def test_note_survives_the_manifest_file():
