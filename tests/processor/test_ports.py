@@ -8,6 +8,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.ports import ONLY, Extensions, missing
+from tests.support.extensions import needs
 
 OFFER = "from freshet_serving.processor.ports import Extension\n"
 
@@ -66,7 +67,12 @@ def test_name_that_two_offer_is_refused(install):
 
 @pytest.mark.parametrize(
     ("only", "used"),
-    [("none", set()), ("sand", {"sand"}), ("sand,", {"sand"}), ("sand, stone,admin", {"sand", "stone"})],
+    [
+        ("none", set()),
+        ("sand", {"sand"}),
+        ("sand,", {"sand"}),
+        pytest.param("sand, stone,admin", {"sand", "stone"}, marks=needs("admin")),
+    ],
 )
 def test_environment_names_the_only_extensions(install, monkeypatch, only, used):
     install("sand")
@@ -82,7 +88,11 @@ def test_environment_names_the_only_extensions(install, monkeypatch, only, used)
     ("only", "message"),
     [
         ("sandd", r"expected names of extensions, got 'sandd' \(did you mean 'sand'\?\)"),
-        ("sand,recorderr", r"expected names of extensions, got 'recorderr' \(did you mean 'recorder'\?\)"),
+        pytest.param(
+            "sand,recorderr",
+            r"expected names of extensions, got 'recorderr' \(did you mean 'recorder'\?\)",
+            marks=needs("recorder"),
+        ),
         (" , ", "expected names of extensions, or none, got ' , '"),
     ],
 )
@@ -93,6 +103,7 @@ def test_misspelt_name_is_refused_with_the_nearest(install, monkeypatch, only, m
         toys.all()
 
 
+@needs("admin", "top_items")
 def test_names_are_known_without_importing_the_server():
     code = "import sys; from freshet_serving.processor.ports import ENGINE; print(*ENGINE.all(), *sys.modules)"
     environ = {**os.environ, ONLY: "admin,top_items"}

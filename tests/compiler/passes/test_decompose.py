@@ -92,6 +92,32 @@ MATRICES = {
 }  # fmt: skip
 
 
+def counted(x, weights=(), binary=False, size=5):
+    """How often each row has each of the numbers below a size."""
+    given = tf.constant(weights, tf.float32) if isinstance(weights, tuple) else weights
+    return tf.raw_ops.DenseBincount(
+        input=tf.cast(tf.abs(3 * x), tf.int32), size=size, weights=given, binary_output=binary
+    )
+
+
+COUNTS = {
+    "plain": counted,
+    "weighted": lambda x: counted(x, weights=tf.abs(x)),
+    "binary": lambda x: counted(x, binary=True),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counted_numbers_equal_tensorflow(name):
+    graph = dense_graph(COUNTS[name], 12, 5)
+    decomposed = decompose(graph)
+    assert not RULES.keys() & {node.op for node in decomposed.concrete.graph.as_graph_def().node}
+    x = np.random.default_rng(0).standard_normal((5, 12), np.float32)
+    counts = graph.run({"x": x})["y"]
+    assert counts.max() == 1 if name == "binary" else counts.max() > 1
+    np.testing.assert_allclose(decomposed.run({"x": x})["y"], counts, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", MATRICES)
 def test_diagonals_and_running_products_equal_tensorflow(name):
     graph = dense_graph(*MATRICES[name][:1], 12, MATRICES[name][1])
@@ -109,6 +135,7 @@ def test_diagonals_and_running_products_equal_tensorflow(name):
         (lambda x: tf.linalg.diag_part(shaped(3, 4)(x), k=1), 3),
         (lambda x: tf.linalg.diag_part(shaped(3, 4)(x), k=(0, 1)), 6),
         (lambda x: tf.linalg.set_diag(shaped(3, 4)(x), x[:, :2], k=-1), 12),
+        (lambda x: counted(x, size=tf.cast(tf.reduce_max(x), tf.int32)), 5),
         (lambda x: tf.cast(tf.raw_ops.Bucketize(input=tf.cast(x, tf.int64), boundaries=[-1.0, 0.5]), tf.float32), 12),
         (lambda x: tf.cast(tf.raw_ops.Bucketize(input=tf.cast(x, tf.float64), boundaries=[0.5]), tf.float32), 12),
         (lambda x: tf.cast(tf.raw_ops.Bucketize(input=x, boundaries=[]), tf.float32) + x, 12),

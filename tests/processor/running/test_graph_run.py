@@ -29,6 +29,7 @@ from freshet_serving.processor.running.cost import TURN_S, CostTable
 from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
 from freshet_serving.processor.sessions import group as group_module
 from freshet_serving.processor.sessions.stages import STAGING_PER_STAGE
+from tests.support.extensions import needs
 
 pytestmark = pytest.mark.tensorflow
 
@@ -83,7 +84,7 @@ def package(tmp_path_factory):
 LAYOUTS = {
     "threads": {"sessions": 2},
     "inline": {"sessions": 1, "compute": "inline"},
-    "stages": {"sessions": 1, "device_stages": 1},
+    "stages": pytest.param({"sessions": 1, "device_stages": 1}, marks=needs("device_stages")),
 }
 
 

@@ -20,6 +20,7 @@ from freshet_serving.processor.errors import (
 )
 from freshet_serving.processor.sessions.observers import Observer
 from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, request, scores
+from tests.support.extensions import needs
 from tests.support.packages import make_inputs, make_weights, reference, tag_id, write_package
 
 
@@ -43,7 +44,13 @@ def test_one_user_is_broadcast_to_all_candidates(open_processor):
 
 
 @pytest.mark.parametrize(
-    "options", [{"sessions": 1}, {"sessions": 3}, {"compute": "inline"}, {"sessions": 2, "device_stages": 1}]
+    "options",
+    [
+        {"sessions": 1},
+        {"sessions": 3},
+        {"compute": "inline"},
+        pytest.param({"sessions": 2, "device_stages": 1}, marks=needs("device_stages")),
+    ],
 )
 def test_infinite_number_fails_its_request_and_not_its_batch(open_processor, options):
     def with_float(row, column, value, users=(1, 2, 3)):

@@ -13,6 +13,7 @@ from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.versions.routes import Routes
 from freshet_serving.processor.versions.traffic import Traffic
 from tests.processor.engines import TIMEOUT_S, USERS, assert_reply, request, scores
+from tests.support.extensions import needs
 from tests.support.packages import write_package
 
 
@@ -53,6 +54,7 @@ def test_request_keeps_its_replica_when_the_model_goes(open_processor):
         processor.process(request([3]))
 
 
+@needs("trials")
 def test_ejection_reaches_requests_before_it_is_kept(open_processor, root, monkeypatch):
     write_package(root, version=2, users=USERS, seed=9)
     policy = {"split": {"stable": 50, "canary": 50}}

@@ -10,6 +10,7 @@ from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routed_model import RoutedModel
+from tests.support.extensions import needs
 
 
 @pytest.fixture
@@ -44,6 +45,7 @@ def test_invalid_policy_changes_nothing(routed):
     assert (routed.policy, routed.told_of) == (ModelPolicy(), [])
 
 
+@needs("trials")
 def test_sticky_input_that_no_version_reads_is_logged_once(routed, caplog):
     served = SimpleNamespace(manifest=SimpleNamespace(inputs=[SimpleNamespace(name="user")]))
     routed.routes = replace(routed.routes, served={1: served})

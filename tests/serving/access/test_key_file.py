@@ -146,7 +146,7 @@ def test_second_writer_waits_for_the_first(tmp_path):
 def test_keys_that_no_server_would_read_are_not_written(tmp_path, monkeypatch):
     path = tmp_path / "keys.toml"
     monkeypatch.setattr("freshet_serving.serving.access.key_file.MAX_FILE_NBYTES", 100)
-    with pytest.raises(BadInput, match="keys: expected at most 100 bytes, got 203$"), changing(path) as held:
+    with pytest.raises(BadInput, match=r"^keys: expected at most 100 bytes, got 203$"), changing(path) as held:
         held[0], _ = held[0].added("web", ["predict"])
     assert not path.exists()
 

@@ -23,6 +23,7 @@ from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel
 from freshet_serving.serving.workers.frame_transfer import FrameReceiver, FrameSender
 from tests.support.descriptors import settled_fds
+from tests.support.extensions import needs
 from tests.support.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 
 USERS = range(12)
@@ -246,6 +247,7 @@ def test_descriptors_do_not_accumulate(package):
     assert settled_fds() <= before + 8
 
 
+@needs("guard")
 def test_kept_requests_are_scored_in_another_process(package):
     _, far = open_far(package, 2)
     first, second = far.receivers
