@@ -254,7 +254,7 @@ for name in ("processor.engine", "serving.server"):
     counts.append([len(ours), sum(len(open(file).readlines()) for file in ours)])
 print(json.dumps(counts))
 """
-MOST_LOADED = {"engine": (115, 25_300), "server": (192, 40_100)}
+MOST_LOADED = {"engine": (115, 25_400), "server": (192, 40_300)}
 """Files and lines that importing loads, without extensions and without kernels: stored code may name more of these."""
 
 
