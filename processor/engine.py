@@ -36,7 +36,6 @@ from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import ON, UNDO_DEPTH, Generation
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring, open_repository
-from freshet_serving.processor.running.user_states import open_states, states_memory
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictReply, PredictRequest
@@ -50,6 +49,7 @@ from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import GroupStats, Sketch
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.running.user_states import ProcessStates
     from freshet_serving.processor.tables.budgets import Budgets
     from freshet_serving.processor.tables.remote_rows import RemoteConfig, RemoteTables
 
@@ -123,7 +123,12 @@ class InProcessHost(ModelHost):
 
             remote = open_remote_tables(config.remote, clock)
         self._lookups = open_lookups(config.online_stores, clock)
-        self._states = open_states(states_memory(config.user_state_mb, 1), 1, 0, clock)
+        self._states: ProcessStates | None = None
+        if config.user_state_mb:
+            # Loaded where users' parts are kept.
+            from freshet_serving.processor.running.user_states import open_states, states_memory
+
+            self._states = open_states(states_memory(config.user_state_mb, 1), 1, 0, clock)
         mirrored = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models or ()
         )

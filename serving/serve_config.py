@@ -54,7 +54,7 @@ EXTENSIONS = {
     "record": "recorder",
     "user_state_mb": "user_state",
 }
-"""Extensions by the options that they alone read. The engine refuses those that it has too: mirror, online_stores, user_state_mb."""
+"""Extensions by the options that they alone read. The engine refuses those that it has too: mirror, online_stores."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ A stamp is
 Invariants
 - Two readers of one loaded version that see the same stamp of a key, other than UNKNOWN_STAMP, see the same row. A
   delta writes a key once, an epoch is never used twice (versions.served_version), and a row keeps its epoch when it is
-  settled, promoted, demoted and when the log is compacted (kernels.row_tiering). Stamps of two loads are not comparable.
+  settled, promoted, demoted and when the log is compacted (kernels.row_tiering). Stamps of two loads say nothing.
 - A reader finds stamps as it finds rows, under its pin, so what a row's ref leads to is not reused meanwhile.
 
 A record of the log has 32 bits for its epoch; a later one is UNKNOWN_STAMP there.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,10 @@ from freshet_serving.processor.features.bound_request import BatchView, BoundReq
 from freshet_serving.processor.running.buffers import Buffers, Tensors
 from freshet_serving.processor.running.graph_run import DividedRun, GraphRun, SubgraphRun
 from freshet_serving.processor.running.run_limit import RunLimit
-from freshet_serving.processor.running.user_states import UserState, UserStates
 from freshet_serving.processor.watching import SessionStats
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.running.user_states import UserState, UserStates
 
 # One in this many batches of a runner tries the plan that the cost table considers more expensive.
 EXPLORE_EVERY = 64
@@ -273,7 +275,7 @@ class Runner:
         self, batch: RunningBatch, parts: DividedRun, requests: Sequence[tuple[Rows, int]]
     ) -> tuple[list[tuple[Rows, int]], list[UserState | None]]:
         """Run the candidates of requests whose user is kept; return the others, and where to keep what they compute."""
-        left, looks = list[tuple[Rows, int]](), list[UserState | None]()
+        left, looks = list[tuple[Rows, int]](), list["UserState | None"]()
         for work, first in requests:
             state = self._look(batch, parts.user, work)
             if state is not None and state.tensors is not None:

@@ -28,7 +28,7 @@ OPTION, EXTENSION = "user_state_mb", "user_state"
 
 
 class UserState(Protocol):
-    """What is kept of the user of one request.
+    """The state of the user of one request.
 
     Attributes:
         tensors: The user's tensors, in one row, until the thread's next look; None if they have to be computed.
@@ -46,7 +46,7 @@ class UserState(Protocol):
 
 
 class UserStates(Protocol):
-    """What is kept of users by one version with its present dense weights."""
+    """The states of users of one version with its present dense weights."""
 
     def look(self, tables: NDArray[np.int64], epoch: int, subgraph: str, bound: BoundRequest) -> UserState | None:
         """Return what is kept of a request's user; None if such a request is not kept.
@@ -60,7 +60,7 @@ class UserStates(Protocol):
 
 
 class VersionStates(Protocol):
-    """What is kept of users by one loaded version in one process."""
+    """The states of users of one loaded version in one process."""
 
     def weighted(self, dense: Mapping[str, NDArray[Any]]) -> UserStates:
         """Return the states of dense weights."""
@@ -70,7 +70,7 @@ class VersionStates(Protocol):
 
 
 class ProcessStates(Protocol):
-    """What is kept of users by one process."""
+    """The states of users in one process."""
 
     def of(self, manifest: Manifest, plan: SparsePlan, load: int) -> VersionStates | None:
         """Return what is kept by a version; None if it has no subgraph of the user.
@@ -82,26 +82,22 @@ class ProcessStates(Protocol):
         """
 
 
-def states_memory(megabytes: int, processes: int) -> NDArray[np.int64] | None:
-    """Return the memory that processes keep states in; None if they keep none.
+def states_memory(megabytes: int, processes: int) -> NDArray[np.int64]:
+    """Return the memory that processes keep states in.
 
     Args:
-        megabytes: Its size; 0 for none.
+        megabytes: Its size.
         processes: Number of processes.
 
     Raises:
         BadInput: It is too small, or the extension is not there.
     """
-    if not megabytes:
-        return None
     memory: NDArray[np.int64] = _store().memory(megabytes << 20, processes)
     return memory
 
 
-def open_states(
-    memory: NDArray[np.int64] | None, processes: int, process: int, clock: Clock
-) -> ProcessStates | None:
-    """Return one process's states; None without memory.
+def open_states(memory: NDArray[np.int64], processes: int, process: int, clock: Clock) -> ProcessStates:
+    """Return one process's states.
 
     Args:
         memory: What states_memory() returned, or a mapping of it.
@@ -109,8 +105,6 @@ def open_states(
         process: Number of this one.
         clock: The clock.
     """
-    if memory is None:
-        return None
     states: ProcessStates = _store().open(memory, processes, process, clock)
     return states
 

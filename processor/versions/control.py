@@ -4,8 +4,8 @@ A flip changes nothing else.
 
 words    int64 [HEADER + ENTRIES * ENTRY + processes * WORDS], mapped by every process that reads the version
 
-    header    [HEADER]            the served flip; the number of the load, which never changes; the rest of the cache line
-                                  is unused, because readers write pins
+    header    [HEADER]            the served flip; the number of the load, which never changes; the rest of the cache
+                                  line is unused, because readers write pins
     entries   [ENTRIES, ENTRY]    flip f is at f % ENTRIES: epoch, step, number of the frame, digest in two words
     pins      [processes, WORDS]  for each reader the flip that it has pinned, or IDLE
 
@@ -121,8 +121,7 @@ class ControlWords:
 
     @property
     def load(self) -> int:
-        """A random number of this load of the version, the same in all processes: epochs of two loads have nothing in
-        common."""
+        """A random number of this load of the version, the same in all processes; epochs of two loads say nothing."""
         return int(self.words[1])
 
     @property

@@ -52,7 +52,6 @@ from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.running.run_limit import endable
-from freshet_serving.processor.running.user_states import ProcessStates, UserStates
 from freshet_serving.processor.running.warm_up import measure, warm_up
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
@@ -60,6 +59,7 @@ from freshet_serving.processor.versions.sample import RequestSample
 from freshet_serving.processor.watching import PreviewResult, RequestScores
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.running.user_states import ProcessStates, UserStates
     from freshet_serving.processor.tables.remote_rows import RemoteTables
     from freshet_serving.processor.versions.row_scoring import RowScorer
 

@@ -19,7 +19,7 @@ import mmap
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ from freshet_serving.processor.memory import ArrayHandle, advise, share
 from freshet_serving.processor.package import Manifest, crc32
 from freshet_serving.processor.repository import WARMUP, VersionReader
 from freshet_serving.processor.running import executable_files
-from freshet_serving.processor.running.user_states import ProcessStates
 from freshet_serving.processor.sessions.session_options import GroupOptions
 from freshet_serving.processor.tables.remote_rows import RemoteTables
 from freshet_serving.processor.versions.control import ControlWords
@@ -41,6 +40,9 @@ from freshet_serving.processor.versions.row_scoring import dump_scores
 from freshet_serving.serving.front.example_text import texts
 from freshet_serving.serving.workers.array_packing import ArrayPacker, ArrayUnpacker, PackedArray
 from freshet_serving.serving.workers.channel import Message
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.running.user_states import ProcessStates
 
 log = logging.getLogger("freshet.workers")
 

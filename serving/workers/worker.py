@@ -34,7 +34,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.cores import ResourceLimits
@@ -42,7 +42,6 @@ from freshet_serving.processor.errors import FreshetError, NotReady, shortage
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
-from freshet_serving.processor.running.user_states import open_states
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
@@ -67,6 +66,9 @@ from freshet_serving.serving.workers.frame_transfer import FrameReceiver
 from freshet_serving.serving.workers.keyed_executor import KeyedExecutor
 from freshet_serving.serving.workers.routed_engine import RoutedEngine
 from freshet_serving.serving.workers.worker_counts import Report, evidence_key, observed
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.running.user_states import ProcessStates
 
 log = logging.getLogger("freshet.worker")
 
@@ -150,8 +152,13 @@ class Worker:
         remote = settings["remote"]
         self._remote = open_remote_tables(RemoteConfig(**remote) if remote else None, self._clock)
         self._lookups = open_lookups(settings["online_stores"], self._clock)
-        states = unpacker.unpack(settings["states"]) if settings["states"] else None
-        self._states = open_states(states, len(self._ended_connections), self._slot, self._clock)
+        self._states: ProcessStates | None = None
+        if settings["states"]:
+            # Loaded where users' parts are kept.
+            from freshet_serving.processor.running.user_states import open_states
+
+            memory = unpacker.unpack(settings["states"])
+            self._states = open_states(memory, len(self._ended_connections), self._slot, self._clock)
         self._adopting: set[asyncio.Task[None]] = set()
         self._calls: asyncio.Task[None] | None = None
         self._asked: dict[int, Future[Message]] = {}

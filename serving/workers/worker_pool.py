@@ -50,8 +50,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import FreshetError, NotReady
-from freshet_serving.processor.memory import reserve, share
-from freshet_serving.processor.running.user_states import OPTION, states_memory
+from freshet_serving.processor.memory import ArrayHandle, reserve, share
 from freshet_serving.processor.tables.remote_rows import RemoteConfig
 from freshet_serving.serving.access.credentials import DATA_PLACE, Credentials
 from freshet_serving.serving.access.rate_limiter import clear_process, rate_limiter_memory
@@ -182,8 +181,12 @@ class WorkerPool:
         self._board = reserve(3 * count * 8, "seats").view(np.int64)[: 3 * count].reshape(3, count)
         self._ended, self._computing, self._beats = self._board
         (self._board_handle,) = share([self._board], "seats")
-        states = states_memory(settings.session_options.get(OPTION, 0), count)
-        self._states_handle = None if states is None else share([states], "user-states")[0]
+        self._states_handle: ArrayHandle | None = None
+        if megabytes := settings.session_options.get("user_state_mb", 0):
+            # Loaded where users' parts are kept.
+            from freshet_serving.processor.running.user_states import states_memory
+
+            (self._states_handle,) = share([states_memory(megabytes, count)], "user-states")
         self._owner: WorkerListener | None = None
         self._fork_server = fork_server or ForkServer()
         # Workers have the limits of the process that started them.

@@ -17,6 +17,7 @@ SET = {
     "import_cpu_s": 5,
     "import_memory_bytes": 1 << 33,
     "record": "recordings",
+    "user_state_mb": 64,
 }
 
 

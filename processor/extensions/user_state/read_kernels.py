@@ -7,7 +7,17 @@ import numpy as np
 
 from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import copy_bytes, load_i64, load_i64_anywhere, store_i64
-from freshet_serving.processor.kernels.pool import COLUMN, KIND, KIND_ONE, MAX_LENGTH, SOURCE, SPLITS, STRIDE, TABLE, VALUES
+from freshet_serving.processor.kernels.pool import (
+    COLUMN,
+    KIND,
+    KIND_ONE,
+    MAX_LENGTH,
+    SOURCE,
+    SPLITS,
+    STRIDE,
+    TABLE,
+    VALUES,
+)
 from freshet_serving.processor.kernels.row_stamps import BLOCK, prefetch_head, stamp_of
 from freshet_serving.processor.kernels.rows import TABLE_NBYTES
 

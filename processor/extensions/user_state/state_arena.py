@@ -26,8 +26,8 @@ Who may write which word
 
 What must never be observed
 - Half a state. A writer takes SEQ away before it touches an entry or a page that a reader could reach, and stores a new
-  SEQ, as a full barrier, when all else is there. Sequence numbers are never used twice. A reader copies, checks that SEQ
-  is still the same, and believes what it has copied only if the sum agrees: so what a writer left that died at any
+  SEQ, as a full barrier, when all else is there. Sequence numbers are never used twice. A reader copies, checks that
+  SEQ is still the same, and believes what it has copied only if the sum agrees: so what a writer left that died at any
   instruction, what an erasure cut a hole into and what was written meanwhile are misses.
 - Bytes of a state that is gone. Pages are zeroed when their state is evicted, replaced, expired or erased; those that a
   dead writer left are zeroed when its segment is taken over, and by every erasure.
@@ -151,10 +151,9 @@ def sum_fields(at, seq):
     )
 )
 def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, weights, out):
-    """Copy a state's words behind its stamps, if it is whole, not too old and valid; return when it was
-    written, or the negative outcome of a look without one.
+    """Copy a state's words behind its stamps, if it is whole, not too old and valid.
 
-    Nothing of `out` may be used after a miss.
+    Returns when it was written, or the negative outcome of a look without one: then nothing of `out` may be used.
 
     Args:
         segment: Address of the segment.
@@ -258,7 +257,9 @@ def drop(segment, entries, pages, number, counts, firsts, free, books):
 
 
 @kernel(
-    nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64)
+    nb.int64(
+        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64
+    )
 )
 def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, most):
     """Look at the next entries; take away states that are too old or were erased, and return how many.
@@ -300,7 +301,15 @@ def note_evicted(segment, number, names):
 
 @kernel(
     nb.int64(
-        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.int64[::1],
     )
 )
 def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):

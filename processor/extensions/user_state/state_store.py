@@ -189,9 +189,7 @@ class StateStore:
             outcome = arena.EVICTED
         return outcome, 0.0
 
-    def keep(
-        self, name: StateName, weights: int, stamps: Int64s, words: Int64s, erasures: int, scope: int = 0
-    ) -> bool:
+    def keep(self, name: StateName, weights: int, stamps: Int64s, words: Int64s, erasures: int, scope: int = 0) -> bool:
         """Write a state, in place of what this process has under its name; return False if it is not admitted.
 
         Args:

@@ -1,4 +1,4 @@
-"""What the user's part of a request reads: the inputs that it is named by, and the rows whose stamps make it valid.
+"""Find what the user's part of a request reads: the inputs that name it, and the rows whose stamps make it valid.
 
 Both follow from the lookups of a subgraph's inputs (processor.features.plan), so they are what the kernel of lookups
 reads (kernels.pool): the same values, the same keys, in the same order.
@@ -23,7 +23,7 @@ SHORT_NBYTES, SHORT_STAMPS = 1 << 12, 1 << 9
 
 
 class UserReads:
-    """What one subgraph of the user reads."""
+    """The lookups of one subgraph of the user."""
 
     def __init__(self, graph: Subgraph, plan: SparsePlan) -> None:
         """Find its lookups.

@@ -1,9 +1,9 @@
 """The user states of one process: looks and keeps for the runner (processor.running.user_states).
 
 A state is what a subgraph of the user computed, with the stamps of the rows that it read. It is valid where the stamps,
-as of the epoch that is pinned, and the dense weights are the same: so a delta, a rollback or a new version sends nothing
-to anybody, and a rollback makes a state valid again that nobody has replaced. A name has one state a process: what is
-computed anew takes the place of what was there.
+as of the epoch that is pinned, and the dense weights are the same: so a delta, a rollback or a new version sends
+nothing to anybody, and a rollback makes a state valid again that nobody has replaced. A name has one state a process:
+what is computed anew takes the place of what was there.
 
 Invariants
 - Stamps are found under the pin of the batch that reads or makes the state, as its rows are.
@@ -195,7 +195,7 @@ class WeightedStates:
 
 
 class UserLook:
-    """What a look has found, and what it takes to keep what is computed instead.
+    """The result of a look, and all that it takes to keep what is computed instead.
 
     Attributes:
         tensors: The user's tensors, until the next look of the thread; None if they have to be computed.

@@ -352,3 +352,63 @@ def test_crowding_before_or_after_a_run_spoils_its_time(before):
         beside.looks = 0
         scored(version, [version.request(1, range(9))], one)
     assert version.graphs.undivided.costs.cost[16] == 0.3
+
+
+class Users:
+    """Keeps the user of each request by its number, in place of the extension."""
+
+    def __init__(self, *unnamed):
+        self.kept, self.unnamed, self.asked = {}, unnamed, []
+
+    def look(self, tables, epoch, subgraph, bound):
+        user = float(bound.keep[0].values[0])
+        self.asked.append((subgraph, user))
+        if user in self.unnamed:
+            return None
+
+        def keep(computed, request):
+            self.kept[user] = {"u0": computed["u0"][request : request + 1].copy()}
+
+        return SimpleNamespace(tensors=self.kept.get(user), keep=keep)
+
+
+def kept_score(version, works, users, shared=None):
+    rows = sum(work.rows for work in works)
+    batch = version.batch(rows, shared)
+    batch.users = users
+    version.log.clear()
+    runner().score(batch, works, rows)
+    return batch.results["score"][:, 0], [bucket for name, bucket in version.log if name == "user"]
+
+
+def test_users_that_are_kept_are_not_computed_again():
+    version, users = Version(), Users(4.0)
+    version.graphs.worth_dividing = lambda rows: rows > 1
+    requests = [(n, [n, n + 1]) for n in (1, 2)]
+    works = [version.request(a, b) for a, b in requests]
+    assert kept_score(version, works, users)[1] == [2]
+    requests = [(n, [n, n + 1]) for n in (3, 1, 4, 2, 5)] + [(1, [7])]
+    works = [version.request(a, b) for a, b in requests]
+    got, runs = kept_score(version, works, users)
+    np.testing.assert_array_equal(got, expected(requests))
+    assert runs == [2, 1]
+    assert sorted(users.kept) == [1, 2, 3, 5]
+    # What is not divided is not asked for.
+    assert ("user", 1.0) in users.asked
+    assert len(users.asked) == 7
+    got, runs = kept_score(version, works, users)
+    np.testing.assert_array_equal(got, expected(requests))
+    assert runs == [1]
+
+
+def test_chunks_of_a_kept_user_compute_it_in_no_run():
+    version, users = Version(), Users()
+    version.graphs.worth_dividing = lambda rows: rows == 12
+    for runs in ([1], []):
+        shared = Shared(version)
+        for first in (0, 5):
+            work = version.request(4, range(12), first=first, rows=5)
+            got, ran = kept_score(version, [work], users, shared)
+            np.testing.assert_array_equal(got, 40 + np.arange(first, first + 5))
+            assert ran == (runs if first == 0 else [])
+    assert len(users.asked) == 2

@@ -52,6 +52,14 @@ def test_control_words_start_at_flip_0_without_pins():
     assert control.words.ctypes.data % 64 == PINS * 8 % 64 == 0, "what readers write shares no line with what they read"
 
 
+def test_each_load_has_a_number_that_stays():
+    some = [ControlWords.reserve(1) for _ in range(3)]
+    loads = {control.load for control in some}
+    assert len(loads) == 3
+    some[0].publish(1, ControlEntry(1, 2, 3))
+    assert ControlWords(some[0].words).load == some[0].load in loads
+
+
 def test_entry_contains_the_digest_of_its_generation():
     control = ControlWords.reserve(1)
     for digest in ("ff" * 16, "00" * 16, "0123456789abcdef" * 2, "80" + "00" * 15):

@@ -28,7 +28,9 @@ from freshet_serving.processor.memory import share
 
 PAGES = 24
 PROCESSES = 2
-NBYTES = 8 * (arena.HEADER + PROCESSES * (arena.HEAD + arena.WAYS * arena.ENTRY + PAGES * (arena.PAGE + 1 + arena.ENTRY)))
+NBYTES = 8 * (
+    arena.HEADER + PROCESSES * (arena.HEAD + arena.WAYS * arena.ENTRY + PAGES * (arena.PAGE + 1 + arena.ENTRY))
+)
 OWNERS = (b"one", b"two")
 
 
@@ -72,9 +74,13 @@ class Store(RuleBasedStateMachine):
         self.kept, self.tags, self.torn, self.erased = {}, 0, False, []
 
     @rule(
-        process=processes, user=users, owner=st.sampled_from(OWNERS), version=st.integers(0, 2), weights=st.integers(0, 1),
+        process=processes,
+        user=users,
+        owner=st.sampled_from(OWNERS),
+        version=st.integers(0, 2),
+        weights=st.integers(0, 1),
         pages=st.integers(0, 3),
-    )  # fmt: skip
+    )
     def keep(self, process, user, owner, version, weights, pages):
         self.tags += 1
         store, stamps = self.stores[process], [version, user, 5]
@@ -85,7 +91,13 @@ class Store(RuleBasedStateMachine):
         else:
             assert store.figures.refused > before.refused
 
-    @rule(process=processes, user=users, owner=st.sampled_from(OWNERS), version=st.integers(0, 2), weights=st.integers(0, 1))
+    @rule(
+        process=processes,
+        user=users,
+        owner=st.sampled_from(OWNERS),
+        version=st.integers(0, 2),
+        weights=st.integers(0, 1),
+    )
     def find(self, process, user, owner, version, weights):
         store, stamps = self.stores[process], [version, user, 5]
         states = [self.kept.get((n, user, owner)) for n in range(PROCESSES)]

@@ -97,7 +97,9 @@ class Log:
 @pytest.mark.parametrize("tiered", [False, True], ids=["memory", "tiered"])
 @pytest.mark.parametrize("compute", ["threads", "inline"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
-def test_replies_are_those_without_a_store_over_deltas_and_rollbacks(package, repository, tmp_path, compute, tiered, seed):
+def test_replies_are_those_without_a_store_over_deltas_and_rollbacks(
+    package, repository, tmp_path, compute, tiered, seed
+):
     (_, requests), dice = package, np.random.default_rng(seed)
     # A few rows are hot: most lie on disk.
     budgets = Budgets({"m/*": 2000}, tmp_path) if tiered else None
@@ -126,7 +128,8 @@ def test_replies_are_those_without_a_store_over_deltas_and_rollbacks(package, re
             request = requests[dice.integers(0, USERS)]
             mine, theirs = ask(kept, request), ask(plain, request)
             assert mine.generation == theirs.generation
-            np.testing.assert_array_equal(mine.outputs["score"], theirs.outputs["score"])
+            # Each measures by itself which buckets are cheapest, so executables may differ.
+            np.testing.assert_allclose(mine.outputs["score"], theirs.outputs["score"], rtol=1e-5, atol=1e-6)
         figures = counted(kept)
         if tiered:
             version = kept.host.catalogue["m"].pick(None)
@@ -184,7 +187,7 @@ def test_version_that_is_loaded_again_reads_no_state_of_its_earlier_load(package
         processor.host.load("m", 1)
         divide(processor)
         assert counted(processor)["hits"] == 0
-        np.testing.assert_array_equal(ask(processor, requests[4]).outputs["score"], before)
+        np.testing.assert_allclose(ask(processor, requests[4]).outputs["score"], before, rtol=1e-5, atol=1e-6)
         assert (counted(processor)["hits"], counted(processor)["misses.absent"]) == (0, 1)
 
 
@@ -238,6 +241,26 @@ def test_erasure_between_look_and_keep_keeps_nothing(package, repository):
         assert (counted(processor)["kept"], counted(processor)["unkept"]) == (0, 1)
         ask(processor, requests[2])
         assert counted(processor)["misses.absent"] == 2
+
+
+def test_tensors_are_kept_to_the_bit(package, repository):
+    _, requests = package
+    with opened(repository) as processor:
+        replica = processor.predictor.replica("m")
+        with replica.pinned(0) as state:
+            bound = replica.plan.bind_inputs(requests[3])
+            look = state.users.look(state.tables, state.epoch, "user", bound)
+            assert look.tensors is None
+            random = np.random.default_rng(0)
+            computed = {
+                output.name: random.normal(0, 1e20, (3, *output.dims[1:])).astype(np.float32)
+                for output in replica.manifest.graphs["user"].outputs
+            }
+            look.keep(computed, 1)
+            found = state.users.look(state.tables, state.epoch, "user", bound).tensors
+        assert found.keys() == computed.keys()
+        for name, tensor in found.items():
+            np.testing.assert_array_equal(tensor.view(np.int32), computed[name][1:2].view(np.int32))
 
 
 def test_requests_that_are_not_divided_and_models_without_a_user_look_for_nothing(package, repository):

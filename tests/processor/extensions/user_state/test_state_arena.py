@@ -1,0 +1,94 @@
+"""Kernels of the arena: what a state's words are at the edges of pages, and what a segment that makes no sense is."""
+
+import numpy as np
+import pytest
+
+from freshet_serving.processor.extensions.user_state import state_arena as arena
+
+PAGES = 16
+
+
+class Part:
+    """A segment with the private memory of the process that owns it."""
+
+    def __init__(self, words=None):
+        shape = arena.HEAD + PAGES * (arena.ENTRY + 1 + arena.PAGE)
+        self.words = np.zeros(shape, np.int64) if words is None else words
+        self.entries, self.pages = arena.segment_shape(shape + arena.WAYS * arena.ENTRY)
+        assert (self.entries, self.pages) == (PAGES, PAGES)
+        self.at = self.words.ctypes.data, PAGES, PAGES
+        self.books = (
+            np.zeros(PAGES, np.int64),
+            np.zeros(PAGES, np.int64),
+            np.zeros(PAGES, np.int64),
+            np.zeros(3, np.int64),
+        )
+        self.states = arena.take_over(*self.at, *self.books)
+
+    def write(self, number, low, stamps, words):
+        fields = np.zeros(arena.SUM, np.int64)
+        fields[[arena.HIGH, arena.LOW, arena.OWNER]] = 5, low, 9
+        return arena.write_state(*self.at, number, fields, stamps, words, *self.books)
+
+    def read(self, number, low, stamps, count):
+        out = np.full(count, -1)
+        return arena.read_state(*self.at, number, 5, low, -1, stamps, 0, out), out
+
+
+@pytest.mark.parametrize("stamps", [0, 1, arena.PAGE - 1, arena.PAGE, arena.PAGE + 1])
+@pytest.mark.parametrize("count", [1, arena.PAGE - 1, arena.PAGE, arena.PAGE + 1, 3 * arena.PAGE])
+def test_words_are_the_same_wherever_pages_end(stamps, count):
+    part = Part()
+    words, first = np.arange(1, count + 1), np.arange(7, 7 + stamps)
+    assert part.write(3, 8, first, words) == 1
+    read, out = part.read(3, 8, first, count)
+    assert read == 0
+    np.testing.assert_array_equal(out, words)
+    assert part.books[0][3] == -(-(stamps + count) // arena.PAGE)
+    assert part.read(3, 9, first, count)[0] == -arena.ABSENT
+    assert part.read(2, 8, first, count)[0] == -arena.ABSENT
+    assert part.read(3, 8, first, count + 1)[0] == -arena.TORN
+    if stamps:
+        assert part.read(3, 8, first + 1, count)[0] == -arena.OTHER_ROWS
+
+
+def test_sequence_numbers_rise_over_takeovers():
+    part = Part()
+    for n in range(3):
+        assert part.write(n, n, np.arange(2), np.arange(1, 9)) == n + 1
+    again = Part(part.words)
+    assert again.states == 3
+    assert again.write(5, 5, np.arange(2), np.arange(1, 9)) == 4
+
+
+def test_pages_that_two_entries_claim_belong_to_the_first():
+    part = Part()
+    for n in range(2):
+        part.write(n, n, np.arange(2), np.arange(1, 700))
+    entries = part.words[arena.HEAD :][: PAGES * arena.ENTRY].reshape(PAGES, arena.ENTRY)
+    entries[1, arena.FIRST] = entries[0, arena.FIRST]
+    again = Part(part.words)
+    assert again.states == 1
+    assert again.read(0, 0, np.arange(2), 699)[0] == 0
+    assert again.read(1, 1, np.arange(2), 699)[0] == -arena.ABSENT
+    assert again.books[3][arena.FREE] == PAGES - 2
+
+
+@pytest.mark.parametrize("word", [-1, 1 << 60, PAGES])
+@pytest.mark.parametrize("field", [arena.FIRST, arena.WORDS, arena.STAMPS])
+def test_numbers_out_of_all_bounds_are_read_as_no_state(field, word):
+    part = Part()
+    part.write(0, 0, np.arange(2), np.arange(1, 700))
+    part.words[arena.HEAD + field] = word
+    links = part.words[arena.HEAD + PAGES * arena.ENTRY :][:PAGES]
+    links[:] = word
+    assert part.read(0, 0, np.arange(2), 699)[0] < 0
+    arena.erase(*part.at, 1, 0)
+    again = Part(part.words)
+    assert again.read(0, 0, np.arange(2), 699)[0] < 0
+    assert arena.erase(*again.at, 0, 0) <= 1
+    assert not again.words[arena.HEAD + PAGES * (arena.ENTRY + 1) :].any()
+
+
+def test_segment_without_room_for_a_page_has_none():
+    assert arena.segment_shape(0) == arena.segment_shape(arena.HEAD + arena.WAYS * arena.ENTRY) == (0, 0)
