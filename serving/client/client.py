@@ -136,7 +136,6 @@ class Client:
         allow: Values = None,
         block: Values = None,
         seen: Values = None,
-        like: Values = None,
         **options: Any,
     ) -> Recommendation:
         """Return the best items of the whole table for one user, best first: at most k, fewer if fewer are left.
@@ -151,13 +150,12 @@ class Client:
             allow: Ids of the only items that may be returned.
             block: Ids of items that may not be returned.
             seen: Ids of items that the user has had; those of the history are left out anyway.
-            like: Id of an item: rank by likeness to it instead of for the user.
             **options: Options of predict().
 
         Raises:
             FreshetError: As predict().
         """
-        inputs, headers = _recommending(user, k, filters, allow, block, seen, like, options.pop("headers", None))
+        inputs, headers = _recommending(user, k, filters, allow, block, seen, options.pop("headers", None))
         return Recommendation.of(self.predict(model, inputs, headers=headers, **options))
 
     def ready(self, timeout_s: float | None = 1.0) -> bool:
@@ -249,11 +247,10 @@ class AsyncClient:
         allow: Values = None,
         block: Values = None,
         seen: Values = None,
-        like: Values = None,
         **options: Any,
     ) -> Recommendation:
         """Return the best items of the whole table for one user, like Client.recommend."""
-        inputs, headers = _recommending(user, k, filters, allow, block, seen, like, options.pop("headers", None))
+        inputs, headers = _recommending(user, k, filters, allow, block, seen, options.pop("headers", None))
         return Recommendation.of(await self.predict(model, inputs, headers=headers, **options))
 
     async def ready(self, timeout_s: float | None = 1.0) -> bool:
@@ -315,7 +312,6 @@ def _recommending(
     allow: Values,
     block: Values,
     seen: Values,
-    like: Values,
     headers: Mapping[str, str] | None,
 ) -> tuple[dict[str, Values], dict[str, str]]:
     """Return the inputs and headers of a request for the best items."""
@@ -326,8 +322,6 @@ def _recommending(
     }
     if filters is not None:
         chosen["filter"] = [_json(filters)]
-    if like is not None:
-        chosen["like"] = [like]
     if both := user.keys() & chosen.keys():
         name = min(both)
         raise BadInput(f"{name}: expected either in user or as an option, got both")

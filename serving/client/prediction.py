@@ -107,6 +107,8 @@ class Recommendation:
         model: Name of the model.
         version: Version that answered.
         generation: Version and step, such as "3.17".
+        item_generation: The generation that items' vectors are of, where they lag; else "".
+        unfilled: How many fewer items there are than asked for.
     """
 
     item_ids: NDArray[Any]
@@ -114,6 +116,8 @@ class Recommendation:
     model: str
     version: int
     generation: str
+    item_generation: str = ""
+    unfilled: int = 0
 
     @classmethod
     def of(cls, prediction: Prediction) -> Self:
@@ -128,7 +132,10 @@ class Recommendation:
             raise FreshetError(
                 f"reply: expected {ITEM_IDS} and {SCORES} of one user, got {', '.join(prediction.outputs)[:64]}"
             ) from None
-        return cls(item_ids, scores, prediction.model, prediction.version, prediction.generation)
+        return cls(
+            item_ids, scores, prediction.model, prediction.version, prediction.generation, prediction.item_generation,
+            prediction.unfilled,
+        )  # fmt: skip
 
 
 class Transport(Protocol):

@@ -72,8 +72,8 @@ def chosen_items(
         BadInput: An input is wrong.
         TooLarge: There are too many ids.
     """
-    users, given = len(history), {name: inputs[name] for name in ranking.options if name in inputs}
-    text = _text(given.get(FILTER))
+    users, sent = len(history), {name: inputs[name] for name in ranking.options if name in inputs}
+    text = _text(sent.get(FILTER))
     source = ranking.filtered
     if text and source is None:
         raise BadInput(
@@ -82,7 +82,7 @@ def chosen_items(
         )
     # An item of which no record has the text of its id cannot be named.
     filter_ = ItemFilter(text, source, ranking.texts) if source is not None and (text or ranking.texts) else None
-    lists = {name: _ids(ranking, name, given[name], users) for name in (ALLOW, BLOCK, SEEN) if name in given}
+    lists = {name: _ids(ranking, name, sent[name], users) for name in (ALLOW, BLOCK, SEEN) if name in sent}
     if ranking.item in inputs:
         lists[ranking.item] = [_keys(ranking, ranking.item, inputs[ranking.item])] * users
         history = [np.empty(0, np.int64)] * users

@@ -72,19 +72,19 @@ def read_filter(text: bytes, columns: Mapping[str, Input]) -> list[Clause]:
     if len(text) > MAX_NBYTES:
         raise BadInput(f"filter: expected at most {MAX_NBYTES} bytes, got {len(text)}")
     try:
-        read = json.loads(text.decode(), object_pairs_hook=_distinct, parse_constant=_no_number)
+        document = json.loads(text.decode(), object_pairs_hook=_distinct, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise BadInput(f"filter: expected a JSON object, got {text[:SHOWN].decode(errors='replace')!r}") from None
-    if not isinstance(read, dict):
-        raise BadInput(f"filter: expected a JSON object, got {json_kind(read)}")
-    if len(read) > MAX_CLAUSES:
-        raise BadInput(f"filter: expected at most {MAX_CLAUSES} columns, got {len(read)}")
+    if not isinstance(document, dict):
+        raise BadInput(f"filter: expected a JSON object, got {json_kind(document)}")
+    if len(document) > MAX_CLAUSES:
+        raise BadInput(f"filter: expected at most {MAX_CLAUSES} columns, got {len(document)}")
     clauses, values = [], 0
-    for name, wanted in read.items():
+    for name, condition in document.items():
         if name not in columns:
             known = ", ".join(columns)[:400]
             raise BadInput(f"filter: {name[:SHOWN]!r} is no column to filter on; expected one of {known}")
-        clause = _clause(columns[name], wanted, f"filter.{name}")
+        clause = _clause(columns[name], condition, f"filter.{name}")
         values += len(clause.texts or ()) + (0 if clause.numbers is None else len(clause.numbers))
         clauses.append(clause)
     if values > MAX_VALUES:
@@ -93,43 +93,43 @@ def read_filter(text: bytes, columns: Mapping[str, Input]) -> list[Clause]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    distinct = dict(pairs)
+    if len(distinct) < len(pairs):
         names = [name for name, _ in pairs]
         raise BadInput(
             f"filter: expected each key once, got {first_of(n for n in names if names.count(n) > 1)[:SHOWN]!r} again"
         )
-    return made
+    return distinct
 
 
 def _no_number(word: str) -> None:
     raise BadInput(f"filter: expected finite numbers, got {word}")
 
 
-def _clause(column: Input, wanted: Any, where: str) -> Clause:
+def _clause(column: Input, condition: Any, where: str) -> Clause:
     negated = False
     for _ in range(MAX_DEPTH):
-        if not isinstance(wanted, dict) or wanted.keys() != {"not"}:
+        if not isinstance(condition, dict) or condition.keys() != {"not"}:
             break
-        negated, wanted = not negated, wanted["not"]
+        negated, condition = not negated, condition["not"]
     else:
         raise BadInput(f"{where}: expected at most {MAX_DEPTH} 'not' in one another, got more")
-    if isinstance(wanted, dict):
-        values = wanted.get("in")
-        if wanted.keys() != {"in"} or not isinstance(values, list):
-            got = ", ".join(sorted(wanted))[:SHOWN] or "nothing"
+    if isinstance(condition, dict):
+        values = condition.get("in")
+        if condition.keys() != {"in"} or not isinstance(values, list):
+            got = ", ".join(sorted(condition))[:SHOWN] or "nothing"
             raise BadInput(f"{where}: expected {{'in': [...]}} or {{'not': ...}}, got an object with {got}")
         return _set(column, negated, values, where)
-    if not isinstance(wanted, list):
-        return _set(column, negated, [wanted], where, "a text" if column.dtype == "string" else "a number")
+    if not isinstance(condition, list):
+        return _set(column, negated, [condition], where, "a text" if column.dtype == "string" else "a number")
     if column.dtype == "string":
-        return _set(column, negated, wanted, where)
-    if len(wanted) != 2:
+        return _set(column, negated, condition, where)
+    if len(condition) != 2:
         raise BadInput(
             f"{where}: expected a range [low, high] or {{'in': [...]}} for a column of numbers, got a list of"
-            f" {len(wanted)}"
+            f" {len(condition)}"
         )
-    low, high = (None if end is None else _number(end, where, "a number or null") for end in wanted)
+    low, high = (None if end is None else _number(end, where, "a number or null") for end in condition)
     return _range(column, negated, low, high)
 
 
@@ -168,8 +168,8 @@ def _array(column: Input, numbers: list[Any]) -> NDArray[Any]:
     """Return the numbers that a column can have, ascending, each once."""
     if column.dtype == "float32":
         with np.errstate(over="ignore"):
-            made = np.array(numbers, np.float64).astype(np.float32)
-        return np.unique(made[np.isfinite(made)])
+            floats = np.array(numbers, np.float64).astype(np.float32)
+        return np.unique(floats[np.isfinite(floats)])
     least, most = _ends(column)
     whole = sorted({int(n) for n in numbers if n == math.floor(n) and least <= n <= most})
     return np.array(whole, np.uint64 if column.declared == "uint64" else np.int64)

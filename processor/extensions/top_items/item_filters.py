@@ -190,13 +190,13 @@ class FilterScan:
         self._fresh = np.zeros(-(-count // WORD), np.int64)
         record_reads.copy_words(arrays["filter_fresh"], self._fresh)
         self._columns = [arrays[items.source.array_of(clause.column.name)] for clause in items.clauses]
-        known = TextCodes(dict(arrays)) if "text_bytes" in arrays else None
+        texts = TextCodes(dict(arrays)) if "text_bytes" in arrays else None
         self._members: list[NDArray[Any] | None] = []
         for clause in items.clauses:
             members = clause.numbers
             if clause.texts is not None:
-                assert known is not None, "a version with columns of texts has their codes"
-                codes = known.find(Strings.of(list(clause.texts)))
+                assert texts is not None, "a version with columns of texts has their codes"
+                codes = texts.find(Strings.of(list(clause.texts)))
                 members = np.unique(codes[codes >= 0])
             self._members.append(members)
 

@@ -96,7 +96,7 @@ class TextCodes:
         """Read codes.
 
         Args:
-            arrays: As made by reserved() or of_texts(), or mappings of the same bytes.
+            arrays: As made by reserved() or codes_of(), or mappings of the same bytes.
         """
         self.arrays = arrays
         self._texts, self._offsets = arrays["text_bytes"], arrays["text_offsets"]

@@ -116,7 +116,7 @@ def test_reply_without_best_items_of_one_user_is_an_error(recommend):
 
 
 def recommending(user, **options):
-    arguments = {"k": 3, "filters": None, "allow": None, "block": None, "seen": None, "like": None, "headers": None}
+    arguments = {"k": 3, "filters": None, "allow": None, "block": None, "seen": None, "headers": None}
     return client_module._recommending(user, **{**arguments, **options})
 
 
@@ -127,11 +127,10 @@ def test_lists_of_a_user_are_histories_and_other_values_are_rows():
 
 
 def test_choice_of_items_is_sent_as_inputs():
-    inputs, _ = recommending({}, filters={"price": [None, np.float32(20)]}, allow=[1, 2], seen=["a"], like=9)
+    inputs, _ = recommending({}, filters={"price": [None, np.float32(20)]}, allow=[1, 2], seen=["a"])
     assert json.loads(inputs["filter"][0]) == {"price": [None, 20.0]}
     assert inputs["allow"].values.tolist() == [1, 2]
     assert inputs["seen"].values.tolist() == [b"a"]
-    assert inputs["like"] == [9]
 
 
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, object()])

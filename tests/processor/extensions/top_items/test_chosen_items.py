@@ -1,6 +1,7 @@
 """Requests that say which items count: filter, allow, block, seen and candidates, of one generation, exactly."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
 from tests.support.plain_filters import passes
-from tests.support.ranked import MODEL, best, columns_of, histories, ranked_delta, write_ranked
+from tests.support.ranked import MODEL, RECORDS, best, columns_of, histories, ranked_delta, write_ranked
 
 ITEMS = range(300)
 RECORDED = range(0, 300, 3)
@@ -103,6 +104,17 @@ def test_what_a_delta_takes_out_is_in_no_reply_of_its_generation(opened, upload)
         check(processor, step, *states[step])
     processor.rollback(MODEL, Generation(1, 3))
     check(processor, 3, *states[3])
+
+
+def test_a_delta_of_stock_alone_is_served_with_the_guard_on(opened, upload):
+    processor, records = opened(), records_at(0, RECORDED)
+    for step in (1, 2):
+        made = ranked_delta(step, recorded=range(0, 300, 3))
+        upload(processor, replace(made, tables={RECORDS: made.tables[RECORDS]}, dense={}))
+        records = records_at(step, range(0, 300, 3))
+        reply = ask(processor, [[1, 2]], 300, {"stock": [1, None]})
+        assert reply.generation.step == step
+        assert set(reply.outputs["item_ids"][0].tolist()) == {key for key in records if records[key]["stock"]}
 
 
 def check(processor, step, contents, records):
