@@ -85,6 +85,7 @@ HEAVY_HOMES = (
     "loadtest/bench/training/torch_din_side.py",
     "loadtest/bench/training/torch_side.py",
     "loadtest/bench/verdict/fbgemm_side.py",
+    "loadtest/bench/training/two_towers_torch.py",
 )
 
 

@@ -11,17 +11,43 @@ Invariants
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.training.checkpoint import Checkpoints, RunState
-from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.models.training.trainer import BoundBatch, Trainer
 
 
 def best_epoch(scores: Sequence[float]) -> int:
     """Return the index of the first best score, higher is better; the last one if all are NaN."""
     known = [score for score in scores if not math.isnan(score)]
     return scores.index(max(known)) if known else len(scores) - 1
+
+
+class EpochQuality(NamedTuple):
+    """Quality of the held-out rows after an epoch.
+
+    Attributes:
+        figures: Metrics by name.
+        score: What epochs are compared by, higher is better.
+        told: The figures, for people.
+    """
+
+    figures: dict[str, float]
+    score: float
+    told: str
+
+
+def scored_quality(trainer: Trainer, works: Iterable[BoundBatch], stop_by: str) -> EpochQuality:
+    """Score rows without training on them; stop_by names the metric that is the score."""
+    scored = ScoredRows()
+    for work in works:
+        scored.add(work.batch.label, trainer.score(work), work.batch.weight)
+    auc, log_loss = scored.auc(), scored.log_loss()
+    told = f"AUC {auc:.4f}, log-loss {log_loss:.4f}"
+    return EpochQuality({"auc": auc, "log_loss": log_loss}, auc if stop_by == "auc" else -log_loss, told)
 
 
 class EarlyStopping:
@@ -41,13 +67,12 @@ class EarlyStopping:
             if (state.epoch, state.position, len(state.epoch_scores)) == (epochs, 0, epochs)
         ]
 
-    def judge(self, state: RunState, score: float, told: str, position: int) -> str:
+    def judge(self, state: RunState, quality: EpochQuality, position: int) -> str:
         """Record the score of a finished epoch, and move the run's state to what follows.
 
         Args:
             state: The run's state.
-            score: Score of the held-out rows, higher is better.
-            told: Their figures, for people.
+            quality: That of the held-out rows.
             position: Position of the row after the last epoch.
 
         Returns:
@@ -55,9 +80,9 @@ class EarlyStopping:
         """
         settings = self._settings
         # A new list, because saved states share the old one.
-        state.epoch_scores = [*state.epoch_scores, score]
+        state.epoch_scores = [*state.epoch_scores, quality.score]
         best, ended = best_epoch(state.epoch_scores), len(state.epoch_scores) - 1
-        line = f"epoch {ended + 1}: held out {told}"
+        line = f"epoch {ended + 1}: held out {quality.told}"
         over = ended + 1 == settings.epochs or ended - best >= settings.patience
         if over and best != ended:
             self._checkpoints.restore(self._trainer, self.wanted(state)[0])

@@ -47,7 +47,7 @@ from freshet_serving.models.training.checkpoint import Checkpoints, clear_change
 from freshet_serving.models.training.defaults import CHOSEN
 from freshet_serving.models.training.delta_rules import DeltaRules
 from freshet_serving.models.training.divergence import check_loss
-from freshet_serving.models.training.early_stopping import EarlyStopping
+from freshet_serving.models.training.early_stopping import EarlyStopping, EpochQuality, scored_quality
 from freshet_serving.models.training.entity_deltas import forget_gone, marks_of
 from freshet_serving.models.training.full_versions import PRACTICE_ROWS, FullVersions
 from freshet_serving.models.training.learned_rows import LearnedRows
@@ -301,18 +301,12 @@ class TrainingRun:
     def _end_epoch(self, held_out_from: int, stop: int) -> None:
         """Score the held-out rows without training on them, and apply early stopping."""
         with self._works(held_out_from, stop) as works:
-            figures, score, told = self._epoch_quality(works)
-        self.journal.epoch(self.state.epoch + 1, figures)
-        self._report.note(self._stopping.judge(self.state, score, told, held_out_from))
+            quality = self._epoch_quality(works)
+        self.journal.epoch(self.state.epoch + 1, quality.figures)
+        self._report.note(self._stopping.judge(self.state, quality, held_out_from))
 
-    def _epoch_quality(self, works: Iterable[BoundBatch]) -> tuple[dict[str, float], float, str]:
-        """Return figures of rows by name, the score that epochs are compared by, and the figures for people."""
-        scored = ScoredRows()
-        for work in works:
-            scored.add(work.batch.label, self.trainer.score(work), work.batch.weight)
-        auc, log_loss = scored.auc(), scored.log_loss()
-        score = auc if self.config.train.stop_by == "auc" else -log_loss
-        return {"auc": auc, "log_loss": log_loss}, score, f"AUC {auc:.4f}, log-loss {log_loss:.4f}"
+    def _epoch_quality(self, works: Iterable[BoundBatch]) -> EpochQuality:
+        return scored_quality(self.trainer, works, self.config.train.stop_by)
 
     def stream(
         self, before: Callable[[Batch], None] | None = None, stop_row: int | None = None

@@ -14,6 +14,7 @@ from typing import Any
 
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.retrieval_ranking import RetrievalRanking
+from freshet_serving.models.training.early_stopping import EpochQuality
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.pair_ranks import PairRanks
 from freshet_serving.models.training.retrieval_guard import RetrievalGuard
@@ -24,6 +25,7 @@ from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.models.training.version_review import NEWEST_ROWS, newest_rows
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
 
 RANKED = 256
 """Rows of a batch of the stream that are ranked."""
@@ -60,7 +62,8 @@ class RetrievalRun(TrainingRun):
                 self._report.note(f"{rows}: {ranks.told()}")
         return summary
 
-    def full(self) -> Any:
+    def full(self) -> Generation:
+        """Run phase one, and put its figures into the report."""
         generation = super().full()
         if self.ranked.targets:
             about = {"what": "retrieval", "events": self.ranked.targets, "items": self.ranked.items}
@@ -76,11 +79,11 @@ class RetrievalRun(TrainingRun):
     def _held_out_figures(self) -> dict[str, float]:
         return self.ranked.figures() if self.ranked.targets else {}
 
-    def _epoch_quality(self, works: Iterable[BoundBatch]) -> tuple[dict[str, float], float, str]:
+    def _epoch_quality(self, works: Iterable[BoundBatch]) -> EpochQuality:
         ranking = RetrievalRanking(self.config.evaluate.top)
         for work in works:
             self._ranks.rank(_pairs(work), ranking)
-        return ranking.figures(), ranking.result().ndcg, ranking.told()
+        return EpochQuality(ranking.figures(), ranking.result().ndcg, ranking.told())
 
     def _measure(self, work: BoundBatch, evaluation_metrics: EvaluationMetrics) -> None:
         """Rank a held-out batch before training on it."""

@@ -63,7 +63,9 @@ def build(
         if not spans:
             raise BadInput(f"features: expected one of side {side!r} for two_tower, got none")
         top = layer_factory.tower(columns(x, spans), hidden, side)
-        vector = layer_factory.dense(top, vector_dim, f"{side}_out", first_bias=_halves(vector_dim, side))
+        # Vectors of length 1 are not near zero, and a bias would make all of them begin alike.
+        first_bias = [] if similarity == "cosine" else _halves(vector_dim, side)
+        vector = layer_factory.dense(top, vector_dim, f"{side}_out", first_bias=first_bias)
         if similarity == "cosine":
             vector = vector * ops.rsqrt(ops.sum(vector * vector, axis=1, keepdims=True) + NORM_FLOOR)
         vectors[name] = vector

@@ -65,6 +65,8 @@ class Rows:
 
 def main():
     settings, learned = json.loads(sys.argv[4]), int(sys.argv[2])
+    # More threads wait for each other on a machine that has other work.
+    torch.set_num_threads(1)
     torch.manual_seed(int(sys.argv[3]))
     random = np.random.default_rng(int(sys.argv[3]))
     data = Rows(np.load(sys.argv[1]))
@@ -99,12 +101,10 @@ def main():
             names = items[np.concatenate([rows, more])]
             expected = len(rows) * counts[names] / learned + len(more) / len(there)
             logits = scale * of_users @ of_items.T - torch.from_numpy(np.log(expected)).float()
-            chosen = np.zeros((len(rows), len(names)), bool)
-            by_user = {}
-            for row in rows:
-                by_user.setdefault(users[row], set()).add(items[row])
-            for at, row in enumerate(rows):
-                chosen[at] = np.isin(names, list(by_user[users[row]]))
+            _, of_step = np.unique(users[rows], return_inverse=True)
+            chose = np.zeros((len(rows), data.sizes["movie_id"]), bool)
+            chose[of_step, items[rows]] = True
+            chosen = chose[of_step][:, names]
             chosen[np.arange(len(rows)), np.arange(len(rows))] = False
             logits = logits.masked_fill(torch.from_numpy(chosen), -1e9)
             loss = functional.cross_entropy(logits, torch.arange(len(rows)))
