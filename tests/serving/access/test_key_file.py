@@ -69,6 +69,7 @@ def test_arbitrary_bytes_are_keys_or_refused_in_one_line(data):
         (KEY + "rate = 0", r"keys\[0\].rate: expected requests a second"),
         (KEY + "rate = true", r"keys\[0\].rate: expected requests a second"),
         (KEY + "concurrency = -1", r"keys\[0\].concurrency: expected 1 to"),
+        (KEY + f"concurrency = -{10**80}", r"keys\[0\].concurrency: expected 1 to \d+, got -10{62}$"),
         (KEY + KEY, "expected each name once, got the one of 'web' again"),
         (KEY + KEY.replace("web", "other"), "expected each sha256 once, got the one of 'web' again"),
         ("[address]\nrate = 1\nburst = 2", "address: expected concurrency, rate, got 'burst'"),
