@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-import time
 from unittest import mock
 
 import numpy as np
@@ -14,16 +13,14 @@ from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.user_state import user_states
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK
-from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.budgets import Budgets
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
+from tests.processor.extensions.user_state.random_deltas import ITEMS, Log
 
 LONG = pytest.mark.long
 pytestmark = [pytest.mark.tensorflow, pytest.mark.unguarded("deltas of random rows")]
 
-LENGTH, ROWS, ITEMS = 24, 8, 30
+LENGTH, ROWS = 24, 8
 EVENTS = (0, 1, 5, LENGTH - 1, LENGTH, LENGTH + 9)
 USERS = 6
 ARCHS = ("stca", pytest.param("din", marks=LONG), pytest.param("hstu", marks=LONG))
@@ -65,33 +62,6 @@ def ask(processor, request):
 
 def counted(processor):
     return by_name(processor.predictor.replica("m").counted(), BLOCK)
-
-
-class Log:
-    """Publishes deltas of a model, one after another."""
-
-    def __init__(self, repository, processor, seed=0):
-        self.repository, self.processor, self.random, self.step = repository, processor, np.random.default_rng(seed), 0
-
-    def publish(self, rows=None, removed=None, dense=False):
-        version = self.processor.host.catalogue["m"].pick(None)
-        tables = {}
-        for spec in version.manifest.tables:
-            keys = np.array((rows or {}).get(spec.name, []), np.int64)
-            gone = np.array((removed or {}).get(spec.name, []), np.int64)
-            values = self.random.normal(0, 0.1, (len(keys), spec.dim)).astype(np.float32)
-            if len(keys) or len(gone):
-                tables[spec.name] = TableDelta(keys, values, gone)
-        weights = {}
-        if dense:
-            weights = {name: value * np.float32(1.01) for name, value in version.dense.items()}
-        self.step += 1
-        served = version.generation.step
-        log = ChangeLog.of(Repository(self.repository).version("m"))
-        log.publish(Delta("m", 1, self.step, served, tables, weights, published_at=time.time()))
-
-    def some(self, most):
-        return self.random.choice(ITEMS + 8, self.random.integers(0, most), replace=False).tolist()
 
 
 @pytest.mark.parametrize("tiered", [False, True], ids=["memory", "tiered"])
