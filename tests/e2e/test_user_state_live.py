@@ -18,7 +18,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.kills, pytest.mark.unguarded("deltas of random rows")]
 
-LENGTH, CANDIDATES, USERS = 64, 32, 5
+LENGTH, CANDIDATES, USERS = 512, 8, 5
 
 
 def total(server, family):
@@ -28,7 +28,7 @@ def total(server, family):
 
 
 def test_workers_share_states_and_answer_as_without_them(tmp_path):
-    trainer = make_trainer("stca", LENGTH, units=16, layers=2)
+    trainer = make_trainer("sasrec", LENGTH, units=32, layers=2)
     trainer.learn(make_batch(64, (LENGTH,)))
     repository, dice = tmp_path / "repository", np.random.default_rng(0)
     publish(trainer, repository, (1, CANDIDATES))

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.kernels.pointers import exchange
-from freshet_serving.processor.memory import advise, reserve
+from freshet_serving.processor.memory import reserve
 
 Int64s = NDArray[np.int64]
 
@@ -39,8 +39,6 @@ SWEPT = 8
 REMEMBERED = 1 << 16
 """Names that were refused or evicted lately, by their last bits: a later one takes the place of an earlier one."""
 LEAST_PAGES = 16
-MADV_POPULATE_WRITE, POPULATED = 23, 64
-"""Pages that are mapped at once, before they are first written: one by one takes several times as long."""
 
 
 class StateName(NamedTuple):
@@ -136,7 +134,6 @@ class StateStore:
         self._free, self._books = np.zeros(pages, np.int64), np.zeros(3, np.int64)
         self._refused_names, self._evicted_names = np.zeros((2, REMEMBERED), np.int64)
         self._scopes = np.zeros(entries, np.int64)
-        self._populated = 0
         self._kept = self._refused = self._evicted = self._expired = 0
         self._lock = threading.Lock()
         own = self._own
@@ -226,7 +223,6 @@ class StateStore:
                 own.address, own.entries, own.pages, needed, self._counts, self._firsts, self._free, self._books,
                 self._evicted_names,
             )  # fmt: skip
-            self._populate(needed)
             arena.write_state(
                 own.address, own.entries, own.pages, number, fields, stamps, words, self._counts, self._firsts,
                 self._free, self._books,
@@ -258,16 +254,6 @@ class StateStore:
         """
         with self._lock:
             self._sweep(entries)
-
-    def _populate(self, pages: int) -> None:
-        """Map the pages that the next state is written to, and some more, if they were never used."""
-        last, own = int(self._books[arena.FREE]), self._own
-        above = int(self._free[last - pages : last].max()) + 1
-        if above > self._populated:
-            stop = min(own.pages, above + POPULATED)
-            first = (own.address - self._header) // 8 + arena.HEAD + own.entries * arena.ENTRY + own.pages
-            advise(self._memory[first + arena.PAGE * self._populated : first + arena.PAGE * stop], MADV_POPULATE_WRITE)
-            self._populated = stop
 
     def _sweep(self, entries: int = SWEPT) -> None:
         own = self._own

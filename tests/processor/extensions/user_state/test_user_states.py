@@ -44,6 +44,11 @@ def repository(package, tmp_path):
     return tmp_path / "r"
 
 
+@pytest.fixture(autouse=True)
+def _every_user_is_worth_a_look(monkeypatch):
+    monkeypatch.setattr(user_states, "LEAST_S", 0.0)
+
+
 def opened(repository, megabytes=4, **options):
     plain = {"sessions": 1, "delta_guard": "off", "undo_depth": 2, "user_state_mb": megabytes}
     processor = Processor.initialize(ProcessorConfig(str(repository), **plain | options))
@@ -219,7 +224,7 @@ def test_tensors_are_kept_to_the_bit(package, repository):
         replica = processor.predictor.replica("m")
         with replica.pinned(0) as state:
             bound = replica.plan.bind_inputs(requests[3])
-            look = state.users.look(state.tables, state.epoch, "user", bound)
+            look = state.users.look(state.tables, state.epoch, replica.graphs.user, bound)
             assert look.tensors is None
             random = np.random.default_rng(0)
             computed = {
@@ -227,10 +232,19 @@ def test_tensors_are_kept_to_the_bit(package, repository):
                 for output in replica.manifest.graphs["user"].outputs
             }
             look.keep(computed, 1)
-            found = state.users.look(state.tables, state.epoch, "user", bound).tensors
+            found = state.users.look(state.tables, state.epoch, replica.graphs.user, bound).tensors
         assert found.keys() == computed.keys()
         for name, tensor in found.items():
             np.testing.assert_array_equal(tensor.view(np.int32), computed[name][1:2].view(np.int32))
+
+
+def test_user_part_that_takes_less_than_a_look_is_computed_anew(package, repository, monkeypatch):
+    _, requests = package
+    monkeypatch.setattr(user_states, "LEAST_S", 1e9)
+    with opened(repository) as processor:
+        for _ in range(2):
+            ask(processor, requests[2])
+        assert not any(counted(processor).values())
 
 
 def test_requests_that_are_not_divided_and_models_without_a_user_look_for_nothing(package, repository):
