@@ -290,7 +290,7 @@ class Runner:
         if batch.users is None:
             return None
         began_s = self._clock.now_s()
-        state = batch.users.look(batch.tables, batch.epoch, user.name, work.bound)
+        state = batch.users.look(batch.tables, batch.epoch, user, work.bound)
         batch.sparse_s += self._clock.now_s() - began_s
         return state
 

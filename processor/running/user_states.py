@@ -23,6 +23,7 @@ from freshet_serving.processor.running.buffers import Tensors
 
 if TYPE_CHECKING:
     from freshet_serving.processor.ports import UserStateStore
+    from freshet_serving.processor.running.graph_run import SubgraphRun
 
 OPTION, EXTENSION = "user_state_mb", "user_state"
 
@@ -48,13 +49,13 @@ class UserState(Protocol):
 class UserStates(Protocol):
     """The states of users of one version with its present dense weights."""
 
-    def look(self, tables: NDArray[np.int64], epoch: int, subgraph: str, bound: BoundRequest) -> UserState | None:
+    def look(self, tables: NDArray[np.int64], epoch: int, user: SubgraphRun, bound: BoundRequest) -> UserState | None:
         """Return what is kept of a request's user; None if such a request is not kept.
 
         Args:
             tables: As BatchView.tables.
             epoch: As BatchView.epoch, pinned.
-            subgraph: Name of the subgraph that computes the user's tensors.
+            user: The subgraph that computes the user's tensors.
             bound: The request; its user inputs have one row.
         """
 

@@ -18,8 +18,8 @@ from freshet_serving.processor.kernels.pool import FILLED_BY, INPUT_FIELDS, PLAN
 from freshet_serving.processor.package import FEATURES, SEQUENCE, Subgraph
 
 Int64s = NDArray[np.int64]
-SHORT_NBYTES, SHORT_STAMPS = 1 << 12, 1 << 9
-"""Room for what most requests read; longer ones are read twice."""
+NO_BYTES, NO_STAMPS = np.empty(0, np.uint8), np.empty(0, np.int64)
+"""With no room the kernels tell how much it takes, and read no value and no row."""
 
 
 class UserReads:
@@ -64,11 +64,9 @@ class UserReads:
         Args:
             inputs: As inputs() returned them.
         """
-        out = np.zeros(SHORT_NBYTES, np.uint8)
-        if (nbytes := write_inputs(self._sources, inputs, out)) > len(out):
-            out = np.zeros(nbytes, np.uint8)
-            write_inputs(self._sources, inputs, out)
-        return out[:nbytes].data
+        out = np.zeros(write_inputs(self._sources, inputs, NO_BYTES), np.uint8)
+        write_inputs(self._sources, inputs, out)
+        return out.data
 
     def stamps(self, tables: Int64s, inputs: Int64s, epoch: int) -> Int64s:
         """Return the stamps of the rows that are read here: int64 [keys].
@@ -78,8 +76,6 @@ class UserReads:
             inputs: As inputs() returned them.
             epoch: The epoch that is read.
         """
-        stamps = np.empty(SHORT_STAMPS, np.int64)
-        if (count := read_stamps(tables, self._plan, inputs, epoch, stamps)) > len(stamps):
-            stamps = np.empty(count, np.int64)
-            read_stamps(tables, self._plan, inputs, epoch, stamps)
-        return stamps[:count]
+        stamps = np.empty(read_stamps(tables, self._plan, inputs, epoch, NO_STAMPS), np.int64)
+        read_stamps(tables, self._plan, inputs, epoch, stamps)
+        return stamps

@@ -38,8 +38,12 @@ from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import USER, Manifest, Subgraph, role
 from freshet_serving.processor.running.buffers import Tensors
+from freshet_serving.processor.running.graph_run import SubgraphRun
 
 Int64s = NDArray[np.int64]
+
+LEAST_S = 0.0005
+"""A subgraph that takes less is not worth a look, which takes a tenth of a millisecond, hit or miss."""
 
 
 class ProcessStates:
@@ -166,16 +170,18 @@ class WeightedStates:
         """
         self.states, self.weights = states, weights
 
-    def look(self, tables: Int64s, epoch: int, subgraph: str, bound: BoundRequest) -> UserLook | None:
+    def look(self, tables: Int64s, epoch: int, user: SubgraphRun, bound: BoundRequest) -> UserLook | None:
         """Look for what a subgraph of the user computed of a request (UserStates.look).
 
         Args:
             tables: As BatchView.tables.
             epoch: The epoch that is read.
-            subgraph: Name of the subgraph.
+            user: The subgraph; one that takes less than LEAST_S is computed anew.
             bound: The request, whose user inputs have one row.
         """
-        states, part = self.states, self.states.parts[subgraph]
+        if user.costs.dense_s(1) < LEAST_S:
+            return None
+        states, part = self.states, self.states.parts[user.name]
         process = states.process
         began_s = process.clock.now_s()
         inputs = part.reads.inputs(bound)

@@ -362,7 +362,7 @@ class Users:
 
     def look(self, tables, epoch, subgraph, bound):
         user = float(bound.keep[0].values[0])
-        self.asked.append((subgraph, user))
+        self.asked.append((subgraph.name, user))
         if user in self.unnamed:
             return None
 

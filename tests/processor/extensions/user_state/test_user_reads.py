@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.extensions.user_state import user_reads
 from freshet_serving.processor.extensions.user_state.user_reads import UserReads
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels import pool
@@ -83,17 +82,6 @@ def test_stamps_are_those_of_the_keys_that_are_looked_up():
     assert stamps((3, [1, 2, 50, 60, 1, 1], 0.0), 5) == [5, 0, 0, ABSENT_STAMP, ABSENT_STAMP]
     assert stamps((4, [], 0.0), 6) == [ABSENT_STAMP]
     assert READS.tables == {0, 1}
-
-
-def test_long_requests_are_read_whole(monkeypatch):
-    tables = [ServedTable(spec, packed(np.arange(IDS), np.ones((IDS, DIM), np.float32))) for spec in manifest().tables]
-    described = descriptors([table.descriptor() for table in tables])
-    request = bound((3, [1, 2, 3, 4], 0.0))
-    whole, stamps = content(request), READS.stamps(described, READS.inputs(request), 0)
-    for name, least in (("SHORT_NBYTES", 24), ("SHORT_STAMPS", 3)):
-        monkeypatch.setattr(user_reads, name, least)
-    assert content(request) == whole
-    assert READS.stamps(described, READS.inputs(request), 0).tolist() == stamps.tolist()
 
 
 @pytest.mark.parametrize("filler", [pool.BY_ENTITY, pool.BY_STAGE, pool.BY_EXTENSION])

@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-import time
 from unittest import mock
 
 import numpy as np
@@ -14,16 +13,14 @@ from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.user_state import user_states
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK
-from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.budgets import Budgets
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
+from tests.processor.extensions.user_state.random_deltas import ITEMS, Log
 
 LONG = pytest.mark.long
 pytestmark = [pytest.mark.tensorflow, pytest.mark.unguarded("deltas of random rows")]
 
-LENGTH, ROWS, ITEMS = 24, 8, 30
+LENGTH, ROWS = 24, 8
 EVENTS = (0, 1, 5, LENGTH - 1, LENGTH, LENGTH + 9)
 USERS = 6
 ARCHS = ("stca", pytest.param("din", marks=LONG), pytest.param("hstu", marks=LONG))
@@ -47,6 +44,11 @@ def repository(package, tmp_path):
     return tmp_path / "r"
 
 
+@pytest.fixture(autouse=True)
+def _every_user_is_worth_a_look(monkeypatch):
+    monkeypatch.setattr(user_states, "LEAST_S", 0.0)
+
+
 def opened(repository, megabytes=4, **options):
     plain = {"sessions": 1, "delta_guard": "off", "undo_depth": 2, "user_state_mb": megabytes}
     processor = Processor.initialize(ProcessorConfig(str(repository), **plain | options))
@@ -65,33 +67,6 @@ def ask(processor, request):
 
 def counted(processor):
     return by_name(processor.predictor.replica("m").counted(), BLOCK)
-
-
-class Log:
-    """Publishes deltas of a model, one after another."""
-
-    def __init__(self, repository, processor, seed=0):
-        self.repository, self.processor, self.random, self.step = repository, processor, np.random.default_rng(seed), 0
-
-    def publish(self, rows=None, removed=None, dense=False):
-        version = self.processor.host.catalogue["m"].pick(None)
-        tables = {}
-        for spec in version.manifest.tables:
-            keys = np.array((rows or {}).get(spec.name, []), np.int64)
-            gone = np.array((removed or {}).get(spec.name, []), np.int64)
-            values = self.random.normal(0, 0.1, (len(keys), spec.dim)).astype(np.float32)
-            if len(keys) or len(gone):
-                tables[spec.name] = TableDelta(keys, values, gone)
-        weights = {}
-        if dense:
-            weights = {name: value * np.float32(1.01) for name, value in version.dense.items()}
-        self.step += 1
-        served = version.generation.step
-        log = ChangeLog.of(Repository(self.repository).version("m"))
-        log.publish(Delta("m", 1, self.step, served, tables, weights, published_at=time.time()))
-
-    def some(self, most):
-        return self.random.choice(ITEMS + 8, self.random.integers(0, most), replace=False).tolist()
 
 
 @pytest.mark.parametrize("tiered", [False, True], ids=["memory", "tiered"])
@@ -249,7 +224,7 @@ def test_tensors_are_kept_to_the_bit(package, repository):
         replica = processor.predictor.replica("m")
         with replica.pinned(0) as state:
             bound = replica.plan.bind_inputs(requests[3])
-            look = state.users.look(state.tables, state.epoch, "user", bound)
+            look = state.users.look(state.tables, state.epoch, replica.graphs.user, bound)
             assert look.tensors is None
             random = np.random.default_rng(0)
             computed = {
@@ -257,10 +232,19 @@ def test_tensors_are_kept_to_the_bit(package, repository):
                 for output in replica.manifest.graphs["user"].outputs
             }
             look.keep(computed, 1)
-            found = state.users.look(state.tables, state.epoch, "user", bound).tensors
+            found = state.users.look(state.tables, state.epoch, replica.graphs.user, bound).tensors
         assert found.keys() == computed.keys()
         for name, tensor in found.items():
             np.testing.assert_array_equal(tensor.view(np.int32), computed[name][1:2].view(np.int32))
+
+
+def test_user_part_that_takes_less_than_a_look_is_computed_anew(package, repository, monkeypatch):
+    _, requests = package
+    monkeypatch.setattr(user_states, "LEAST_S", 1e9)
+    with opened(repository) as processor:
+        for _ in range(2):
+            ask(processor, requests[2])
+        assert not any(counted(processor).values())
 
 
 def test_requests_that_are_not_divided_and_models_without_a_user_look_for_nothing(package, repository):

@@ -1,0 +1,65 @@
+"""Kept users over two workers: replies are those without a store, also while workers are killed and replaced."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from freshet_serving import Client
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from tests.e2e.servers import LiveServer
+from tests.e2e.test_workers_live import replaced, workers
+from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
+from tests.processor.extensions.user_state.random_deltas import Log
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.kills, pytest.mark.unguarded("deltas of random rows")]
+
+LENGTH, CANDIDATES, USERS = 512, 8, 5
+
+
+def total(server, family):
+    """The sum of a metric family over its samples."""
+    lines = server.get("/metrics")[2].decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(family))
+
+
+def test_workers_share_states_and_answer_as_without_them(tmp_path):
+    trainer = make_trainer("sasrec", LENGTH, units=32, layers=2)
+    trainer.learn(make_batch(64, (LENGTH,)))
+    repository, dice = tmp_path / "repository", np.random.default_rng(0)
+    publish(trainer, repository, (1, CANDIDATES))
+    columns = make_batch(CANDIDATES, (LENGTH,), seed=3, items=38).columns
+    requests = [of_request(columns, CANDIDATES, user) for user in range(USERS)]
+    options = ("--workers", "2", "--user-state-mb", "8", "--delta-guard", "off", "--undo-depth", "3")
+    plain = Processor.initialize(ProcessorConfig(str(repository), sessions=1, delta_guard="off", undo_depth=3))
+    with plain, LiveServer(repository, *options, log=tmp_path / "serve.log") as live:
+        log = Log(repository, plain)
+
+        def ask(user):
+            # Each on a connection of its own, so by either worker.
+            with Client(f"http://127.0.0.1:{live.http_port}") as client:
+                return client.predict("m", requests[user])
+
+        for turn in range(60):
+            if turn % 4 == 1:
+                log.publish({"item": log.some(4)}, dense=turn % 20 == 1)
+            elif turn % 20 == 14:
+                plain.rollback("m", f"1.{plain.host.catalogue['m'].pick(None).position.undoable[-1]}")
+            elif turn % 20 == 18:
+                victim = workers(live)[turn // 20 % 2]["pid"]
+                os.kill(victim, signal.SIGKILL)
+                until(lambda victim=victim, n=turn // 20 % 2: replaced(live, n, victim))
+            plain.poll()
+            served = str(plain.host.catalogue["m"].pick(None).generation)
+            for user in dice.integers(0, USERS, 3).tolist():
+                reply = until(lambda user=user, now=served: r if str((r := ask(user)).generation) == now else None)
+                expected = plain.process(PredictRequest("m", requests[user])).outputs["score"]
+                np.testing.assert_allclose(reply.outputs["score"], expected, rtol=1e-5, atol=1e-6)
+        # Counters arrive with the workers' next reports.
+        until(lambda: total(live, "freshet_model_user_state_hits_total") > 20)
+        assert total(live, "freshet_model_user_state_bytes") > 0
+        assert total(live, 'freshet_model_user_state_misses_total{cause="rows"') >= 0
