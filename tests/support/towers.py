@@ -32,6 +32,7 @@ from freshet_serving.processor.package import (
     TableEntry,
 )
 from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.package.entity_records import record_layout
 from freshet_serving.processor.repository.version import DENSE, table_file
 from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
@@ -78,9 +79,11 @@ def manifest(entity=True, rows=None, version=1, notes=None):
         ]
         inputs += [Input("category", "int64", ragged=True), Input("price", "float32")]
         tables += [TableEntry("category", DIM, len(CATEGORIES)), TableEntry(CATALOGUE, 8, 0, RECORD)]
-        entities, width = [EntityEntry(ENTITY, "item", ["category", "price"], {"category": 2})], 3 * DIM + 1
+        stock = [Input("stock", "int64")]
+        entities = [EntityEntry(ENTITY, "item", ["category", "price"], {"category": 2}, text_nbytes=0, filters=stock)]
+        width = 3 * DIM + 1
     weights = dense_of(0, 0, 0, width)
-    return Manifest(
+    made = Manifest(
         model=MODEL,
         version=version,
         arch="two_tower",
@@ -99,6 +102,10 @@ def manifest(entity=True, rows=None, version=1, notes=None):
         entities=entities,
         notes={NOTE: note()} if notes is None else notes,
     )
+    if not entity:
+        return made
+    words = record_layout(made, entities[0]).words
+    return replace(made, tables=[replace(t, dim=words) if t.name == CATALOGUE else t for t in made.tables])
 
 
 def make_artefact(width) -> bytes:
@@ -186,10 +193,16 @@ def record_of(key, step):
     return tuple(categories.tolist()), float(np.float32(rng.random()))
 
 
+def stock_of(record):
+    """What no network reads of a record, and filters do."""
+    return int(1000 * record[1]) % 4
+
+
 def records(described, kept):
     columns = {
         "category": Ragged.of([list(categories) for categories, _ in kept]),
         "price": np.array([price for _, price in kept], np.float32),
+        "stock": np.array([stock_of(record) for record in kept], np.int64),
     }
     if not kept:
         columns["category"] = Ragged(np.empty(0, np.int64), np.zeros(1, np.int64))
