@@ -92,6 +92,11 @@ MATRICES = {
 }  # fmt: skip
 
 
+def unknown(x):
+    """A number that follows from values."""
+    return tf.cast(tf.reduce_max(x), tf.int32)
+
+
 def counted(x, weights=(), binary=False, size=5):
     """How often each row has each of the numbers below a size."""
     given = tf.constant(weights, tf.float32) if isinstance(weights, tuple) else weights
@@ -135,7 +140,9 @@ def test_diagonals_and_running_products_equal_tensorflow(name):
         (lambda x: tf.linalg.diag_part(shaped(3, 4)(x), k=1), 3),
         (lambda x: tf.linalg.diag_part(shaped(3, 4)(x), k=(0, 1)), 6),
         (lambda x: tf.linalg.set_diag(shaped(3, 4)(x), x[:, :2], k=-1), 12),
-        (lambda x: counted(x, size=tf.cast(tf.reduce_max(x), tf.int32)), 5),
+        (lambda x: tf.linalg.diag(tf.reshape(x, [3, unknown(x)])), 12),
+        (lambda x: tf.linalg.diag_part(tf.reshape(x, [-1, unknown(x), 4])), 4),
+        (lambda x: counted(x, size=unknown(x)), 5),
         (lambda x: tf.cast(tf.raw_ops.Bucketize(input=tf.cast(x, tf.int64), boundaries=[-1.0, 0.5]), tf.float32), 12),
         (lambda x: tf.cast(tf.raw_ops.Bucketize(input=tf.cast(x, tf.float64), boundaries=[0.5]), tf.float32), 12),
         (lambda x: tf.cast(tf.raw_ops.Bucketize(input=x, boundaries=[]), tf.float32) + x, 12),
