@@ -17,7 +17,8 @@ QUICK_XLA := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=fa
 KERNELS := $(wildcard processor/kernels/*.py) models/data/event_kernels.py models/data/tfrecord.py models/embedding/kernels.py \
 	models/parallel/id_kernels.py models/training/item_count_kernels.py models/training/same_histories.py \
 	processor/extensions/remote_rows/batch_ids.py processor/extensions/remote_rows/bucket_bytes.py \
-	processor/extensions/remote_rows/cached_rows.py processor/extensions/top_items/code_scan.py
+	processor/extensions/remote_rows/cached_rows.py processor/extensions/top_items/code_scan.py \
+	processor/extensions/top_items/record_reads.py processor/extensions/top_items/text_codes.py
 # COVERED=1 has the lines and branches that tests run counted: `make -C loadtest coverage`.
 COVERED ?=
 PYTEST := $(BIN)/python -m $(if $(COVERED),coverage run -m )pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0

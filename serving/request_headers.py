@@ -3,7 +3,7 @@
 x-caller-id     identifies the caller, for the policy "mod" of a session group
 x-sticky-key    requests with one key are answered by one version of a split (processor.versions.traffic)
 x-return-features  requests the features that were looked up, which are returned in x-features (scope "features")
-x-top-items     requests so many best items of the whole table instead of the scores of candidates, which are left out
+x-top-items     requests so many best items instead of scores: of the whole table, or of the candidates that are sent
 x-model-digest  requests the digest of the generation that answers, which is returned under the same name
 x-request-id    returned with the reply, and written to logs, traces and recordings
 traceparent     W3C trace context (serving.telemetry.tracing)
@@ -13,6 +13,8 @@ their defaults.
 
 A reply's x-unknown-rows and x-dropped-rows list rows of the request, from 0, whose key the model has no features for:
 "2, 5-7". Those that were dropped have no place in the outputs.
+
+A reply's x-unfilled is how many fewer best items there are for each user than the request asks for.
 
 A reply's x-ignored-inputs lists inputs that were sent but that the model does not have, where TensorFlow Serving
 ignores them.
@@ -31,7 +33,7 @@ from freshet_serving.serving.codecs.wire import Headers, show
 CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
 MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
 FEATURES_MISSING, RETURN_FEATURES, LOOKED_UP = b"x-features-missing", b"x-return-features", b"x-features"
-TOP_ITEMS, ITEM_GENERATION = b"x-top-items", b"x-item-generation"
+TOP_ITEMS, ITEM_GENERATION, UNFILLED = b"x-top-items", b"x-item-generation", b"x-unfilled"
 UNKNOWN_ROWS, DROPPED_ROWS = b"x-unknown-rows", b"x-dropped-rows"
 MAX_ROWS_NBYTES = 4096
 """Bytes of a header that lists rows: HTTP clients accept 8 kB of headers, gRPC's of metadata."""

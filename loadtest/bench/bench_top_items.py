@@ -4,8 +4,10 @@ A table of rows of 50 float32 whose keys are no row numbers, and users' vectors,
 best items scans is timed in process, as processor time on one thread, in turn with other ways: the scan of the rows'
 codes for one user, for eight users at once, as requests that wait together share it, for one user after a delta of all
 rows, whose codes are made again, and before they are; a product in numpy with a copy of all rows that is ready, and
-`argpartition` of it; the same with a copy made anew, as after any delta. All answers are those of the rows themselves.
-The user's vector comes on top, at the cost of a request with one candidate.
+`argpartition` of it; the same with a copy made anew, as after any delta. Filters let a share of the items through, by a
+range of prices and a set of categories: the text is read and evaluated with each scan, in numpy the columns are arrays
+and the product of what the mask excludes is minus infinity. All answers are those of the rows themselves. The user's
+vector comes on top, at the cost of a request with one candidate.
 """
 
 from __future__ import annotations
@@ -20,11 +22,24 @@ from typing import Any
 
 import numpy as np
 
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.extensions.top_items.filter_columns import FilterColumns
+from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity, ItemFilter
 from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
 from freshet_serving.processor.extensions.top_items.row_ranking import rank_rows
 from freshet_serving.processor.kernels import index as hash_index
-from freshet_serving.processor.package import TableDelta, TableEntry
-from freshet_serving.processor.tables.table import ServedTable
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package import (
+    RECORD,
+    EntityEntry,
+    Input,
+    Manifest,
+    TableDelta,
+    TableEntry,
+    pack_records,
+    record_layout,
+)
+from freshet_serving.processor.tables.table import ServedTable, packed
 from loadtest.bench.pairs import Pair, compare
 from loadtest.reports.report import machine, opening, origin, table
 
@@ -32,6 +47,9 @@ RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 DIM, ITEMS, SHARED = 50, 100, 8
 SIZES = (100_000, 1_000_000)
 ROUNDS = 15
+SHARES = (1, 10, 50)
+CATEGORIES = [f"category {n}" for n in range(8)]
+"""Every other one passes, and of their items so many that a share of all does, in percent."""
 
 
 def served(rows: int, random: np.random.Generator) -> tuple[ServedTable, Any, RowCodes]:
@@ -51,6 +69,38 @@ def refresh(codes: RowCodes, epoch: int) -> None:
     """Make all codes that do not hold as of an epoch."""
     while codes.refresh(epoch):
         pass
+
+
+class Shop:
+    """Prices and categories of items, as the records of an entity and as arrays."""
+
+    def __init__(self, keys: Any, codes: RowCodes, random: np.random.Generator) -> None:
+        self.price = random.random(len(keys)).astype(np.float32)
+        self.category = random.integers(0, len(CATEGORIES), len(keys)).astype(np.int32)
+        filters = [Input("price", "float32"), Input("category", "string")]
+        entity = EntityEntry("item", "item", [], text_nbytes=32, filters=filters)
+        made = Manifest("shop", 1, "", 0.0, [Input("item", "int64")], [], [], [], 1, {}, {}, entities=[entity])
+        table = TableEntry(entity.table, record_layout(made, entity).words, len(keys), RECORD)
+        made.tables.append(table)
+        texts = Strings.of([CATEGORIES[n] for n in self.category])
+        records = pack_records(made, entity, {"price": self.price, "category": texts}, len(keys), hash_strings)
+        source = FilteredEntity.of(made, "item")
+        assert source is not None, "the entity has filters"
+        self.source, served_table = source, ServedTable(table, packed(keys, records, RECORD))
+        self.columns = FilterColumns(codes, served_table, source)
+        while self.columns.refresh(0):
+            pass
+        self.arrays = {**codes.arrays, **self.columns.arrays}
+        self.tables = np.array([served_table.descriptor()], np.int64)
+
+    def bits(self, share: int) -> Any:
+        """Return the bits of a filter that a share of the items passes, in percent."""
+        wanted = {"price": [None, share / 50], "category": CATEGORIES[::2]}
+        return ItemFilter(json.dumps(wanted).encode(), self.source).begin(self.arrays, self.tables, 0).bits
+
+    def mask(self, share: int) -> Any:
+        """Return which items pass, bool, by numpy."""
+        return (self.price <= np.float32(share / 50)) & np.isin(self.category, np.arange(0, len(CATEGORIES), 2))
 
 
 def measure(rows: int, rounds: int) -> dict[str, Any]:
@@ -77,6 +127,21 @@ def measure(rows: int, rounds: int) -> dict[str, Any]:
         scores = of @ users[0]
         return np.argpartition(scores, -ITEMS)[-ITEMS:]
 
+    shop = Shop(items.export(0)[0], codes, random)
+
+    def scan_filtered(share: int) -> Any:
+        return rank_rows(descriptor, 0, shop.arrays, users[:1], none[:1], ITEMS, lambda scanned: True, shop.bits(share))
+
+    def masked_product(share: int) -> Any:
+        scores = copy @ users[0]
+        scores[~shop.mask(share)] = -np.inf
+        return np.argpartition(scores, -ITEMS)[-ITEMS:]
+
+    for share in SHARES:
+        best = masked_product(share)
+        passing = np.sort(items.export(0)[0][best[shop.mask(share)[best]]])
+        if not np.array_equal(np.sort(scan_filtered(share)[0].keys), passing):
+            raise RuntimeError("the filtered scan's items are not those of the product with a mask")
     wanted = np.sort(items.export(0)[0][product(copy)])
     if not np.array_equal(np.sort(scan(1)[0].keys), wanted):
         raise RuntimeError("the scan's items are not those of the product")
@@ -99,6 +164,16 @@ def measure(rows: int, rounds: int) -> dict[str, Any]:
             1,
             "scan",
         ),
+        **{
+            f"filter {share}": Pair(
+                f"scan with a filter that {share} % pass / product with a ready copy and a mask",
+                partial(scan_filtered, share),
+                partial(masked_product, share),
+                1,
+                "scan",
+            )
+            for share in SHARES
+        },
         "shared": Pair(f"scan for {SHARED} users / for one", lambda: scan(SHARED), lambda: scan(1), 1, "scan"),
     }
     found = {name: compare(pair, rounds, time.process_time_ns) for name, pair in pairs.items()}
@@ -107,8 +182,10 @@ def measure(rows: int, rounds: int) -> dict[str, Any]:
         name: found[pair].a_ns for name, pair in (("scan", "copy"), *((n, n) for n in ("shared", "changed", "stale")))
     }
     times |= {"copy": found["copy"].b_ns, "export": found["export"].b_ns}
-    memory = codes.nbytes / copy.nbytes
-    return {"rows": rows, "ratios": ratios, "ms": {name: ns / 1e6 for name, ns in times.items()}, "memory": memory}
+    times |= {name: ratio.a_ns for name, ratio in found.items() if name.startswith("filter")}
+    memory, columns = codes.nbytes / copy.nbytes, shop.columns.nbytes / rows
+    ms = {name: ns / 1e6 for name, ns in times.items()}
+    return {"rows": rows, "ratios": ratios, "ms": ms, "memory": memory, "columns": columns}
 
 
 def page(results: dict[str, Any]) -> str:
@@ -119,6 +196,7 @@ def page(results: dict[str, Any]) -> str:
         "shared": f"scan, {SHARED} users at once",
         "changed": "scan, one user, after a delta of all rows",
         "stale": "scan, one user, before the codes of a delta of all rows are made",
+        **{f"filter {share}": f"scan, one user, with a filter that {share} % pass" for share in SHARES},
         "copy": "product in numpy, the copy ready",
         "export": "product in numpy, the copy made anew",
     }
@@ -132,13 +210,20 @@ def page(results: dict[str, Any]) -> str:
         "shared": f"scan for {SHARED} users / for one",
         "changed": "scan after a delta of all rows / product with a ready copy",
         "stale": "scan before their codes are made again / product with a ready copy",
+        **{
+            f"filter {share}": f"scan with a filter that {share} % pass / product with a ready copy and a mask"
+            for share in SHARES
+        },
     }
     heads = ["ratio (quartiles)", *(f"{size['rows']:,} items" for size in sizes)]
     rows = [
         [text, *("{:.2f} ({:.2f} to {:.2f})".format(*size["ratios"][pair]) for size in sizes)]
         for pair, text in pairs.items()
     ]
-    kept = f"The codes take {sizes[-1]['memory']:.2f} of the rows' bytes, once for all processes; a copy 1.00 in each."
+    kept = (
+        f"The codes take {sizes[-1]['memory']:.2f} of the rows' bytes, once for all processes; a copy 1.00 in each. "
+        f"The two columns that the filter reads take {sizes[-1]['columns']:.0f} bytes an item, once."
+    )
     return "\n".join([*lines, "", table(heads, rows), "", kept, ""])
 
 

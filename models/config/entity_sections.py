@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of
 from freshet_serving.models.data.formats import STREAMS, TABLES, DataConfig, format_of
+from freshet_serving.models.data.open_data import columns_of
 from freshet_serving.models.data.source import Field, wanted_fields
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option, type_name
-from freshet_serving.processor.package import DEFAULT, NAME, UNKNOWN
+from freshet_serving.processor.package import DEFAULT, KINDS, NAME, UNKNOWN
 
 NO_FIELD = Field("", "id")
 
@@ -24,6 +25,7 @@ class EntityConfig:
     Attributes:
         name: Its name.
         fields: The columns that `columns` derive from.
+        further: The columns of `filters` that are not among them.
         key_field: The column with the key.
     """
 
@@ -37,7 +39,26 @@ class EntityConfig:
         ),
     )
     columns: tuple[str, ...] = field(
-        metadata=option("features that come from the table where a request leaves them out, and in training always")
+        default=(),
+        metadata=option(
+            "features that come from the table where a request leaves them out, and in training always",
+            empty="none, with `filters`",
+        ),
+    )
+    filters: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "further columns of the table, which no feature reads: requests for the best items can filter on them, and"
+            " on those of `columns`",
+            empty="no filters",
+        ),
+    )
+    kinds: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=option(
+            "kinds of columns of `filters` by name: `id`, `string`, `float`, `ids`, `strings`",
+            empty="as the table's first file suggests; a stream suggests none",
+        ),
     )
     time: str = field(
         default="",
@@ -57,6 +78,7 @@ class EntityConfig:
         ),
     )
     fields: tuple[Field, ...] = ()
+    further: tuple[Field, ...] = ()
     key_field: Field = NO_FIELD
 
     @property
@@ -90,8 +112,9 @@ def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: 
         if not isinstance(section, dict):
             raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
         require(NAME.fullmatch(name) is not None, where, "a name of letters, digits, '_', '.', '-'", name)
-        require(bool(section.get("columns")), f"{where}.columns", "features of the file", section.get("columns", ""))
-        entity = parse_section(EntityConfig, section, where, name=name, fields=(), key_field=NO_FIELD)
+        some = bool(section.get("columns") or section.get("filters"))
+        require(some, f"{where}.columns", "features of the file", section.get("columns", ""))
+        entity = parse_section(EntityConfig, section, where, name=name, fields=(), further=(), key_field=NO_FIELD)
         for column in (entity.key, *entity.columns):
             require_one_of(column, by_name, where, " of the features")
         key = by_name[entity.key].reads
@@ -105,8 +128,34 @@ def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: 
             require(key not in other.fields, f"{where}.key", "a column that no entity has", entity.key)
         require(entity.unknown in UNKNOWN, f"{where}.unknown", f"one of {', '.join(UNKNOWN)}", entity.unknown)
         entity = replace(entity, fields=fields, key_field=key)
+        require(
+            bool(fields) or entity.unknown == DEFAULT, f"{where}.unknown", f"{DEFAULT} without columns", entity.unknown
+        )
         form, forms = entity.data.format, (*TABLES, *STREAMS)
         require(form in forms, f"{where}.path", f"a table ({', '.join(TABLES)}) or a stream", form)
         require(not entity.time or bool(data.time), f"{where}.time", "data.time as well, the events' time", entity.time)
-        found.append(entity)
+        found.append(replace(entity, further=_further(entity, where)))
     return found
+
+
+def _further(entity: EntityConfig, where: str) -> tuple[Field, ...]:
+    """Return the columns of filters that are no columns of features."""
+    columns = {f.name for f in entity.fields}
+    names = [name for name in dict.fromkeys(entity.filters) if name not in columns]
+    for name in names:
+        other = name not in (entity.key_field.name, entity.time)
+        require(other, f"{where}.filters", "other columns than the key and the time", name)
+    for name, kind in entity.kinds.items():
+        require_one_of(name, names, f"{where}.kinds", " of its filters")
+        require_one_of(kind, KINDS, f"{where}.kinds.{name}")
+    unsaid = [name for name in names if name not in entity.kinds]
+    if unsaid and entity.data.format not in TABLES:
+        raise BadInput(f"{where}.kinds: expected the kind of {unsaid[0]!r}, because a stream suggests none, got none")
+    try:
+        suggested = {f.name: f.kind for f in columns_of(entity.data, unsaid)} if unsaid else {}
+    except BadInput as error:
+        raise BadInput(f"{where}.filters: {error}") from None
+    for name, kind in suggested.items():
+        require(kind in KINDS, f"{where}.filters", "columns of numbers, strings, or lists of ids or strings", name)
+    kinds = {**suggested, **entity.kinds}
+    return tuple(Field(name, kinds[name], f"{where}.filters") for name in names)

@@ -69,6 +69,11 @@ class UserTableConfig:
         return f"user_table.{self.name}"
 
     @property
+    def further(self) -> tuple[Field, ...]:
+        """None: every column is joined."""
+        return ()
+
+    @property
     def once(self) -> bool:
         """True if the table has one row a user."""
         return not self.time

@@ -26,7 +26,7 @@ from freshet_serving.models.data.source import Batch, Field, Schema, Source
 from freshet_serving.models.data.tabular import TableSource
 from freshet_serving.processor.columns import Column, join_columns, take_rows
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package import Manifest, column_specs
 
 READ_ROWS = 1 << 16
 LOOKED_AT_ROWS, MOST_UNKNOWN = 4096, 0.5
@@ -125,7 +125,10 @@ class EntityTable:
         section: The section that describes it.
         key: The column with its keys.
         fields: Its other columns.
+        further: Those of them that are not joined to rows: none.
     """
+
+    further: tuple[Field, ...] = ()
 
     def __init__(
         self,
@@ -183,7 +186,8 @@ def entity_fields(manifest: Manifest, name: str) -> tuple[Field, list[Field]]:
     if entity is None:
         known = ", ".join(e.name for e in manifest.entities) or "none"
         raise BadInput(f"entity {name[:64]!r} does not exist; the model has {known}")
-    specs = [manifest.input(column) for column in (entity.key, *entity.inputs)]
+    records = (spec for spec in column_specs(manifest, entity) if spec.name != entity.key)
+    specs = [manifest.input(entity.key), *records]
     if wide := next((spec.name for spec in specs if spec.columns), ""):
         raise BadInput(f"entity {name!r}: {wide!r} has several values a row: publish it with the Publisher")
     key, *fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged], f"column {spec.name!r}") for spec in specs]

@@ -11,7 +11,7 @@ import numpy as np
 from freshet_serving.models.publishing.key_ids import Int64s, carried, hashed
 from freshet_serving.processor.columns import Column, Ragged, Strings, exact_array
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.package import EntityEntry, Input, Manifest, Records, derived, pack_records
+from freshet_serving.processor.package import EntityEntry, Input, Manifest, Records, column_specs, derived, pack_records
 
 
 def entity_of(manifest: Manifest, name: str) -> EntityEntry:
@@ -23,28 +23,33 @@ def entity_of(manifest: Manifest, name: str) -> EntityEntry:
     return found
 
 
-def entity_rows(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, Any], rows: int) -> Records:
+def entity_rows(
+    manifest: Manifest, entity: EntityEntry, columns: Mapping[str, Any], rows: int, keys: Any = ()
+) -> Records:
     """Return the records of n keys, int32 [n, words].
 
     Args:
         manifest: The version's manifest.
         entity: The entity.
-        columns: All of its inputs by name: arrays, lists of numbers or strings, for ragged inputs lists of lists.
+        columns: All of its columns by name: arrays, lists of numbers or strings, for ragged inputs lists of lists.
         rows: Number of keys.
+        keys: The keys; their texts are part of the records of models that name items by them.
 
     Raises:
         BadInput: A column is missing, unknown or of another type or length.
         NotReady: The model transforms the columns, and only the client is installed.
     """
+    names = [spec.name for spec in column_specs(manifest, entity) if spec.name != entity.key]
     for name in columns:
-        if name not in entity.inputs:
-            known = ", ".join(entity.inputs)
+        if name not in names:
+            known = ", ".join(names)
             raise BadInput(f"entity {entity.name!r}: {str(name)[:64]!r} is not one of its columns: {known[:200]}")
     made: dict[str, Column] = {}
-    for name in entity.inputs:
-        if name not in columns:
-            raise BadInput(f"entity {entity.name!r}: column {name!r} is missing: records are published whole")
-        made[name] = as_column(manifest.input(name), columns[name], f"entity {entity.name!r}: {name!r}")
+    for spec in column_specs(manifest, entity):
+        where = f"entity {entity.name!r}: {spec.name!r}"
+        if spec.name not in columns and spec.name != entity.key:
+            raise BadInput(f"entity {entity.name!r}: column {spec.name!r} is missing: records are published whole")
+        made[spec.name] = as_column(spec, keys if spec.name == entity.key else columns[spec.name], where)
     if not derived(manifest, entity):
         return pack_records(manifest, entity, made, rows, _hash_strings)
     try:

@@ -395,7 +395,7 @@ class Publisher:
         for name, (keys, columns) in entities.items():
             entity = entity_of(self.manifest, name)
             ids = self._ids(entity.table, keys, hashed)
-            found[entity.table] = ids, entity_rows(self.manifest, entity, columns, len(ids))
+            found[entity.table] = ids, entity_rows(self.manifest, entity, columns, len(ids), keys)
         return found
 
     def _tables(

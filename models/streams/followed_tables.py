@@ -62,6 +62,7 @@ class FollowedTable:
         section: The section that describes it.
         key: The column with its keys.
         fields: Its other columns.
+        further: Those of them that are not joined to rows.
         identity: What its marks belong to.
         trouble: Why its newest content cannot be read; "" if it can.
     """
@@ -77,7 +78,8 @@ class FollowedTable:
             now_s: Clock.
         """
         self.name, self.section, self.key = section.name, section.section, section.key_field
-        self.fields, self._data, self._once = section.fields, section.data, section.once
+        self.further, self._data, self._once = section.further, section.data, section.once
+        self.fields = (*section.fields, *section.further)
         folder.mkdir(parents=True, exist_ok=True)
         self._copy, self._now_s, self._lock = folder / COPY, now_s, threading.Lock()
         self._timed, self._next_s, self._horizon_s = bool(self._data.time), now_s() + self.look_s, NEVER

@@ -93,7 +93,11 @@ class DescribedItems:
             else:
                 keys, columns = table.newest()
             ids = hash_strings(keys, self._seed) if isinstance(keys, Strings) else np.asarray(keys, np.int64)
-            known = self._read[table.name] = mark, ids, list(columns.values())
+            known = self._read[table.name] = (
+                mark,
+                ids,
+                [columns[f.name] for f in table.fields if f not in table.further],
+            )
         return known[1], known[2]
 
     def _make(self, keys: Int64s, columns: Sequence[Column], missing: NDArray[np.bool_], row: int) -> int:

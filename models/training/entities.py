@@ -6,7 +6,7 @@ The trainer's own manifest has no entities: it reads their columns from the stre
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from freshet_serving.models.config.entity_sections import EntityConfig
 from freshet_serving.models.data.entity_table import EntityTable
 from freshet_serving.models.streams.followed_tables import FollowedTable
 from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.entity_records import make_records
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.kernels.hashing import hash_strings
@@ -23,10 +24,12 @@ from freshet_serving.processor.package import (
     NOT_GIVEN,
     RECORD,
     EntityEntry,
+    Input,
     Manifest,
     TableEntry,
     derived,
     longest_read,
+    names_keys,
     record_layout,
     text_nbytes,
 )
@@ -38,6 +41,8 @@ ROOM = 2
 """Lists of which features read everything, and texts, may grow to this many times the longest one of the table."""
 STRING_NBYTES = 16
 """Further bytes for each string, as room for longer texts of later deltas."""
+DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
+RAGGED = ("ids", "strings")
 MAX_WORDS = 4096
 """Most words of a record, as of any table's row."""
 
@@ -58,10 +63,11 @@ def with_entities(
     found: dict[str, Records] = {}
     read = {i.name for i in draft.inputs}
     # What only events of histories have, requests send with the histories.
-    for config in [c for c in configs if any(f.name in read for f in c.fields)]:
+    for config in [c for c in configs if c.filters or any(f.name in read for f in c.fields)]:
         keys, columns = _newest(config, followed)
-        inputs = [f.name for f in config.fields]
-        entity = EntityEntry(config.name, config.key_field.name, inputs, unknown=config.unknown)
+        entity = _entry(config, read)
+        if names_keys(entity):
+            columns = {**columns, entity.key: keys}
         made = columns | Transforms(replace(draft, transforms=derived(draft, entity))).run(columns)
         layout = record_layout(draft, replace(entity, text_nbytes=0))
         capacities = {}
@@ -83,13 +89,31 @@ def with_entities(
     return draft, found
 
 
+def _entry(config: EntityConfig, read: Collection[str]) -> EntityEntry:
+    """Return an entity without its sizes.
+
+    Args:
+        config: Its section.
+        read: The version's inputs.
+    """
+    key, inputs = config.key_field, [f.name for f in config.fields]
+    if not config.filters:
+        return EntityEntry(config.name, key.name, inputs, unknown=config.unknown)
+    fields = {f.name: f for f in (*config.fields, *config.further, *([key] if key.kind == "string" else []))}
+    # Columns that no request sends, because no feature of the network reads them, are for filters too.
+    names = [name for name in fields if name in config.filters or name not in inputs or name not in read]
+    filters = [Input(name, DTYPES[fields[name].kind], ragged=fields[name].kind in RAGGED) for name in names]
+    inputs = [name for name in inputs if name in read]
+    return EntityEntry(config.name, key.name, inputs, unknown=config.unknown, filters=filters)
+
+
 def _newest(config: EntityConfig, followed: Sequence[FollowedTable]) -> tuple[Column, dict[str, Column]]:
     """Return the keys of an entity and their newest columns."""
     for table in followed:
         if table.section == config.section:
             rows = table.newest()
             return rows.keys, rows.columns
-    return EntityTable(config.name, config.data, config.key_field, config.fields).newest()
+    return EntityTable(config.name, config.data, config.key_field, (*config.fields, *config.further)).newest()
 
 
 def _with_texts(draft: Manifest, entity: EntityEntry, columns: Mapping[str, Column], rows: int) -> EntityEntry:
@@ -101,6 +125,11 @@ def _with_texts(draft: Manifest, entity: EntityEntry, columns: Mapping[str, Colu
     room, least = 4 * (MAX_WORDS - layout.text_offset), 4 * sum(1 + column.strings for column in layout.texts)
     if least <= room:
         return replace(entity, text_nbytes=min(ROOM * longest + STRING_NBYTES * strings, room))
+    if entity.filters:
+        raise BadInput(
+            f"entities.{entity.name}.filters: expected columns whose texts fit into {room} bytes a key, got texts of"
+            f" {least}: name fewer columns"
+        )
     log.warning(
         "entities.%s: too many columns to keep their values as given; recordings will have only the key", entity.name
     )

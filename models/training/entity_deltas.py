@@ -23,7 +23,7 @@ from freshet_serving.processor.columns import Column, Strings, take_rows
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.entity_records import make_records
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package import EntityEntry, Manifest, Records, TableDelta
+from freshet_serving.processor.package import EntityEntry, Manifest, Records, TableDelta, column_specs, names_keys
 from freshet_serving.processor.repository import VersionContents, table_difference
 
 Marks = Mapping[str, tuple[str, int]]
@@ -52,6 +52,10 @@ def forget_gone(tables: Sequence[FollowedTable], saved: Sequence[tuple[int, RunS
         table.forget(min((mark if identity == table.identity else 0 for identity, mark in marks), default=0))
 
 
+def _columns(manifest: Manifest, entity: EntityEntry) -> list[str]:
+    return [spec.name for spec in column_specs(manifest, entity) if spec.name != entity.key]
+
+
 class EntityDeltas:
     """The changes of a version's entities."""
 
@@ -72,7 +76,7 @@ class EntityDeltas:
         """
         self._manifest, self._served, self._note = manifest, served, note
         self._tables, self._told = list[FollowedTable](), dict[str, int]()
-        columns = {entity.name: (entity.key, frozenset(entity.inputs)) for entity in manifest.entities}
+        columns = {entity.name: (entity.key, frozenset(_columns(manifest, entity))) for entity in manifest.entities}
         for table in entities_of(tables):
             if columns.get(table.name) == (table.key.name, frozenset(f.name for f in table.fields)):
                 self._tables.append(table)
@@ -101,7 +105,8 @@ class EntityDeltas:
     def _change(self, name: str, rows: ChangedRows, whole: bool) -> TableDelta:
         entity, refused = self._entity(name), list[str]()
         ids = self._ids(entity, rows.keys)
-        kept, records = self._fitting(entity, rows.columns, np.arange(len(ids)), refused)
+        columns = {**rows.columns, entity.key: rows.keys} if names_keys(entity) else rows.columns
+        kept, records = self._fitting(entity, columns, np.arange(len(ids)), refused)
         if refused and self._told.get(name) != rows.mark:
             self._told[name] = rows.mark
             self._note(f"entities.{name}: {len(refused):,} rows were skipped; the last: {refused[-1]}")

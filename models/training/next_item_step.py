@@ -64,12 +64,10 @@ class NextItemStep(DenseStep):
     def described(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the network's inputs and outputs, and a note that it ranks items.
 
-        Items that are strings have no such note: a reply could only name their hashes.
+        Items that are strings are ranked if an entity has their texts, which the server sees by itself.
         """
         named = super().described(manifest)
         item = next(f for f in named.features if f.side == "item")
-        if item.kind != "id":
-            return named
         rows = self.rows
         successors = {"output": MIXTURE, "dim": rows.dim, "count": rows.successors} if rows.successors else None
         return replace(named, notes=named.notes | item_ranking_note(USER_VECTOR, item.name, successors))

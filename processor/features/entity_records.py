@@ -15,7 +15,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +31,10 @@ from freshet_serving.processor.kernels import records as kernels
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
     EntityEntry,
+    Input,
     Manifest,
     Records,
+    column_specs,
     derived,
     pack_records,
     record_layout,
@@ -46,15 +48,15 @@ def make_records(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, 
     Args:
         manifest: The version's manifest.
         entity: The entity.
-        columns: The entity's inputs by name, as a request would send them.
+        columns: The entity's columns by name, as a request would send them.
         rows: Number of keys.
 
     Raises:
         BadInput: A column is missing or does not fit.
     """
-    for name in entity.inputs:
-        if name not in columns:
-            raise BadInput(f"entity {entity.name!r}: {name!r} is missing")
+    for spec in column_specs(manifest, entity):
+        if spec.name not in columns:
+            raise BadInput(f"entity {entity.name!r}: {spec.name!r} is missing")
     made = Transforms(replace(manifest, transforms=derived(manifest, entity))).run(columns)
     return pack_records(manifest, entity, {**columns, **made}, rows, hash_strings)
 
@@ -67,8 +69,12 @@ def missing_columns(manifest: Manifest, names: Collection[str], rows: int = 1) -
         names: The inputs.
         rows: Number of rows.
     """
+    return _missing((i for i in manifest.inputs if i.name in names), rows)
+
+
+def _missing(specs: Iterable[Input], rows: int) -> dict[str, Column]:
     found: dict[str, Column] = {}
-    for spec in (i for i in manifest.inputs if i.name in names):
+    for spec in specs:
         count = 0 if spec.ragged else rows * (spec.columns or 1)
         flat: Any = np.full(count, np.nan, np.float32) if spec.dtype == "float32" else np.zeros(count, np.int64)
         flat = Strings.of([""] * count) if spec.dtype == "string" else flat
@@ -126,7 +132,7 @@ class EntityRecords:
             np.int64,
         )
         self._sources = frozenset(self._fields[:, kernels.FIELD_SOURCE].tolist())
-        missing = missing_columns(manifest, entity.inputs)
+        missing = _missing(column_specs(manifest, entity), 1)
         self._default = np.ascontiguousarray(make_records(manifest, entity, missing, 1)[0])
         self._list_values = int(self._fields[:, kernels.FIELD_CAPACITY].sum())
         self._lists = int(np.count_nonzero(self._fields[:, kernels.FIELD_CAPACITY]))

@@ -259,7 +259,7 @@ def _entities(manifest: Manifest, sources: Sources) -> list[EntityRecords]:
         return []
     from freshet_serving.processor.features.entity_records import EntityRecords
 
-    return [EntityRecords(manifest, entity, sources.numbers) for entity in manifest.entities]
+    return [EntityRecords(manifest, entity, sources.numbers) for entity in manifest.entities if entity.inputs]
 
 
 def _stage_runs(manifest: Manifest, stage: Stage, growth: StageGrowth | None) -> StageRuns:

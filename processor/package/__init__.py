@@ -58,8 +58,10 @@ if TYPE_CHECKING:
     from freshet_serving.processor.package.entities import DEFAULT, DROP, NOT_GIVEN, UNKNOWN, EntityEntry
     from freshet_serving.processor.package.entity_records import (
         Records,
+        column_specs,
         derived,
         longest_read,
+        names_keys,
         pack_records,
         record_layout,
         unpack_records,
@@ -200,7 +202,9 @@ else:
                 "parse_delta read_delta read_delta_file rows_of_file stream_delta write_delta"
             ),
             "entities": "DEFAULT DROP NOT_GIVEN UNKNOWN EntityEntry",
-            "entity_records": "Records derived longest_read pack_records record_layout unpack_records",
+            "entity_records": (
+                "Records column_specs derived longest_read names_keys pack_records record_layout unpack_records"
+            ),
             "format1": "USER_VECTOR side_columns",
             "input_fillers": "UNREAD InputFiller missing_input",
             "manifest": (
@@ -247,18 +251,17 @@ __all__ = [
     "MAX_MANIFEST_NBYTES", "MAX_RANK", "MAX_SIGNATURES", "MAX_TENSOR_NUMBERS", "MAX_TIME_S", "MOST_IN_ROW", "NAME",
     "NOT_COMBINED", "NOT_GIVEN", "OUTPUT_DTYPES", "PIECES", "PIECE_BITS", "PRECISIONS", "PREDICT", "RANKED_OUTPUTS",
     "RECORD", "REGRESS", "ROOT_DIVIDED_SUMS", "ROWS", "ROW_TYPES", "SCALED", "SCORE", "SCORES", "SEQUENCE", "SIDES",
-    "SIGNATURE", "SIGNED", "STORED_TYPES", "STRING", "SUFFIX", "TIME_UNITS", "UNKNOWN", "UNREAD", "USER",
-    "USER_TENSOR", "USER_VECTOR", "WHOLE", "ColumnShape", "Delta", "DeltaBytes", "DeltaRun", "EntityEntry",
-    "ExecutableEntry", "Feature", "File", "GraphInput", "GrowthTerm", "Input", "InputFiller", "Manifest", "Output",
-    "PublicKey", "Records", "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer", "StageEntry",
-    "StageGrowth", "StageLookup", "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform",
-    "TrustedRecordPrefix", "all_below", "array_crc32", "atomic_file", "batch_symbol", "codes_a_value", "columns",
-    "crc32", "dense_sequences", "derived", "divided", "exclusive_file", "expected_lists", "fd_sha256",
-    "feature_width", "file_crc32", "file_sha256", "followed", "fsync_folder", "give_name", "header_checksum",
-    "hidden_beside", "inside", "item_rows", "joined", "json_dataclasses", "labelled", "labels_of", "longest_read",
-    "map_file", "missing_input", "new_key", "open_regular", "pack_records", "parse_delta", "parse_tensors",
-    "ranks_items", "read_delta", "read_delta_file", "read_file", "record_layout", "role", "rows_of_file",
-    "same_content", "section_lines", "shape_of", "shorter", "shorter_lengths", "side_columns", "stream_delta",
-    "subgraphs", "text_nbytes", "undivided", "undivided_name", "unpack_records", "user_features", "validate",
-    "weight_rows", "write_delta", "write_tensors",
+    "SIGNATURE", "SIGNED", "STORED_TYPES", "STRING", "SUFFIX", "TIME_UNITS", "UNKNOWN", "UNREAD", "USER", "USER_TENSOR",
+    "USER_VECTOR", "WHOLE", "ColumnShape", "Delta", "DeltaBytes", "DeltaRun", "EntityEntry", "ExecutableEntry",
+    "Feature", "File", "GraphInput", "GrowthTerm", "Input", "InputFiller", "Manifest", "Output", "PublicKey", "Records",
+    "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer", "StageEntry", "StageGrowth", "StageLookup",
+    "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform", "TrustedRecordPrefix", "all_below", "array_crc32",
+    "atomic_file", "batch_symbol", "codes_a_value", "column_specs", "columns", "crc32", "dense_sequences", "derived",
+    "divided", "exclusive_file", "expected_lists", "fd_sha256", "feature_width", "file_crc32", "file_sha256",
+    "followed", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "inside", "item_rows", "joined",
+    "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file", "missing_input", "names_keys", "new_key",
+    "open_regular", "pack_records", "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file",
+    "read_file", "record_layout", "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter",
+    "shorter_lengths", "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name",
+    "unpack_records", "user_features", "validate", "weight_rows", "write_delta", "write_tensors",
 ]  # fmt: skip

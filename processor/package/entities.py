@@ -4,6 +4,9 @@ An entity (an item) fills inputs that a request leaves out. Its records are rows
 RECORD, so index, deltas, undo, snapshots, mirrors and signatures treat them as rows of embeddings; only what a row
 holds differs.
 
+Records may hold further columns, which no feature reads and no request sends: those of filters (extensions.top_items),
+and the texts of keys that are strings, by which replies name items.
+
 Invariant: every input that an entity fills is filled in whole: a transform reads inputs of one entity or none of them,
 and a request sends all of a transform's inputs or none. What a record holds: processor.package.entity_records.
 """
@@ -14,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.package.transforms import Transform
 
 PREFIX = "entities."
@@ -58,6 +62,8 @@ class EntityEntry:
         capacities: By ragged source, the most values that a record holds.
         unknown: One of UNKNOWN.
         text_nbytes: Most bytes of a record's texts; NOT_GIVEN if records do not hold the columns as they were given.
+        filters: Columns that the best items can be filtered on besides the inputs, which then are, too; [] for none at
+            all. One of the key's name holds the texts of keys, and one of an input's name is that input.
     """
 
     name: str
@@ -66,7 +72,13 @@ class EntityEntry:
     capacities: dict[str, int] = field(default_factory=dict)
     unknown: str = DEFAULT
     text_nbytes: int = NOT_GIVEN
+    filters: list[Input] = field(default_factory=list)
 
     @property
     def table(self) -> str:
         return PREFIX + self.name
+
+    @property
+    def further(self) -> list[Input]:
+        """The columns of its records that are no inputs."""
+        return [spec for spec in self.filters if spec.name not in self.inputs]

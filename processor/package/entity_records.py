@@ -9,15 +9,17 @@ So a request that leaves its columns out reads exactly the keys that it would ha
              float32 sources, 1 word a value; NaN is a missing number
              one word of padding if the number is odd
     given    the columns as they were given, as far as the sources do not hold them: those of numbers that transforms
-             read, laid out like sources; then strings (processor.package.record_texts); padded to an even number
+             or filters read, laid out like sources; then strings (processor.package.record_texts); padded to an even
+             number
 
-What is given is read for recordings and for clients that ask for values, never to score. Versions whose text_nbytes is
-below 0 were published without.
+What is given is read for filters, for recordings and for clients that ask for values, never to score. Versions whose
+text_nbytes is below 0 were published without.
 
 Invariants
 - A record is whole: it has a value for each source, and its bits depend on the values alone.
 - A list is stored as far as features read it; a list beyond the capacity is refused, never cut, unless no feature reads
   what is cut.
+- Records that filters read have all of their texts: what does not fit is refused.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.package.entities import (
+    DEFAULT,
     MAX_ENTITIES,
     MAX_TEXT_NBYTES,
     NOT_GIVEN,
@@ -39,7 +42,14 @@ from freshet_serving.processor.package.entities import (
     EntityEntry,
     EntityModel,
 )
-from freshet_serving.processor.package.record_texts import TextColumn, check_texts, pack_texts, unpack_texts
+from freshet_serving.processor.package.manifest_entries import DTYPES, Input
+from freshet_serving.processor.package.record_texts import (
+    NOT_KEPT,
+    TextColumn,
+    check_texts,
+    pack_texts,
+    unpack_texts,
+)
 from freshet_serving.processor.package.tensors import RECORD
 from freshet_serving.processor.package.transforms import Transform, codes_a_value
 
@@ -93,6 +103,16 @@ class RecordLayout(NamedTuple):
     words: int
 
 
+def column_specs(manifest: EntityModel, entity: EntityEntry) -> list[Input]:
+    """Return the columns of an entity's records, in their order there."""
+    return [*(spec for spec in manifest.inputs if spec.name in entity.inputs), *entity.further]
+
+
+def names_keys(entity: EntityEntry) -> bool:
+    """Return True if records hold the texts of their keys."""
+    return any(spec.name == entity.key for spec in entity.filters)
+
+
 def derived(manifest: EntityModel, entity: EntityEntry) -> list[Transform]:
     """Return the transforms that are made of an entity's inputs alone, in order.
 
@@ -140,9 +160,8 @@ def record_layout(manifest: EntityModel, entity: EntityEntry) -> RecordLayout:
     transformed = {name for t in derived(manifest, entity) for name in t.inputs}
     # Of lists that transforms read, a source holds what the features that read it directly need.
     whole = {f.source for f in sources if not (f.ragged and f.source in transformed)}
-    specs = [spec for spec in manifest.inputs if spec.name in entity.inputs]
     given, texts = [], []
-    for spec in specs:
+    for spec in column_specs(manifest, entity):
         count = entity.capacities.get(spec.name, 0) if spec.ragged else spec.columns or 1
         if spec.dtype == "string":
             most = 0 if spec.name in transformed else longest_read(manifest, spec.name)
@@ -182,7 +201,8 @@ def pack_records(
     Args:
         manifest: The version's manifest.
         entity: The entity.
-        sources: Columns of its inputs and of the transforms derived of them, by name.
+        sources: Its columns, and those of the transforms derived of its inputs, by name; the keys by the key's name if
+            records hold their texts.
         rows: Number of keys.
         hash_strings: Hashes strings with a seed.
 
@@ -212,8 +232,11 @@ def pack_records(
             raise BadInput(f"{where}: expected finite numbers (or NaN), got infinity")
         part[:] = np.ascontiguousarray(values).reshape(rows, f.count).view(np.int32)
     if layout.texts:
+        if missing := [text.name for text in layout.texts if text.name not in sources]:
+            raise BadInput(f"entity {entity.name!r}: {missing[0]!r} is missing")
         strings = [sources[column.name] for column in layout.texts]
         pack_texts(strings, layout.texts, words[:, layout.text_offset :])
+        _check_kept(entity, layout, words)
     return words
 
 
@@ -226,7 +249,7 @@ def unpack_records(
         manifest: The version's manifest.
         entity: The entity.
         records: int32 [n, words].
-        names: Inputs to return, as far as they are the entity's.
+        names: Columns to return, as far as they are the entity's.
 
     Raises:
         BadInput: The records are none that pack_records() makes.
@@ -237,9 +260,9 @@ def unpack_records(
     check_records(manifest, entity.table, records)
     found: dict[str, Column] = {}
     fields = {f.source: f for f in (*layout.sources, *layout.given) if f.source in names}
-    for spec in manifest.inputs:
+    for spec in column_specs(manifest, entity):
         f = fields.get(spec.name)
-        if f is None or spec.dtype == "string" or spec.name not in entity.inputs:
+        if f is None or spec.dtype == "string":
             continue
         part = np.ascontiguousarray(records[:, f.offset : f.offset + f.words])
         values: NDArray[Any] = part.view(np.float32 if f.floats else np.int64)
@@ -300,6 +323,17 @@ def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
                 raise BadInput(f"{where}: expected lists of at most {f.count} values, got a length of {got}")
     if layout.texts:
         check_texts(rows[:, layout.text_offset :], layout.texts, f"entity {entity.name!r}")
+        _check_kept(entity, layout, rows)
+
+
+def _check_kept(entity: EntityEntry, layout: RecordLayout, words: Records) -> None:
+    """Raise BadInput if records that filters read lack texts."""
+    if entity.filters and (words[:, layout.text_offset] == NOT_KEPT).any():
+        names = ", ".join(column.name for column in layout.texts)
+        raise BadInput(
+            f"entity {entity.name!r}: expected texts of at most {entity.text_nbytes} bytes a key, 4 for each column "
+            f"and string among them, got longer ones in {names[:120]}; a new version has room for them"
+        )
 
 
 def validate_entities(m: EntityModel) -> None:
@@ -324,7 +358,9 @@ def validate_entities(m: EntityModel) -> None:
         _want(plain, f"{where}.key: expected one int64 or string a row")
         by = before[e.key].kind if e.key in before else "an entity"
         _want(e.key not in filled, f"{where}.key: {e.key[:64]!r} is filled by {by}")
-        _want(bool(e.inputs) and len(set(e.inputs)) == len(e.inputs), f"{where}.inputs: expected distinct inputs")
+        distinct = bool(e.inputs or e.filters) and len(set(e.inputs)) == len(e.inputs)
+        _want(distinct, f"{where}.inputs: expected distinct inputs")
+        _validate_filters(e, key, where)
         for name in e.inputs:
             _want(name in inputs, f"{where}.inputs: {name[:64]!r} is not among manifest.inputs")
             _want(name not in keys, f"{where}.inputs: {name[:64]!r} is a key itself")
@@ -337,7 +373,7 @@ def validate_entities(m: EntityModel) -> None:
         layout = record_layout(m, e)
         least = 4 * sum(1 + column.strings for column in layout.texts)
         _want(e.text_nbytes >= least or not layout.texts, f"{where}.text_nbytes: expected {least} or more")
-        _want(bool(layout.sources), f"{where}.inputs: expected one that a feature reads")
+        _want(bool(layout.sources) or not e.inputs, f"{where}.inputs: expected one that a feature reads")
         ragged = {f.source for f in (*layout.sources, *layout.given) if f.ragged}
         good = e.capacities.keys() == ragged and all(n > 0 for n in e.capacities.values())
         _want(good, f"{where}.capacities: expected 1 or more for {sorted(ragged)[:8]}, got {str(e.capacities)[:120]}")
@@ -345,6 +381,18 @@ def validate_entities(m: EntityModel) -> None:
         _want(table.dim == words, f"manifest.tables[{e.table}].dim: expected {words}, got {table.dim}")
         _want(not table.default, f"manifest.tables[{e.table}].default: expected none for records")
         _want(e.table not in m.copies, f"manifest.copies: expected no table of records, got {e.table}")
+
+
+def _validate_filters(e: EntityEntry, key: Any, where: str) -> None:
+    _want(len({spec.name for spec in e.filters}) == len(e.filters), f"{where}.filters: expected distinct names")
+    _want(not e.filters or e.text_nbytes >= 0, f"{where}.text_nbytes: expected 0 or more with filters")
+    _want(bool(e.inputs) or e.unknown == DEFAULT, f"{where}.unknown: expected {DEFAULT!r} without inputs")
+    for spec in e.filters:
+        _want(0 < len(spec.name) <= 1024, f"{where}.filters: expected names of 1 to 1024 characters")
+        plain = spec.dtype in DTYPES and not spec.columns and not (spec.ragged and spec.dtype == "float32")
+        _want(plain, f"{where}.filters[{spec.name[:64]}]: expected one value or a list of ids or strings a key")
+        text = spec.dtype == "string" and not spec.ragged and key is not None and key.dtype == "string"
+        _want(spec.name != e.key or text, f"{where}.filters[{spec.name[:64]}]: expected the texts of keys of strings")
 
 
 def _want(condition: bool, message: str) -> None:

@@ -65,7 +65,7 @@ SIGNED = ("key", "signature", "edition", "vouched")
 """Keys that an unsigned manifest does not have."""
 MAX_MANIFEST_NBYTES = 64 << 20
 ITEM_IDS, SCORES = "item_ids", "scores"
-RANKED_OUTPUTS = {dtype: [Output(ITEM_IDS, dtype=dtype), Output(SCORES)] for dtype in ("int64", "uint64")}
+RANKED_OUTPUTS = {dtype: [Output(ITEM_IDS, dtype=dtype), Output(SCORES)] for dtype in ("int64", "uint64", STRING)}
 """Outputs of a request for the best items, [users, k] each, by the type of the items' ids."""
 
 V = TypeVar("V")
@@ -215,15 +215,17 @@ class Manifest:
             if not document[name]:
                 del document[name]
         staged = document["stage"]["outputs"] if document["stage"] else ()
+        filters = [spec for entity in document.get("entities", ()) for spec in entity["filters"]]
         # The same for keys that few models have.
         for entry, key, default in (
-            *((i, "declared", "") for i in (*document["inputs"], *staged)),
-            *((i, "dims", None) for i in (*document["inputs"], *staged)),
+            *((i, "declared", "") for i in (*document["inputs"], *staged, *filters)),
+            *((i, "dims", None) for i in (*document["inputs"], *staged, *filters)),
             *((o, f.name, f.default) for o in document["outputs"] for f in dataclasses.fields(Output)[2:]),
             *((t, "unknown_key", None) for t in document["tables"]),
             *((s, "padding", None) for s in document.get("sequences", ())),
             *((e, "unknown", "default") for e in document.get("entities", ())),
             *((e, "text_nbytes", NOT_GIVEN) for e in document.get("entities", ())),
+            *((e, "filters", list[Any]()) for e in document.get("entities", ())),
             *((c, *plain) for s in document.get("sequences", ()) for c in s["columns"] for plain in UNSCALED.items()),
         ):
             if entry[key] == default:

@@ -25,7 +25,7 @@ from freshet_serving.processor.versions.replica import Replica
 log = logging.getLogger("freshet.sessions")
 
 Outputs = dict[str, NDArray[np.float32]]
-MAX_TOP_ITEMS = 1000
+MAX_TOP_ITEMS = 10_000
 """Most items that a request may ask for, for each of its users."""
 
 
@@ -66,8 +66,8 @@ class PredictRequest:
         left_out: What it leaves out (InputLookup.find), if a store has to be asked for it; else None.
         shows_features: True to keep the values that entities fill in, in `used`, for the reply.
         used: These values, complete once there is a reply; None if there are none.
-        top_items: Number of the best items to reply with instead of the scores of candidates, which are then left out;
-            0 to score candidates.
+        top_items: Number of the best items to reply with instead of the scores of candidates: of all items, or of the
+            candidates if there are any; 0 to score candidates.
     """
 
     model: str
@@ -89,8 +89,8 @@ class PredictReply(NamedTuple):
     """The answer to a PredictRequest.
 
     Attributes:
-        outputs: float32 [rows, columns] by name, all of one generation; for the best items `item_ids` int64 and
-            `scores` float32, [users, items] each.
+        outputs: float32 [rows, columns] by name, all of one generation; for the best items `item_ids`, int64 or objects
+            (str), and `scores` float32, [users, items] each.
         generation: The generation that computed them.
         model: The model's name.
         timing: Timing of its batch; None if several sessions shared the request.
@@ -98,6 +98,7 @@ class PredictReply(NamedTuple):
             the model marks them.
         dropped_rows: Rows of the request that have no outputs for that reason, where the model drops them.
         item_generation: For the best items, the generation that their vectors are of, where they lag.
+        unfilled: Of the best items, how many fewer there are for each user than the request asks for.
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -107,6 +108,7 @@ class PredictReply(NamedTuple):
     unknown_rows: tuple[int, ...] = ()
     dropped_rows: tuple[int, ...] = ()
     item_generation: Generation | None = None
+    unfilled: int = 0
 
 
 Done = Callable[[PredictReply | FreshetError], None]

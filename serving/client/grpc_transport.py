@@ -131,11 +131,12 @@ def decode(data: bytes, metadata: Any) -> Prediction:
     missing = missing_of(_text(metadata, "x-features-missing"))
     try:
         unknown, dropped = (rows_of(_text(metadata, f"x-{kind}-rows")) for kind in ("unknown", "dropped"))
-        features = features_of(_text(metadata, "x-features"))
+        features, unfilled = features_of(_text(metadata, "x-features")), int(_text(metadata, "x-unfilled") or 0)
     except ValueError:
         raise FreshetError("reply: expected rows as numbers and features as JSON in its metadata") from None
     generation, of = (_text(metadata, f"x-{kind}-generation") for kind in ("model", "item"))
-    return Prediction(reply.model_name, version, generation, outputs, missing, unknown, dropped, features, of)
+    kept = missing, unknown, dropped, features, of, unfilled
+    return Prediction(reply.model_name, version, generation, outputs, *kept)
 
 
 def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:

@@ -68,6 +68,7 @@ class Prediction:
         features: Values of inputs that were left out, by name with a row or one for each row, if the request has the
             header x-return-features; None for those that are too long to return.
         item_generation: Of the best items, the generation that their vectors are of, where they lag; else "".
+        unfilled: Of the best items, how many fewer there are for each user than the request asks for.
     """
 
     model: str
@@ -79,6 +80,7 @@ class Prediction:
     dropped_rows: tuple[int, ...] = ()
     features: dict[str, list[Any] | None] = field(default_factory=dict)
     item_generation: str = ""
+    unfilled: int = 0
 
     def scores(self, output: str | None = None) -> NDArray[Any]:
         """Return the scores of one output, [n] if it has one column.

@@ -182,7 +182,10 @@ def as_declared(
         if spec.dims is not None:
             array = array.reshape(len(array), *spec.dims)
         own = declared(spec).dtype
-        if own is None:
+        if own is None and array.dtype.kind == "O":
+            # Texts of ids.
+            found[name] = array
+        elif own is None:
             found[name] = labelled(array, manifest.texts[spec.name], spec.unknown)
         else:
             found[name] = array if own == array.dtype else _cast(array, own)

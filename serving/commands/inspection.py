@@ -23,6 +23,7 @@ from freshet_serving.processor.package import (
     Input,
     Manifest,
     Output,
+    column_specs,
     read_delta,
     section_lines,
 )
@@ -275,7 +276,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
 def _entity(manifest: Manifest, entity: EntityEntry) -> str:
     table = manifest.table(entity.table)
     lists = "".join(f", up to {n} of {source}" for source, n in entity.capacities.items())
-    columns = ", ".join(entity.inputs)
+    columns = ", ".join(spec.name for spec in column_specs(manifest, entity))
     return f"{entity.name}: {table.rows:,} keys of {entity.key}, {4 * table.dim} bytes each: {columns}{lists}"
 
 

@@ -59,6 +59,7 @@ from freshet_serving.serving.request_headers import (
     RETURN_FEATURES,
     STICKY_KEY,
     TIMED_EVERY,
+    UNFILLED,
     UNKNOWN_ROWS,
     caller_of,
     list_defaulted,
@@ -327,11 +328,13 @@ class Exchange(ABC):
         return headers
 
     def row_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:
-        """Return x-unknown-rows and x-dropped-rows, as far as the reply needs them.
+        """Return x-unknown-rows, x-dropped-rows and x-unfilled, as far as the reply needs them.
 
         Raises:
             TooLarge: The rows are too many for a header.
         """
+        if reply.unfilled:
+            return ((UNFILLED, b"%d" % reply.unfilled),)
         if not reply.unknown_rows and not reply.dropped_rows:
             return ()
         listed = ((UNKNOWN_ROWS, reply.unknown_rows), (DROPPED_ROWS, reply.dropped_rows))

@@ -20,7 +20,7 @@ ASKING = {
     "x-request-timeout-ms": ("number", "Deadline in milliseconds; after it the server replies 504."),
     "x-caller-id": ("string", "With the policy mod, all requests of one caller go to one session."),
     "x-sticky-key": ("string", "In a traffic split, one version answers all requests with the same key."),
-    "x-top-items": ("integer", "Reply with so many best items of the whole table; candidates are left out."),
+    "x-top-items": ("integer", "Reply with so many best items, of the candidates or, without any, of all."),
     "x-model-digest": ("string", "With any value: the reply has the digest of the rows and weights that answered."),
     "x-request-id": ("string", "Request id: repeated in the reply, logs, traces and recordings."),
     "traceparent": ("string", "W3C trace context."),
@@ -31,6 +31,7 @@ ANSWERING = {
     "x-model-digest": ("string", "Digest of the rows and weights that answered, if the request has x-model-digest."),
     "x-item-generation": ("string", "For the best items: the generation of the items' vectors, where they lag."),
     "x-request-id": ("string", "The request's x-request-id."),
+    "x-unfilled": ("integer", "With x-top-items: how many fewer items there are for each user than asked for."),
     "x-ignored-inputs": ("string", "Columns of the request that the model does not have."),
 }
 KEYS = {"key": {"type": "http", "scheme": "bearer", "description": "A key of `freshet key create`, if required."}}

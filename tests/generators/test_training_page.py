@@ -10,7 +10,7 @@ MADE = {
     "ModelConfig": {"options"},
     "FeatureConfig": {"name", "column_kind", "sequence", "window"},
     "SequenceConfig": {"name"},
-    "EntityConfig": {"name", "fields", "key_field"},
+    "EntityConfig": {"name", "fields", "further", "key_field"},
     "UserTableConfig": {"name", "fields", "key_field"},
     "TableConfig": {"train"},
 }

@@ -2,6 +2,8 @@
 
 A user's vector is the sum of the rows of the newest LENGTH events, times a dense matrix; a score is its product with an
 item's row. Each step has rows and a matrix of its own, so a mixture of two generations has other scores.
+
+With filters, items have records of COLUMNS by step (columns_of).
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
+from freshet_serving.models.publishing.entity_rows import entity_rows
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.extensions.top_items.section import item_ranking_note
 from freshet_serving.processor.package import (
+    RECORD,
     SCORE,
     SEQUENCE,
+    EntityEntry,
     ExecutableEntry,
     Feature,
     GraphInput,
@@ -27,6 +32,7 @@ from freshet_serving.processor.package import (
     SequenceEntry,
     TableDelta,
     TableEntry,
+    record_layout,
     undivided,
 )
 from freshet_serving.processor.package.delta import Delta
@@ -39,6 +45,43 @@ DIM, LENGTH = 6, 8
 WIDTH = (DIM + 1) * LENGTH
 BUCKETS = (1, 4, 16)
 MODEL = "next"
+COLUMNS = [
+    Input("price", "float32"),
+    Input("stock", "int64"),
+    Input("category", "string"),
+    Input("tags", "string", ragged=True),
+    Input("sizes", "int64", ragged=True),
+]
+RECORDS = "entities.item"
+
+
+def with_filters(made, records=0, columns=COLUMNS, text_nbytes=200):
+    """The manifest with an entity of items for filters alone."""
+    lists = {spec.name: 4 for spec in columns if spec.ragged and spec.dtype == "int64"}
+    entity = EntityEntry("item", "item", [], lists, text_nbytes=text_nbytes, filters=list(columns))
+    words = record_layout(made, entity).words
+    seed = made.table("item").hash_seed if made.input("item").dtype == "string" else 0
+    table = TableEntry(RECORDS, words, records, RECORD, hash_seed=seed)
+    return replace(made, entities=[entity], tables=[*made.tables, table])
+
+
+def columns_of(keys, step):
+    """What records have as a step publishes them: plain Python values by column, None for what is missing."""
+    made = {spec.name: [] for spec in COLUMNS}
+    for key in keys:
+        random = np.random.default_rng([3, step, key % 2**63])
+        some = random.random(5) < 0.8
+        made["price"].append(float(np.float32(random.integers(0, 40) / 2)) if some[0] else None)
+        made["stock"].append(int(random.integers(0, 4)))
+        made["category"].append("abc"[random.integers(0, 3)] if some[2] else None)
+        made["tags"].append([f"t{n}" for n in random.integers(0, 6, random.integers(0, 4))] if some[3] else [])
+        made["sizes"].append(random.integers(-2, 3, random.integers(0, 5)).tolist() if some[4] else [])
+    return made
+
+
+def records_of(made, keys, step):
+    """The records of keys as a step publishes them."""
+    return entity_rows(made, made.entities[0], columns_of(keys, step), len(keys), keys)
 
 
 def manifest(version=1, items=0, dtype="float32", notes=None):
@@ -103,8 +146,8 @@ def rows_of(keys, step):
     return np.array(made, np.float32).reshape(len(same), DIM)
 
 
-def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=None):
-    """Commits a version with step 0's rows and matrix."""
+def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=None, recorded=None):
+    """Commits a version with step 0's rows and matrix, and with filters if some items have records."""
     keys = np.array(list(items), np.int64)
     with VersionWriter(Path(repository), MODEL, version) as writer:
         writer.tensors(table_file("item"), packed(keys, rows_of(keys.tolist(), 0), dtype))
@@ -113,14 +156,24 @@ def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=
         folder.mkdir(parents=True)
         for bucket in BUCKETS:
             (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
-        return writer.commit(manifest(version, len(keys), dtype, notes))
+        made = manifest(version, len(keys), dtype, notes)
+        if recorded is not None:
+            with_records = np.array(list(recorded), np.int64)
+            made = with_filters(made, len(with_records))
+            records = records_of(made, with_records.tolist(), 0)
+            writer.tensors(table_file(RECORDS), packed(with_records, records, RECORD))
+        return writer.commit(made)
 
 
-def ranked_delta(step, items=(), removed=(), parent=None):
-    """A delta with the step's rows of some items, and its matrix."""
-    changes = TableDelta(np.array(items, np.int64), rows_of(items, step), np.array(removed, np.int64))
+def ranked_delta(step, items=(), removed=(), parent=None, recorded=None, unrecorded=()):
+    """A delta with the step's rows of some items, and its matrix; with filters, with the step's records of some."""
+    changes = {"item": TableDelta(np.array(items, np.int64), rows_of(items, step), np.array(removed, np.int64))}
+    if recorded is not None:
+        keys = np.array(sorted(recorded), np.int64)
+        records = records_of(with_filters(manifest()), keys.tolist(), step)
+        changes[RECORDS] = TableDelta(keys, records, np.array(sorted(unrecorded), np.int64))
     parent = step - 1 if parent is None else parent
-    return Delta(MODEL, 1, step, parent, {"item": changes}, {"w": matrix_of(step)}, published_at=time.time())
+    return Delta(MODEL, 1, step, parent, changes, {"w": matrix_of(step)}, published_at=time.time())
 
 
 def best(contents, step, history, k):

@@ -2,6 +2,12 @@
 
 item_ranker  ranks all items of a table: its thread and queue
 row_ranking  ranks a table's rows by their products with given vectors
+chosen_items  which items count in a request: its filter, allow, block, seen and candidates
+filter_text  reads the text of a filter
+item_filters  says of items whether they pass a filter
+filter_columns  keeps the columns that filters read by position
+text_codes   numbers for texts, exactly
+record_reads  kernels that read records by key, and bits by position
 code_scan    scans int8 codes of rows for those with the largest products with given vectors
 row_codes    the codes of a table, and which of them hold
 ranked_rows  keeps codes beside the rows of the table that a version ranks

@@ -227,6 +227,8 @@ def offer(row, key, i, vectors, excluded, splits, scores, keys, sizes):
         nb.int64,
         nb.int64,
         nb.int64,
+        nb.int64[::1],
+        nb.int64,
         nb.int64,
         nb.types.Array(nb.int64, 1, "C", readonly=True),
         nb.types.Array(nb.int64, 1, "C", readonly=True),
@@ -245,7 +247,7 @@ def offer(row, key, i, vectors, excluded, splits, scores, keys, sizes):
     )
 )
 def scan_codes(
-    table, epoch, first, last, columns, file_keys, more_keys, codes, scales, stale,
+    table, epoch, first, last, allowed, origin, columns, file_keys, more_keys, codes, scales, stale,
     numbers, steps, slacks, vectors, excluded, splits, scores, keys, sizes,
 ):  # fmt: skip
     """Offer the rows of some positions to each vector's heap; return how many were looked at.
@@ -255,6 +257,8 @@ def scan_codes(
         epoch: The epoch that is read.
         first: First position, a multiple of WORD.
         last: Position after the last one.
+        allowed: int64, one bit a position from `origin` on: its row counts; empty if all do.
+        origin: The position of the first of these bits, a multiple of WORD.
         columns: Numbers of a row that count.
         file_keys: int64, keys of the first positions.
         more_keys: int64, keys of those after them.
@@ -281,6 +285,12 @@ def scan_codes(
         begin, there = WORD * word, EVERY
         if last - begin < WORD:
             there = (np.uint64(1) << np.uint64(last - begin)) - np.uint64(1)
+        looked += ones(there)
+        if len(allowed) > 0:
+            there &= np.uint64(allowed[word - origin // WORD])
+            if there == 0:
+                continue
+            hidden &= there
         coded, union = there & ~hidden, there & hidden
         for i in range(count):
             # A heap that has room takes every row.
@@ -316,8 +326,47 @@ def scan_codes(
                 for i in range(count):
                     if (passed[i] | hidden) & bit != 0:
                         offer(row, key, i, vectors, excluded, splits, scores, keys, sizes)
-        looked += ones(there)
     return looked
+
+
+@kernel(
+    nb.void(
+        nb.int64[::1],
+        nb.int64,
+        nb.int64,
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.float32[:, ::1],
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.float32[:, ::1],
+        nb.int64[:, ::1],
+        nb.int64[::1],
+    )
+)
+def offer_keys(
+    table, epoch, columns, allowed, allowed_splits, vectors, excluded, splits, scores, keys, sizes
+):  # fmt: skip
+    """Offer the rows of given keys to each vector's heap.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        epoch: The epoch that is read.
+        columns: Numbers of a row that count.
+        allowed: Keys for vector i are [allowed_splits[i], allowed_splits[i + 1]), each once.
+        allowed_splits: int64 [n + 1].
+        vectors: See scan_codes(), as are the others.
+        excluded: See there.
+        splits: See there.
+        scores: See there.
+        keys: See there.
+        sizes: See there.
+    """
+    row = np.zeros(vectors.shape[1], np.float32)
+    for i in range(len(vectors)):
+        for j in range(allowed_splits[i], allowed_splits[i + 1]):
+            if read_row(np.int64(table.ctypes.data), epoch, allowed[j], columns, row):
+                offer(row, allowed[j], i, vectors, excluded, splits, scores, keys, sizes)
 
 
 @kernel(

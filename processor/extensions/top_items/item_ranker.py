@@ -1,21 +1,24 @@
 """Rank all items of a table for users: the best ids and scores, of one generation.
 
-A request for the best items leaves the candidates out. Its users' vectors are computed as for candidates; then the
-items' rows are scanned by their codes (row_ranking).
+A request for the best items leaves the candidates out, or ranks these alone. Its users' vectors are computed as for
+candidates; then the items' rows are scanned by their codes (row_ranking), all of them or those that count
+(chosen_items). Where the request says which ids count, these rows are read and nothing is scanned.
 
 Ownership. Each process has one thread for it, started with the first such request, with a session and a reader slot of
 its own in every version (processor.versions.control). The thread pins a state before the users' vectors are computed
 and releases it when the scan has ended. The codes are the version's writer's (row_codes), one copy for all processes.
 
 Invariants
-- Users' vectors and items' rows are of one state, which is the generation that the reply names. A removed item, or one
-  of a delta that was rolled back, is in no reply of a generation without it. Items' vectors of two towers may lag, and
-  then the reply names their generation, too (item_vectors).
+- Users' vectors, items' rows and what filters read are of one state, which is the generation that the reply names. A
+  removed item, or one of a delta that was rolled back, is in no reply of a generation without it, nor is one whose
+  record of that generation does not pass the filter. Items' vectors of two towers may lag, and then the reply names
+  their generation, too (item_vectors).
 - No event loop and no session that answers other requests scans rows; the scan runs without the GIL.
-- A request costs no more than its limits say: every row of the table counts as an id for each user (`max_ids`), and so
-  does every item of the reply. A scan ends early once each of its requests is beyond its limit or its deadline.
-- At most MAX_QUEUED requests wait. Those that wait for one version share a scan, for up to SHARED_USERS users: reading
-  a row takes longer than a product with it.
+- A request costs no more than its limits say: every row of the table counts as an id for each user (`max_ids`), and
+  once more for each CLAUSES_AN_ID clauses of a filter; so does every item of the reply. A scan ends early once each of
+  its requests is beyond its limit or its deadline.
+- At most MAX_QUEUED requests wait. Those that wait for one version, with the same filter, share a scan, for up to
+  SHARED_USERS users: reading a row takes longer than a product with it.
 - Every request that was accepted is answered once, also when the processor closes.
 
 Costs. The pin is held for the scan, a hundredth of a second for a million items. A delta that arrives meanwhile is
@@ -35,15 +38,18 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.columns import Column, Ragged, nbytes_of
+from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
 from freshet_serving.processor.cores import on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
-from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows, rank_rows
+from freshet_serving.processor.extensions.top_items.chosen_items import ChosenItems, chosen_items, keys_of_ids
+from freshet_serving.processor.extensions.top_items.item_filters import ItemFilter
+from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows, rank_keys, rank_rows
 from freshet_serving.processor.extensions.top_items.section import ItemRanking, why_unranked
 from freshet_serving.processor.extensions.top_items.successors import merged, score_successors
 from freshet_serving.processor.extensions.top_items.vector_table import ReadVectors
@@ -65,7 +71,7 @@ from freshet_serving.processor.sessions.request import (
 )
 from freshet_serving.processor.sessions.session import Session, client_error
 from freshet_serving.processor.versions.control import RANKING_READER
-from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.replica import Replica, State
 
 MAX_QUEUED = 64
 SHARED_USERS = 16
@@ -83,14 +89,16 @@ class RankingWork(Work):
     Attributes:
         ranking: How its version ranks items.
         k: Items for each user.
-        seen: The items of each user's history.
+        history: The items of each user's history.
+        chosen: The items that count.
         max_ids: Most ids of the request.
         nbytes: Size of its inputs.
     """
 
     ranking: ItemRanking
     k: int
-    seen: Sequence[Int64s]
+    history: Sequence[Int64s]
+    chosen: ChosenItems
     max_ids: int
     nbytes: int
 
@@ -101,7 +109,7 @@ class RankingWork(Work):
             scanned: Rows that were scanned.
             now_s: The clock's reading.
         """
-        if scanned * self.rows > self.max_ids:
+        if scanned * (self.rows + self.chosen.cost) > self.max_ids:
             return _too_many(self.max_ids, "more", self.rows)
         if self.deadline_s is not None and now_s > self.deadline_s:
             return Expired("deadline: passed while items were ranked")
@@ -117,8 +125,7 @@ def _ranking_of(replica: Replica) -> ItemRanking:
             f"top_items: model {manifest.model!r} version {manifest.version} cannot rank all items of a table: send "
             f"the items as candidates, or publish {_why_not(manifest)}"
         )
-    if replica.remote is not None and replica.remote.holds(ranking.table):
-        table = manifest.tables[ranking.table].name
+    if table := _row_store(replica, ranking.table):
         raise BadInput(f"top_items: expected a table in memory, got {table!r}, whose rows are in a row store")
     return ranking
 
@@ -127,7 +134,15 @@ def _why_not(manifest: Manifest) -> str:
     """Return what to publish in place of a version that ranks no items."""
     if why := why_unranked(manifest):
         return f"one whose items have vectors of their own ({why})"
-    return "a version of sasrec_next, hstu_next or two_tower whose items are numbers"
+    return (
+        "a version of sasrec_next, hstu_next or two_tower, whose items are numbers, or strings that are the key of an "
+        "entity with filters"
+    )
+
+
+def _row_store(replica: Replica, table: int) -> str:
+    """Return the name of a table that is in a row store; "" if it is in memory."""
+    return replica.manifest.tables[table].name if replica.remote is not None and replica.remote.holds(table) else ""
 
 
 class RankingSession(Session):
@@ -156,7 +171,10 @@ class RankingSession(Session):
             at += work.rows
 
     def _ranked(self, works: Sequence[RankingWork]) -> tuple[list[RankedRows], int, Generations, Timing]:
-        """Return the best items of every user, the number of rows scanned, their generations, and the timing."""
+        """Return the best items of every user, the number of rows scanned, their generations, and the timing.
+
+        Of items whose ids are strings, `keys` are their texts.
+        """
         replica = works[0].replica
         ranking, rows, scanned = works[0].ranking, sum([work.rows for work in works]), 0
         results = {name: np.empty((rows, columns), np.float32) for name, columns in replica.outputs.items()}
@@ -173,31 +191,48 @@ class RankingSession(Session):
             vectors = results[ranking.output]
             if not np.isfinite(vectors).all():
                 raise FreshetError(f"{ranking.output}: the model computed numbers that are not finite")
-            seen = [items for work in works for items in work.seen]
             most, number = max(work.k for work in works), ranking.table
             table, arrays = state.tables[number], state.arrays[number]
-            items: ReadVectors | None = None
+            by_vectors: ReadVectors | None = None
             if ranking.tower is not None:
-                items = ReadVectors.of(ranking.tower, state.generation.version, arrays)
-                table, vectors = items.table, items.queries(vectors)
+                by_vectors = ReadVectors.of(ranking.tower, state.generation.version, arrays)
+                table, vectors = by_vectors.table, by_vectors.queries(vectors)
+            excluded = [items for work in works for items in work.chosen.excluded]
+            passing = partial(_passing, works[0].chosen.filter, state)
             successors = []
             if ranking.successors is not None:
+                histories = [items[-ranking.length :] for work in works for items in work.history]
                 successors = [
-                    score_successors(table, state.epoch, ranking.successors, items[-ranking.length :], items, *given)
-                    for items, *given in zip(seen, vectors, results[ranking.mixture])
+                    score_successors(table, state.epoch, ranking.successors, *given)
+                    for given in zip(histories, excluded, vectors, results[ranking.mixture])
                 ]
-                seen = [np.concatenate([items, more.keys]) for items, more in zip(seen, successors)]
+                excluded = [np.concatenate([items, more.keys]) for items, more in zip(excluded, successors)]
             products = np.ascontiguousarray(vectors[:, : ranking.columns])
-            ranked = rank_rows(table, state.epoch, arrays, products, seen, most, proceed)
-            ranked = [merged(*both, most) for both in zip(ranked, successors)] if successors else ranked
+            allowed = works[0].chosen.allowed
+            if allowed is not None:
+                # Such a request shares nothing.
+                allowed = [keys[passing(keys)] for keys in allowed]
+                ranked = rank_keys(table, state.epoch, ranking.columns, products, allowed, excluded, most)
+            else:
+                items = works[0].chosen.filter
+                bits = None if items is None else items.begin(arrays, state.tables, state.epoch).bits
+                ranked = rank_rows(table, state.epoch, arrays, products, excluded, most, proceed, bits)
+            if successors:
+                counting = [_within(more, passing(more.keys)) for more in successors]
+                if allowed is not None:
+                    counting = [_within(more, np.isin(more.keys, keys)) for more, keys in zip(counting, allowed)]
+                ranked = [merged(*both, most) for both in zip(ranked, counting)]
+            named = [_named(ranking, state, rows) for rows in ranked] if ranking.texts else []
             generation, of = state.generation, None
-            if items is not None:
-                ranked, of = [RankedRows(keys, items.scores(scores)) for keys, scores in ranked], items.generation
+            if by_vectors is not None:
+                ranked, of = [RankedRows(r.keys, by_vectors.scores(r.scores)) for r in ranked], by_vectors.generation
         finally:
             replica.unpin(self.number)
         ended_s = self._clock.now_s()
         sparse_s = timing.sparse_s + ended_s - timing.ended_s
-        return ranked, scanned, (generation, of), timing._replace(ended_s=ended_s, sparse_s=sparse_s)
+        ids = named or [rows.keys for rows in ranked]
+        best = [RankedRows(*both) for both in zip(ids, [rows.scores for rows in ranked])]
+        return best, scanned, (generation, of), timing._replace(ended_s=ended_s, sparse_s=sparse_s)
 
 
 class ItemRanker(Answerer):
@@ -232,13 +267,17 @@ class ItemRanker(Answerer):
         self, request: PredictRequest, replica: Replica, deadline_s: float | None, limits: RequestLimits, done: Done
     ) -> None:
         ranking, k = self._ranking(replica), request.top_items
-        if ranking.item in request.inputs:
-            raise BadInput(f"input {ranking.item!r}: expected no candidates beside top_items, which ranks all items")
+        own = {name: column for name, column in request.inputs.items() if name not in ranking.options}
         # One candidate, whose score nobody reads.
-        inputs = replica.plan.aligned({**request.inputs, ranking.item: np.zeros(1, np.int64)})
+        blank = Strings.of([""]) if ranking.texts else np.zeros(1, np.int64)
+        inputs = replica.plan.aligned({**own, ranking.item: blank})
         bound = replica.plan.bind_inputs(inputs, limits)
-        items = replica.manifest.tables[ranking.table].rows
-        if bound.rows * items > limits.max_ids:
+        history = _history(ranking, inputs, bound.rows)
+        chosen = chosen_items(ranking, request.inputs, history, limits.max_ids)
+        if chosen.filter is not None and (table := _row_store(replica, chosen.filter.source.table)):
+            raise BadInput(f"filter: expected a table in memory, got {table!r}, whose rows are in a row store")
+        items = replica.manifest.tables[ranking.table].rows if chosen.allowed is None else 0
+        if (bound.rows + chosen.cost) * items > limits.max_ids:
             raise _too_many(limits.max_ids, str(items), bound.rows)
         if bound.rows * k > limits.max_ids:
             raise TooLarge(f"max_ids: expected at most {limits.max_ids} items per reply, got {bound.rows} times {k}")
@@ -246,7 +285,7 @@ class ItemRanker(Answerer):
         work = RankingWork(
             bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=partial(group.deliver, done),
             caller=request.caller, ranking=ranking, k=k,
-            seen=_seen(ranking, inputs, bound.rows), max_ids=limits.max_ids, nbytes=nbytes_of(inputs),
+            history=history, chosen=chosen, max_ids=limits.max_ids, nbytes=nbytes_of(inputs),
         )  # fmt: skip
         usual_s = self._usual_s.get(replica, 0.0)
         with self._lock:
@@ -288,7 +327,8 @@ class ItemRanker(Answerer):
             works, users, replica = [first], first.rows, first.replica
 
             def shares(work: RankingWork) -> bool:
-                return work.replica is replica and users + work.rows <= SHARED_USERS
+                alike = work.replica is replica and work.chosen.shared_by == first.chosen.shared_by is not None
+                return alike and users + work.rows <= SHARED_USERS
 
             while (work := self._worker.take_if(shares)) is not None:
                 works.append(work)
@@ -310,6 +350,28 @@ class ItemRanker(Answerer):
             self._busy = False
 
 
+def _passing(items: ItemFilter | None, state: State, keys: Int64s) -> Any:
+    """Return which items pass a filter in a state: an index of their keys."""
+    return slice(None) if items is None else items.of_keys(state.tables, state.epoch, keys)
+
+
+def _within(rows: RankedRows, counting: Any) -> RankedRows:
+    """Return some of the rows."""
+    return RankedRows(rows.keys[counting], rows.scores[counting])
+
+
+def _named(ranking: ItemRanking, state: State, rows: RankedRows) -> NDArray[Any]:
+    """Return the texts of items' ids, objects [n]; each has a record (ItemFilter.recorded)."""
+    source = ranking.filtered
+    assert source is not None, "items whose ids are strings have an entity"
+    records, _ = source.read(state.tables[source.table], state.epoch, rows.keys)
+    (column,) = source.unpack(records, [ranking.item]).values()
+    assert isinstance(column, Strings)
+    names = np.empty(len(column), object)
+    names[:] = [text.decode(errors="replace") for text in column.tolist()]
+    return names
+
+
 def _too_many(max_ids: int, items: str, users: int) -> TooLarge:
     return TooLarge(
         f"max_ids: expected at most {max_ids} items to rank per request, over all users, got {items} for {users}; ask "
@@ -317,13 +379,13 @@ def _too_many(max_ids: int, items: str, users: int) -> TooLarge:
     )
 
 
-def _seen(ranking: ItemRanking, inputs: Mapping[str, Column], users: int) -> list[Int64s]:
+def _history(ranking: ItemRanking, inputs: Mapping[str, Column], users: int) -> list[Int64s]:
     """Return the items of each user's history, as far as the model reads it; one history is that of all users."""
     found: list[list[Int64s]] = [[] for _ in range(users)]
     for name in ranking.history:
         column = inputs[name]
         assert isinstance(column, Ragged), "the plan has checked it"
-        items, lists = np.asarray(column.values), len(column)
+        items, lists = keys_of_ids(ranking, column.values), len(column)
         for user, of_user in enumerate(found):
             row = user if lists > 1 else 0
             of_user.append(items[column.row_splits[row] : column.row_splits[row + 1]])
@@ -333,9 +395,10 @@ def _seen(ranking: ItemRanking, inputs: Mapping[str, Column], users: int) -> lis
 def _reply(ranked: Sequence[RankedRows], work: RankingWork, generations: Generations, timing: Timing) -> PredictReply:
     """Return the reply to one request: as many items for each user as the one with the fewest has, at most k."""
     items = min([work.k, *(len(rows.keys) for rows in ranked)])
-    ids, scores = np.empty((len(ranked), items), np.int64), np.empty((len(ranked), items), np.float32)
+    kind = object if work.ranking.texts else np.int64
+    ids, scores = np.empty((len(ranked), items), kind), np.empty((len(ranked), items), np.float32)
     for user, rows in enumerate(ranked):
         ids[user], scores[user] = rows.keys[:items], rows.scores[:items]
     generation, of = generations
-    model = work.replica.manifest.model
-    return PredictReply({ITEM_IDS: ids, SCORES: scores}, generation, model, timing, item_generation=of)
+    outputs, model = {ITEM_IDS: ids, SCORES: scores}, work.replica.manifest.model
+    return PredictReply(outputs, generation, model, timing, item_generation=of, unfilled=work.k - items)

@@ -136,10 +136,10 @@ class ItemVectors(DerivedRows):
         """Return the vectors of a version; None if it ranks no items by vectors. Arguments: see RowWatchers."""
         ranking = ItemRanking.of(files.manifest)
         tower = ranking.tower if ranking is not None else None
-        if tower is None or not tower.tables <= tensors.keys():
+        if ranking is None or tower is None or not tower.tables <= tensors.keys():
             return None
         try:
-            return cls(ItemRows(tower, TowerRuns(files, tower), tables))
+            return cls(ItemRows(tower, TowerRuns(files, tower), tables, ranking.filtered))
         except FreshetError as error:
             log.warning("%s version %d ranks no items: %s", files.manifest.model, files.manifest.version, error)
             return None
@@ -179,10 +179,10 @@ class ItemVectors(DerivedRows):
 
     def changing(self, keys: Mapping[str, Sequence[NDArray[Any]]]) -> None:
         if self._vectors is not None:
-            self._vectors.codes.changing(keys.get(self._vectors.name, ()))
+            self._vectors.changing(keys, self._tower.table)
 
     def refresh(self, epoch: int) -> bool:
-        return self._vectors is not None and self._vectors.codes.refresh(epoch)
+        return self._vectors is not None and self._vectors.refresh(epoch)
 
     def open(self, state: DerivedState) -> None:
         try:
@@ -194,7 +194,7 @@ class ItemVectors(DerivedRows):
         except Exception:
             log.exception("no vectors of items yet; trying again")
             none, readers = reserved_rows(0, self._tower.columns), self._items.readers()
-            self._vectors = VectorTable(self._name(), NO_KEYS, none, TowerWeights({}), readers)
+            self._vectors = VectorTable(self._name(), NO_KEYS, none, TowerWeights({}), readers, self._items.filtered)
             self._standing = self._said(state, self._vectors, Lag(state.generation, time.monotonic()), ABSENT)
 
     def stage(self, state: DerivedState, before: int, versions: dict[str, RowVersions]) -> None:
@@ -350,7 +350,8 @@ class ItemVectors(DerivedRows):
         copied = reserved_rows(int(present.sum()), self._tower.columns)
         copied[...] = rows[present]
         gone = dict(zip(keys[~present].tolist(), rows[~present].copy()))
-        table = VectorTable(self._name(), keys[present], copied, vectors.weights, vectors.readers)
+        filtered = self._items.filtered
+        table = VectorTable(self._name(), keys[present], copied, vectors.weights, vectors.readers, filtered)
         return table, Lag(lag.generation, lag.since_s, gone)
 
     def _result(self, state: DerivedState, done: VectorPass) -> tuple[VectorTable, Lag | None]:

@@ -1,4 +1,4 @@
-"""Keep codes beside the rows of the table whose rows a version ranks (processor.versions.row_watchers)."""
+"""Keep codes, and what filters read, beside the rows that a version ranks (processor.versions.row_watchers)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from freshet_serving.processor.extensions.top_items.filter_columns import FilterColumns
 from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
 from freshet_serving.processor.extensions.top_items.section import ItemRanking
 from freshet_serving.processor.package import Manifest
@@ -16,8 +17,16 @@ from freshet_serving.processor.tables.table import ServedTable
 class RankedRowWatcher:
     """The codes of a version's ranked table, as its writer keeps them."""
 
-    def __init__(self, name: str, codes: RowCodes) -> None:
-        self._name, self._codes = name, codes
+    def __init__(self, name: str, codes: RowCodes, records: str = "", columns: FilterColumns | None = None) -> None:
+        """Keep both up to date.
+
+        Args:
+            name: The ranked table.
+            codes: Its codes.
+            records: The table of the entity whose columns filters read.
+            columns: These columns; None for none.
+        """
+        self._name, self._codes, self._records, self._columns = name, codes, records, columns
 
     @classmethod
     def of(
@@ -28,18 +37,26 @@ class RankedRowWatcher:
         name = "" if ranking is None else manifest.tables[ranking.table].name
         if ranking is None or ranking.tower is not None or name not in tensors:
             return None
-        return cls(name, RowCodes(tables[name], tensors[name], ranking.columns))
+        codes, source = RowCodes(tables[name], tensors[name], ranking.columns), ranking.filtered
+        if source is None or source.entity.table not in tensors:
+            return cls(name, codes)
+        records = source.entity.table
+        return cls(name, codes, records, FilterColumns(codes, tables[records], source))
 
     @property
     def arrays(self) -> Mapping[str, Mapping[str, NDArray[Any]]]:
-        return {self._name: self._codes.arrays}
+        filters = self._columns.arrays if self._columns is not None else {}
+        return {self._name: {**self._codes.arrays, **filters}}
 
     @property
     def nbytes(self) -> int:
-        return self._codes.nbytes
+        return self._codes.nbytes + (self._columns.nbytes if self._columns is not None else 0)
 
     def changing(self, keys: Mapping[str, Sequence[NDArray[Any]]]) -> None:
         self._codes.changing(keys.get(self._name, ()))
+        if self._columns is not None:
+            self._columns.changing(keys.get(self._records, ()))
 
     def refresh(self, epoch: int) -> bool:
-        return self._codes.refresh(epoch)
+        left = self._codes.refresh(epoch)
+        return (self._columns is not None and self._columns.refresh(epoch)) or left

@@ -105,7 +105,7 @@ class RowCodes:
     @property
     def nbytes(self) -> int:
         """Bytes that are in use."""
-        count = self._count
+        count = self.count
         further = count - self._table.spec.rows
         return count * (self._columns + 4) + count // 8 + 8 * further + self._more_index.nbytes
 
@@ -115,12 +115,13 @@ class RowCodes:
         return self._next < self._words
 
     @property
-    def _count(self) -> int:
+    def count(self) -> int:
+        """Positions that have a key."""
         return int(self.arrays["code_count"][0])
 
     @property
     def _words(self) -> int:
-        return -(-self._count // WORD)
+        return -(-self.count // WORD)
 
     def changing(self, keys: Sequence[Int64s]) -> None:
         """Mark keys whose rows will be other ones in the state that is published next.
@@ -134,7 +135,7 @@ class RowCodes:
                 code_scan.mark(self.arrays["code_stale"], positions)
                 self._next = min(self._next, int(positions.min()) // WORD)
                 # New positions exist for readers once they have keys and bits.
-                self.arrays["code_count"][0] = max(self._count, int(positions.max()) + 1)
+                self.arrays["code_count"][0] = max(self.count, int(positions.max()) + 1)
 
     def refresh(self, epoch: int) -> bool:
         """Encode some stale rows; return True if more are left.
@@ -151,22 +152,38 @@ class RowCodes:
             )  # fmt: skip
         return self.stale
 
+    def find(self, keys: Int64s) -> Int64s:
+        """Return the position of each key, int64 [n]; below 0 for keys without one."""
+        positions, rows = self._of_file(keys), self._table.spec.rows
+        others = np.flatnonzero(positions < 0)
+        if len(others):
+            numbers = np.empty(len(others), np.int64)
+            hash_index.find(self._more_index.ctypes.data, len(self._more_index), keys[others], numbers)
+            positions[others] = np.where(numbers < 0, -1, rows + numbers)
+        return positions
+
     def _positions(self, keys: Int64s) -> Int64s:
         """Return the position of each key, int64 [n]; new keys get one."""
+        positions = self._of_file(keys)
+        others = np.flatnonzero(positions < 0)
+        if len(others):
+            positions[others] = self._table.spec.rows + self._further(keys[others])
+        return positions
+
+    def _of_file(self, keys: Int64s) -> Int64s:
+        """Return the position of each key, int64 [n]; -1 for keys that the file does not have."""
         rows = self._table.spec.rows
         positions = np.empty(len(keys), np.int64)
         hash_index.find(self._file_index.ctypes.data, len(self._file_index), keys, positions)
         # The file was verified when it was loaded, and is only mapped.
         inside = (positions >= 0) & (positions < rows)
         inside[inside] = self.arrays["code_keys"][positions[inside]] == keys[inside]
-        others = np.flatnonzero(~inside)
-        if len(others):
-            positions[others] = rows + self._further(keys[others])
+        positions[~inside] = -1
         return positions
 
     def _further(self, keys: Int64s) -> Int64s:
         """Return the numbers of keys that the file does not have, in the order in which they were met."""
-        numbers, index, count = np.empty(len(keys), np.int64), self._more_index, self._count - self._table.spec.rows
+        numbers, index, count = np.empty(len(keys), np.int64), self._more_index, self.count - self._table.spec.rows
         hash_index.find(index.ctypes.data, len(index), keys, numbers)
         new = np.unique(keys[numbers < 0])
         if len(new):

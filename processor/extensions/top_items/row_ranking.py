@@ -77,6 +77,71 @@ class CodedVectors(NamedTuple):
         return cls(numbers.astype(np.int16), np.where(coded, steps, 0.0).astype(np.float32), slack.astype(np.float32))
 
 
+class Heaps:
+    """The best rows so far for each vector, and the keys that do not count.
+
+    Attributes:
+        vectors: float32 [n, columns], the vectors.
+        rest: What the kernels take after them (code_scan.scan_codes).
+    """
+
+    def __init__(self, table: Int64s, vectors: Float32s, excluded: Sequence[Int64s], k: int) -> None:
+        """Start without a row; arguments as those of rank_rows()."""
+        self.vectors = vectors
+        # The row of unknown keys is no item.
+        no_item = table[UNKNOWN_KEY // 8 : UNKNOWN_KEY // 8 + 1] if table[SHARED // 8] else np.empty(0, np.int64)
+        without = [np.unique(np.concatenate([keys, no_item])) for keys in excluded]
+        self._scores, self._keys = np.empty((len(vectors), k), np.float32), np.empty((len(vectors), k), np.int64)
+        self._sizes = np.zeros(len(vectors), np.int64)
+        self.rest = (vectors, *end_to_end(without), self._scores, self._keys, self._sizes)
+
+    def ranked(self) -> list[RankedRows]:
+        """Return the rows of each vector, best first."""
+        ranked = []
+        for n, size in enumerate(self._sizes.tolist()):
+            order = np.lexsort((self._keys[n, :size], -self._scores[n, :size]))
+            ranked.append(RankedRows(self._keys[n, order], self._scores[n, order]))
+        return ranked
+
+
+def end_to_end(lists: Sequence[Int64s]) -> tuple[Int64s, Int64s]:
+    """Return lists end to end, and where each begins and ends."""
+    splits = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(keys) for keys in lists], out=splits[1:])
+    return np.concatenate([np.empty(0, np.int64), *lists]), splits
+
+
+def rank_keys(
+    table: Int64s,
+    epoch: int,
+    columns: int,
+    vectors: Float32s,
+    allowed: Sequence[Int64s],
+    excluded: Sequence[Int64s],
+    k: int,
+) -> list[RankedRows]:
+    """Return the rows with the largest products among given keys, as rank_rows() does among all.
+
+    Args:
+        table: See rank_rows().
+        epoch: See there.
+        columns: Numbers of a row that products read.
+        vectors: float32 [n, columns].
+        allowed: For each vector, the keys that count, each once.
+        excluded: See there.
+        k: See there.
+    """
+    heaps = Heaps(table, _padded(vectors, columns), excluded, k)
+    code_scan.offer_keys(table, epoch, columns, *end_to_end(allowed), *heaps.rest)
+    return heaps.ranked()
+
+
+def _padded(vectors: Float32s, columns: int) -> Float32s:
+    padded = np.zeros((len(vectors), -(-columns // LANES) * LANES), np.float32)
+    padded[:, : vectors.shape[1]] = vectors
+    return padded
+
+
 def rank_rows(
     table: Int64s,
     epoch: int,
@@ -85,6 +150,7 @@ def rank_rows(
     excluded: Sequence[Int64s],
     k: int,
     proceed: Callable[[int], bool],
+    allowed: Callable[[int, int], Int64s] | None = None,
 ) -> list[RankedRows]:
     """Return the rows with the largest products for each vector; equal products are ordered by key.
 
@@ -98,34 +164,25 @@ def rank_rows(
         excluded: For each vector, the keys that do not count.
         k: Most rows for each vector.
         proceed: Asked with the number of rows looked at so far, again and again; returns False to end the scan early.
+        allowed: Returns a bit for each position from one to before another, in words of 64, that says whether its row
+            counts; None if all do.
 
     Returns:
         For each vector up to k rows. They mean nothing if `proceed` has returned False.
     """
-    count, (positions, columns) = len(vectors), map(int, arrays["code_count"])
-    padded = np.zeros((count, -(-columns // LANES) * LANES), np.float32)
-    padded[:, : vectors.shape[1]] = vectors
-    coded = CodedVectors.of(padded)
-    # The row of unknown keys is no item.
-    no_item = table[UNKNOWN_KEY // 8 : UNKNOWN_KEY // 8 + 1] if table[SHARED // 8] else np.empty(0, np.int64)
-    without = [np.unique(np.concatenate([keys, no_item])) for keys in excluded]
-    splits = np.zeros(count + 1, np.int64)
-    np.cumsum([len(keys) for keys in without], out=splits[1:])
-    left_out = np.concatenate([np.empty(0, np.int64), *without])
-    scores, keys = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
-    sizes, rows = np.zeros(count, np.int64), 0
+    positions, columns = map(int, arrays["code_count"])
+    heaps, rows = Heaps(table, _padded(vectors, columns), excluded, k), 0
+    coded = CodedVectors.of(heaps.vectors)
     rest = (
         columns, *(arrays[f"code_{name}"] for name in ("keys", "more_keys", "bytes", "scales", "stale")),
-        coded.numbers, coded.steps, coded.slacks,
-        padded, left_out, splits, scores, keys, sizes,
+        coded.numbers, coded.steps, coded.slacks, *heaps.rest,
     )  # fmt: skip
-    step = max(WORD, POSITIONS // max(1, count) // WORD * WORD)
-    for first in range(0, positions, step):
-        rows += code_scan.scan_codes(table, epoch, first, min(first + step, positions), *rest)
-        if not proceed(rows):
-            break
-    ranked = []
-    for n, size in enumerate(sizes.tolist()):
-        order = np.lexsort((keys[n, :size], -scores[n, :size]))
-        ranked.append(RankedRows(keys[n, order], scores[n, order]))
-    return ranked
+    step = max(WORD, POSITIONS // max(1, len(vectors)) // WORD * WORD)
+    for block in range(0, positions, POSITIONS):
+        end = min(block + POSITIONS, positions)
+        bits = np.empty(0, np.int64) if allowed is None else allowed(block, end)
+        for first in range(block, end, step):
+            rows += code_scan.scan_codes(table, epoch, first, min(first + step, end), bits, block, *rest)
+            if not proceed(rows):
+                return heaps.ranked()
+    return heaps.ranked()

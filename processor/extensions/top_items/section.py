@@ -5,7 +5,8 @@ The manifest's notes name it under NOTE, which servers that predate it do not re
     "item_ranking": {"output": "user_vector", "feature": "item_id"}
 
 The score of a request's row is the product of its `output` with the row that its `feature` looks up, an id as the
-request sends it. Items of the user's history are the values of the sequences' columns that read the same table.
+request sends it. Items of the user's history are the values of the sequences' columns that read the same table. Items
+whose ids are strings are ranked if the version's entity of items has the texts of its keys (names_keys).
 
 An entry "successors": {"output": "mixture", "dim": 50, "count": 16} says that rows have 50 learned numbers and 16
 successors (processor.package.item_rows), whose scores are products and what counts add to them.
@@ -15,17 +16,29 @@ An entry "vectors" in place of "feature" names the output with items' vectors (i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from freshet_serving.processor.errors import BadInput, first_of
+from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity
 from freshet_serving.processor.extensions.top_items.item_tower import SIGMOID, ItemTower
-from freshet_serving.processor.package import RANKED_OUTPUTS, RECORD, Manifest, TableEntry
+from freshet_serving.processor.package import (
+    RANKED_OUTPUTS,
+    RECORD,
+    UNREAD,
+    Input,
+    InputFiller,
+    Manifest,
+    TableEntry,
+    names_keys,
+)
 from freshet_serving.processor.package.item_rows import MOST_SUCCESSORS, ItemRows
 
 NOTE = "item_ranking"
+FILTER, ALLOW, BLOCK, SEEN = OPTIONS = ("filter", "allow", "block", "seen")
+"""Inputs of a request for the best items that say which items count."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,15 +46,18 @@ class ItemRanking:
     """The way in which a version ranks the items of a table.
 
     Attributes:
-        item: Input of a request's candidates, int64, which a request for the best items leaves out.
+        item: Input of a request's candidates, int64 or string; a request for the best items of all leaves it out.
         output: The output with the users' vectors.
         table: Number of the items' table.
         history: Inputs with the items of the user's history.
         successors: The items' rows, if they have successors.
         mixture: The output that weighs these; "" without successors.
         length: Most events of a history that the network reads.
+        filtered: The entity whose columns filters read; None if there is none.
         columns: Leading numbers of a row that products read.
-        manifest: How a request for the best items is read and answered: without `item`, with RANKED_OUTPUTS.
+        manifest: How a request for the best items is read and answered: `item` and OPTIONS may be left out, and it has
+            RANKED_OUTPUTS.
+        options: Those of OPTIONS that are no inputs of the model.
         tower: The items of a version with two towers, whose vectors are ranked in place of the table's rows.
     """
 
@@ -53,7 +69,19 @@ class ItemRanking:
     successors: ItemRows | None = None
     mixture: str = ""
     length: int = 0
+    filtered: FilteredEntity | None = None
+    options: frozenset[str] = frozenset()
     tower: ItemTower | None = None
+
+    @property
+    def hash_seed(self) -> int:
+        """Seed of ids that are strings."""
+        return self.manifest.tables[self.table].hash_seed
+
+    @property
+    def texts(self) -> bool:
+        """True if ids are strings."""
+        return self.manifest.input(self.item).dtype == "string"
 
     @property
     def columns(self) -> int:
@@ -71,12 +99,13 @@ class ItemRanking:
             with suppress(BadInput):
                 return cls.by_vectors(manifest, noted)
             return None
-        feature = next((f for f in manifest.features if f.name == noted.get("feature") and f.kind == "id"), None)
+        kinds = ("id", "string")
+        feature = next((f for f in manifest.features if f.name == noted.get("feature") and f.kind in kinds), None)
         output = next((o for o in manifest.outputs if o.name == noted.get("output")), None)
         if feature is None or output is None or feature.column != -1:
             return None
         # A request's own ids: what transforms make of them could not be sent as candidates.
-        sent = {i.name: i.declared for i in manifest.inputs if i.dtype == "int64" and not i.columns and not i.ragged}
+        sent = {i.name: i for i in manifest.inputs if i.dtype != "float32" and not i.columns and not i.ragged}
         number = first_of(n for n, t in enumerate(manifest.tables) if t.name == feature.table)
         table = manifest.tables[number]
         if feature.input not in sent or table.dtype == RECORD or output.columns != table.dim:
@@ -84,16 +113,19 @@ class ItemRanking:
         history = tuple(c.input for s in manifest.sequences for c in s.columns if c.table == table.name)
         if not set(history) <= {i.name for i in manifest.inputs}:
             return None
-        inputs = [i for i in manifest.inputs if i.name != feature.input]
-        outputs = RANKED_OUTPUTS["uint64" if sent[feature.input] == "uint64" else "int64"]
-        read = replace(manifest, inputs=inputs, outputs=outputs, signatures=[], notes={})
+        item = sent[feature.input]
+        filtered = FilteredEntity.of(manifest, item.name, table.hash_seed)
+        named = filtered is not None and names_keys(filtered.entity)
+        if feature.kind != ("id" if item.dtype == "int64" else "string") or (item.dtype == "string" and not named):
+            return None
+        read, names = _read_as(manifest, item)
         if "successors" not in noted:
-            return cls(feature.input, output.name, number, history, read)
+            return cls(item.name, output.name, number, history, read, filtered=filtered, options=names)
         rows, mixture = _successors(noted["successors"], manifest, table)
         if rows is None or len(history) != 1:
             return None
         (length,) = (s.max_length for s in manifest.sequences for c in s.columns if c.input == history[0])
-        return cls(feature.input, output.name, number, history, read, rows, mixture, length)
+        return cls(item.name, output.name, number, history, read, rows, mixture, length, filtered, names)
 
     @classmethod
     def by_vectors(cls, manifest: Manifest, noted: Mapping[str, Any]) -> Self:
@@ -107,10 +139,31 @@ class ItemRanking:
         number = first_of(n for n, t in enumerate(manifest.tables) if t.name == tower.table)
         own = {tower.table, *tower.direct}
         history = tuple(c.input for s in manifest.sequences for c in s.columns if c.table in own)
-        inputs = [i for i in manifest.inputs if i.name not in tower.inputs]
-        outputs = RANKED_OUTPUTS["uint64" if manifest.input(tower.key).declared == "uint64" else "int64"]
-        read = replace(manifest, inputs=inputs, outputs=outputs, signatures=[], notes={})
-        return cls(tower.key, noted["output"], number, history, read, tower=tower)
+        filtered = FilteredEntity.of(manifest, tower.key, manifest.tables[number].hash_seed)
+        read, names = _read_as(manifest, manifest.input(tower.key), tower.inputs - {tower.key})
+        return cls(tower.key, noted["output"], number, history, read, filtered=filtered, options=names, tower=tower)
+
+
+def _read_as(manifest: Manifest, item: Input, without: Set[str] = frozenset()) -> tuple[Manifest, frozenset[str]]:
+    """Return how a request for the best items is read, and the options that are no inputs of the model.
+
+    Args:
+        manifest: The version's manifest.
+        item: The input of candidates.
+        without: Inputs that such a request does not have.
+    """
+    options = [spec for spec in _options(item) if spec.name not in {i.name for i in manifest.inputs}]
+    outputs = RANKED_OUTPUTS[item.declared if item.declared == "uint64" else item.dtype]
+    inputs = [*(i for i in manifest.inputs if i.name not in without), *options]
+    read = replace(manifest, inputs=inputs, outputs=outputs, signatures=[], notes={})
+    read.fillers.update(dict.fromkeys((item.name, *(spec.name for spec in options)), InputFiller(UNREAD, "", ())))
+    return read, frozenset(spec.name for spec in options)
+
+
+def _options(item: Input) -> list[Input]:
+    """Return the inputs that say which items count."""
+    lists = [Input(name, item.dtype, ragged=True, declared=item.declared) for name in (ALLOW, BLOCK, SEEN)]
+    return [Input(FILTER, "string"), *lists]
 
 
 def _successors(noted: Any, manifest: Manifest, table: TableEntry) -> tuple[ItemRows | None, str]:
@@ -174,4 +227,6 @@ def describe_ranking(manifest: Manifest) -> str:
     if ranking.tower is not None:
         return f"{ranking.output} by {ranking.tower.vectors} of the items of {ranking.tower.table}"
     table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
-    return f"{ranking.output} by the rows of {table.name}{seen}; {ranking.columns + 4} bytes a row beside them"
+    source = ranking.filtered
+    filters = f"; filters on {', '.join(source.columns)}" if source is not None and source.columns else ""
+    return f"{ranking.output} by the rows of {table.name}{seen}; {ranking.columns + 4} bytes a row beside them{filters}"

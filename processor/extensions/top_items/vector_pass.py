@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity
 from freshet_serving.processor.extensions.top_items.item_readers import ItemReaders
 from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
 from freshet_serving.processor.extensions.top_items.tower_runs import TowerRuns, TowerWeights
@@ -51,14 +52,22 @@ Float32s = NDArray[np.float32]
 class ItemRows:
     """The catalogue and the tables that vectors are computed of, as the version's writer has them."""
 
-    def __init__(self, tower: ItemTower, runs: TowerRuns, tables: Mapping[str, ServedTable]) -> None:
+    def __init__(
+        self,
+        tower: ItemTower,
+        runs: TowerRuns,
+        tables: Mapping[str, ServedTable],
+        filtered: FilteredEntity | None = None,
+    ) -> None:
         """Take the parts.
 
         Args:
             tower: The version's items.
             runs: What computes their vectors.
             tables: The version's tables, by name.
+            filtered: The entity whose columns filters read; None without one.
         """
+        self.filtered = None if filtered is None else (tables[filtered.entity.table], filtered)
         self.tower, self.runs, self._tables = tower, runs, tables
         self.catalogue = tables[tower.table]
 
@@ -181,7 +190,8 @@ class VectorPass:
                 self._merged = True
                 if self._now_s() >= until_s:
                     return False
-            self.vectors = VectorTable(self._name, self._keys, self._rows, self._weights, self._readers)
+            made = self._keys, self._rows, self._weights, self._readers
+            self.vectors = VectorTable(self._name, *made, self._items.filtered)
         elif len(self._keys):
             self._put(TableDelta(self._keys, self._rows, NO_KEYS), state)
         self._keys = NO_KEYS

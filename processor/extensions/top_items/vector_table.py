@@ -5,6 +5,7 @@ rows; codes (row_codes) lie beside them. Readers get both, and two small arrays,
 
     vector_<name>   the table's arrays, by their names (processor.tables.table)
     code_<name>     the codes (row_codes)
+    filter_<name>   what filters read, by the positions of the codes (filter_columns)
     vector_of       int64 [4]: CURRENT, LAGGING or ABSENT; step and digest of the generation that lagging vectors are of
     vector_score    float32 [2]: what the score makes of a product (item_tower.ScoreForm)
 
@@ -13,13 +14,15 @@ The last two are replaced, never written to: a state and what its frame says abo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.extensions.top_items.filter_columns import FilterColumns
+from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity
 from freshet_serving.processor.extensions.top_items.item_readers import ItemReaders
 from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
 from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
@@ -50,9 +53,18 @@ class VectorTable:
         codes: Their codes.
         weights: The tower.
         readers: Which items read a row.
+        columns: What filters read; None if there is nothing.
     """
 
-    def __init__(self, name: str, keys: Int64s, rows: Float32s, weights: TowerWeights, readers: ItemReaders) -> None:
+    def __init__(
+        self,
+        name: str,
+        keys: Int64s,
+        rows: Float32s,
+        weights: TowerWeights,
+        readers: ItemReaders,
+        filtered: tuple[ServedTable, FilteredEntity] | None = None,
+    ) -> None:
         """Take vectors.
 
         Args:
@@ -61,20 +73,40 @@ class VectorTable:
             rows: float32 [n, columns], in reserved memory (reserved_rows).
             weights: The tower that they are of.
             readers: Which items read a row.
+            filtered: The entity whose columns filters read, after its table; None without one.
         """
         self.name, self.weights, self.readers = name, weights, readers
         tensors = packed_stored(keys, rows)
         self.table = ServedTable(TableEntry(NAME, rows.shape[1], len(keys)), tensors)
         self.codes = RowCodes(self.table, tensors, rows.shape[1])
+        self.columns = None if filtered is None else FilterColumns(self.codes, *filtered)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays that readers map."""
-        return {**{PREFIX + name: array for name, array in self.table.arrays.items()}, **self.codes.arrays}
+        filters = {} if self.columns is None else self.columns.arrays
+        return {**{PREFIX + name: array for name, array in self.table.arrays.items()}, **self.codes.arrays, **filters}
 
     @property
     def nbytes(self) -> int:
-        return sum(self.table.nbytes.values()) + self.codes.nbytes + self.readers.nbytes
+        filters = 0 if self.columns is None else self.columns.nbytes
+        return sum(self.table.nbytes.values()) + self.codes.nbytes + self.readers.nbytes + filters
+
+    def changing(self, keys: Mapping[str, Sequence[Int64s]], records: str) -> None:
+        """Mark what will be different in the state that is published next (RowWatcher.changing).
+
+        Args:
+            keys: Keys of changed rows, in arrays by table.
+            records: The table that filters read.
+        """
+        self.codes.changing(keys.get(self.name, ()))
+        if self.columns is not None:
+            self.columns.changing(keys.get(records, ()))
+
+    def refresh(self, epoch: int) -> bool:
+        """Catch up by a slice; return True if more is left (RowWatcher.refresh)."""
+        left = self.codes.refresh(epoch)
+        return (self.columns is not None and self.columns.refresh(epoch)) or left
 
     def stage(self, delta: TableDelta, epoch: int, versions: RowVersions) -> None:
         """Stage vectors under an epoch, as a table does; versions: see ServedTable.apply."""
@@ -92,6 +124,9 @@ class VectorTable:
         versions = RowVersions()
         self.stage(delta, epoch, versions)
         self.table.retire(versions, publish_seq)
+        if self.columns is not None:
+            # The codes may have new arrays.
+            self.columns.changing(())
 
 
 def reserved_rows(count: int, columns: int) -> Float32s:

@@ -9,6 +9,7 @@ def test_report_has_each_way_and_size():
     about = {"machine": machine(), "origin": origin("-C loadtest top-items", "ARGS", [])}
     text = page(about | {"sizes": [measure(rows, 2) for rows in (200, 300)]})
     assert "| processor time, ms | 200 items | 300 items |" in text
-    assert text.count("| scan, ") == 4
+    assert text.count("| scan, ") == 7
+    assert "scan with a filter that 10 % pass / product with a ready copy and a mask" in text
     assert "scan / product with a ready copy" in text
     assert bench_top_items.ITEMS == 100

@@ -1,5 +1,7 @@
 """[entities.NAME]: values that are accepted, and those that are refused."""
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from freshet_serving.models.config.train_config import parse_config
@@ -47,6 +49,60 @@ def test_columns_are_those_that_the_features_derive_from():
 def test_section_that_does_not_fit_is_refused(change, message):
     with pytest.raises(BadInput, match=message):
         entities(change)
+
+
+@pytest.fixture
+def table(tmp_path):
+    columns = {
+        "item": [1],
+        "stock": [2],
+        "weight": [0.5],
+        "brand": ["x"],
+        "sizes": [[1]],
+        "at": pa.array([0], "date32"),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "items.parquet")
+    return str(tmp_path / "items.parquet")
+
+
+def test_columns_for_filters_have_the_kinds_that_the_table_suggests(table):
+    filters = ["stock", "brand", "price", "sizes", "weight"]
+    (entity,) = entities({"path": table, "filters": filters, "kinds": {"stock": "float"}})
+    kinds = {f.name: f.kind for f in entity.further}
+    assert kinds == {"stock": "float", "brand": "string", "sizes": "ids", "weight": "float"}
+    (alone,) = entities({"path": table, "filters": ["stock"], "columns": []})
+    assert (alone.fields, alone.further) == ((), (Field("stock", "id"),))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"filters": ["colour"]}, r"entities\.item\.filters: .*colour"),
+        (
+            {"filters": ["item"]},
+            r"entities\.item\.filters: expected other columns than the key and the time, got 'item'",
+        ),
+        ({"filters": ["at"]}, r"entities\.item\.filters: expected columns of numbers, strings, or lists"),
+        (
+            {"filters": ["stock"], "kinds": {"brand": "string"}},
+            r"entities\.item\.kinds: expected one of stock .*'brand'",
+        ),
+        (
+            {"filters": ["stock"], "kinds": {"stock": "int"}},
+            r"entities\.item\.kinds\.stock: expected one of id, string",
+        ),
+        ({"filters": "stock"}, r"entities\.item\.filters: expected a list of strings"),
+        (
+            {"filters": ["stock"], "columns": [], "unknown": "drop"},
+            r"entities\.item\.unknown: expected default without",
+        ),
+        ({"filters": ["stock"], "path": "redis://h/items"}, r"entities\.item\.kinds: expected the kind of 'stock'"),
+        ({"filters": ["stock"], "path": "absent.parquet"}, r"entities\.item\.filters: .*absent"),
+    ],
+)
+def test_filters_that_do_not_fit_are_refused(table, change, message):
+    with pytest.raises(BadInput, match=message):
+        entities({"path": table} | change)
 
 
 def test_two_entities_share_no_column():

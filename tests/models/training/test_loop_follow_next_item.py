@@ -97,10 +97,10 @@ def begin(config):
     return NextItemRun(config, reporter=Notes())
 
 
-def top_of(tmp_path, history, count=3):
+def top_of(tmp_path, history, count=3, **more):
     with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
         app = serve(processor.predictor)[0]
-        inputs = history if isinstance(history, dict) else {"h.item": [history]}
+        inputs = (history if isinstance(history, dict) else {"h.item": [history]}) | more
         body = json.dumps({"inputs": inputs}).encode()
         reply = send(app, "POST", "/v1/models/followed:predict", body, {"x-top-items": str(count)})
         assert reply.status == 200, reply.body
@@ -258,6 +258,64 @@ def test_a_described_item_is_found_before_its_first_event(tmp_path, in_order):
     # What has events is learned from then on.
     rows = [row for key, row in zip(run.trainer.items.export().keys, run.trainer.items.export().rows) if key == 501]
     assert len(rows) == 1
+
+
+def stocked_items(folder, items, stock, name=int):
+    columns = {
+        "item": [name(item) for item in items],
+        "kind": [item % 2 + 1 for item in items],
+        "stock": pa.array(stock, pa.int64()),
+        "brand": [None if item % 3 == 0 else f"b{item % 3}" for item in items],
+    }
+    pq.write_table(pa.table(columns), folder / ".items")
+    (folder / ".items").rename(folder / "items.parquet")
+
+
+def test_columns_for_filters_follow_with_the_deltas(tmp_path, in_order):
+    events, items = in_order, [*range(100, 100 + ITEMS)]
+    stocked_items(tmp_path, items, [item % 4 for item in items])
+    events.send(600)
+    raw = raw_config(tmp_path, full_rows=600)
+    raw["features"]["kind"] = {"kind": "id", "dim": 4}
+    raw["sequences"]["h"] |= {"columns": {"item": "item", "kind": "kind"}}
+    path = str(tmp_path / "items.parquet")
+    raw["entities"] = {"item": {"key": "item", "path": path, "columns": ["kind"], "filters": ["stock", "brand"]}}
+    run = begin(parse_config(raw))
+    run.full()
+
+    def found(wanted):
+        given = {"h.item": [[100, 101]], "h.kind": [[1, 2]]}
+        return set(top_of(tmp_path, given, ITEMS, filter=[json.dumps(wanted)]))
+
+    others = set(items) - {100, 101}
+    assert found({"stock": {"not": 0}}) == {item for item in others if item % 4}
+    assert found({"brand": "b1", "kind": 1}) == {item for item in others if item % 3 == 1 and item % 2 == 0}
+    assert found({"brand": {"not": "b1"}}) == {item for item in others if item % 3 != 1}
+    stocked_items(tmp_path, items[:-1], [0 if item < 110 else 5 for item in items[:-1]])
+    table = run._described._tables[0]
+    assert [f.name for f in table.further] == ["stock", "brand"]
+    until(lambda: table.newest().mark > 1 or table.refresh(None))
+    events.send(200)
+    stream_to(run, 800)
+    assert found({"stock": [1, None]}) == {item for item in others if 110 <= item < 129}
+    assert 129 in found({"stock": {"not": [1, None]}})
+
+
+def test_items_whose_ids_are_strings_are_ranked_by_the_texts_of_an_entity(tmp_path, in_order):
+    events, names = in_order, [f"item {item}" for item in range(100, 100 + ITEMS)]
+    columns = events.rows(600)
+    columns["item"] = [f"item {item}" for item in columns["item"]]
+    pq.write_table(pa.table(columns), events.folder / "00000.parquet")
+    # The last one has no record, and so no name.
+    stocked_items(tmp_path, range(100, 99 + ITEMS), [1] * (ITEMS - 1), "item {}".format)
+    raw = raw_config(tmp_path, full_rows=600)
+    raw["features"]["item"] = {"kind": "string", "dim": 8, "side": "item"}
+    raw["entities"] = {"item": {"key": "item", "path": str(tmp_path / "items.parquet"), "filters": ["stock"]}}
+    run = begin(parse_config(raw))
+    run.full()
+    assert set(top_of(tmp_path, [["item 100", "item 103"]][0], ITEMS)) == set(names[:-1]) - {"item 100", "item 103"}
+    assert set(top_of(tmp_path, ["item 100"], ITEMS, allow=[["item 105", "item 129", "x"]])) == {"item 105"}
+    assert top_of(tmp_path, ["item 100"], ITEMS, filter=['{"stock": 0}']) == []
 
 
 @needs_redis

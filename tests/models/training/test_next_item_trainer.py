@@ -148,11 +148,12 @@ def test_scores_are_products_of_the_newest_state(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["id", "string"])
-def test_version_ranks_items_that_are_numbers(tmp_path, kind):
+def test_version_ranks_items_whose_ids_replies_can_name(tmp_path, kind):
     item = {"kind": kind, "side": "item", "dim": 16}
     trainer = make_trainer(tmp_path, features={"item_id": item})
     ranking = ItemRanking.of(trainer.manifest)
     if kind == "string":
+        # An entity has the texts.
         assert ranking is None
         return
     assert (ranking.item, ranking.output, ranking.history) == ("item_id", "user_vector", ("history.item",))

@@ -11,7 +11,8 @@ from freshet_serving.processor.extensions.top_items.item_ranker import ItemRanke
 from freshet_serving.serving.request_headers import top_items_of
 from tests.serving.fakes import FakeProcessor, send
 from tests.serving.http.data_app import BODY, serve
-from tests.support.ranked import MODEL, best, write_ranked
+from tests.support.plain_filters import passes
+from tests.support.ranked import MODEL, best, columns_of, write_ranked
 
 PREDICT, INFER = f"/v1/models/{MODEL}:predict", f"/v2/models/{MODEL}/infer"
 TOP = {"x-top-items": "3"}
@@ -51,9 +52,11 @@ def test_requested_outputs_are_those_of_the_best_items(app):
     assert post(app, INFER, {"inputs": HISTORY, "outputs": [{"name": "score"}]}).status == 400
 
 
-def test_candidates_are_refused_with_the_header_and_required_without(app):
+def test_candidates_are_ranked_with_the_header_and_required_without(app):
     with_candidates = {"inputs": [*HISTORY, CANDIDATES]}
-    assert post(app, INFER, with_candidates).status == 400
+    ranked = post(app, INFER, with_candidates)
+    assert json.loads(ranked.body)["outputs"][0]["data"] == [5]
+    assert ranked.headers["x-unfilled"] == "2"
     assert post(app, INFER, with_candidates, {}).status == 200
     assert post(app, INFER, {"inputs": HISTORY}, {}).status == 400
 
@@ -65,11 +68,82 @@ def test_examples_are_refused(app, method):
     assert b"x-top-items: expected a predict request, got classify or regress" in reply.body
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1001", "10" * 20, "ten", "", "5.0", " 5"])
+@pytest.mark.parametrize("text", ["0", "-1", "10001", "10" * 20, "ten", "", "5.0", " 5"])
 def test_hostile_number_is_refused_by_name(app, text):
     reply = post(app, PREDICT, {"inputs": {"history.item": [[1]]}}, {"x-top-items": text})
     assert reply.status == 400
-    assert json.loads(reply.body)["error"].startswith("x-top-items: expected a whole number from 1 to 1000, got ")
+    assert json.loads(reply.body)["error"].startswith("x-top-items: expected a whole number from 1 to 10000, got ")
+
+
+@pytest.fixture
+def shop(tmp_path):
+    write_ranked(tmp_path, recorded=range(0, 40, 2))
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        yield serve(processor.predictor)[0]
+
+
+def counting(wanted):
+    columns = columns_of(range(0, 40, 2), 0)
+    records = {key: {name: values[n] for name, values in columns.items()} for n, key in enumerate(range(0, 40, 2))}
+    return {key for key in range(40) if passes(wanted, records.get(key))} - {1, 2}
+
+
+WANTED = {"stock": [1, None], "category": {"not": ["b"]}}
+
+
+def test_filters_and_lists_come_in_every_form(shop):
+    text, top = json.dumps(WANTED), {"x-top-items": "40"}
+    good = counting(WANTED)
+    columns = {"history.item": [[1, 2]], "filter": [text], "block": [[4, 6]], "seen": [[8]]}
+    reply = post(shop, PREDICT, {"inputs": columns}, top)
+    assert reply.status == 200, reply.body
+    assert set(json.loads(reply.body)["outputs"]["item_ids"][0]) == good - {4, 6, 8}
+    assert int(reply.headers["x-unfilled"]) == 40 - len(good - {4, 6, 8})
+    instance = {"history.item": [1, 2], "filter": text, "allow": [0, 2, 4, 6, 8, 10]}
+    (row,) = json.loads(post(shop, PREDICT, {"instances": [instance]}, top).body)["predictions"]
+    assert set(row["item_ids"]) == good & {0, 4, 6, 8, 10}
+    both = json.loads(post(shop, PREDICT, {"instances": [instance, instance | {"allow": [10]}]}, top).body)
+    assert [len(row["item_ids"]) for row in both["predictions"]] == [len(good & {10})] * 2
+    tensors = [
+        {"name": "filter", "shape": [1], "datatype": "BYTES", "data": [text]},
+        {"name": "block", "shape": [2], "datatype": "INT64", "data": [4, 6]},
+        {"name": "block.row_splits", "shape": [2], "datatype": "INT64", "data": [0, 2]},
+    ]
+    reply = post(shop, INFER, {"inputs": [*HISTORY, *tensors]}, top)
+    assert reply.status == 200, reply.body
+    assert set(json.loads(reply.body)["outputs"][0]["data"]) == good - {4, 6}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"filter": ['{"price": "x"}']}, "filter.price: expected a number, got 'x'"),
+        ({"filter": ['{"colour": 1}']}, "filter: 'colour' is no column to filter on; expected one of price, stock"),
+        ({"filter": ["{"]}, "filter: expected a JSON object, got '{'"),
+        ({"filter": [3]}, "filter"),
+        ({"filter": ["{}", '{"stock": 1}']}, "filter: expected one text for all users"),
+        ({"filter": []}, ""),
+        ({"allow": [1, 2]}, "allow: expected a list of lists"),
+        ({"allow": [[1], [2]]}, "allow: expected a list of ids for each of 1 users, or one for all, got 2"),
+        ({"block": [["a"]]}, "block"),
+        ({"seen": [[2**63]]}, "seen"),
+        ({"seen": [[1.5]]}, "seen"),
+        ({"item": ["a"]}, "item"),
+    ],
+)
+def test_hostile_choices_are_refused_by_name(shop, change, message):
+    reply = post(shop, PREDICT, {"inputs": {"history.item": [[1, 2]], **change}})
+    if not message:
+        assert reply.status == 200
+        return
+    assert reply.status == 400
+    assert message in json.loads(reply.body)["error"]
+
+
+def test_options_are_no_inputs_of_other_requests(shop):
+    document = {"inputs": {"history.item": [[1, 2]], "item": [3], "filter": ["{}"]}}
+    reply = post(shop, PREDICT, document, {})
+    assert reply.status == 400 or "x-ignored-inputs" in reply.headers
 
 
 def test_header_is_refused_without_the_extension(tmp_path, without_extensions):
@@ -83,7 +157,7 @@ def test_header_is_refused_without_the_extension(tmp_path, without_extensions):
 
 def test_header_is_optional():
     assert top_items_of({}) == 0
-    assert top_items_of({b"x-top-items": b"1000"}) == 1000
+    assert top_items_of({b"x-top-items": b"10000"}) == 10_000
 
 
 def test_long_binary_prefix_is_not_checked_as_candidates():

@@ -207,10 +207,17 @@ def test_hostile_number_of_items_is_refused(opened, k):
         opened().process(ask(k))
 
 
-def test_candidates_beside_the_number_are_refused(opened):
-    inputs = {"item": np.array([1, 2]), **histories([1])}
-    with pytest.raises(BadInput, match="input 'item': expected no candidates"):
-        opened().process(PredictRequest(MODEL, inputs, top_items=3))
+def test_candidates_beside_the_number_are_ranked(opened):
+    processor = opened()
+    inputs = {"item": np.array([9, 1, 30, 4, 77, 9, 31]), **histories([1])}
+    reply = processor.process(PredictRequest(MODEL, inputs, top_items=3))
+    scored = processor.process(PredictRequest(MODEL, {**inputs, "item": np.array([1, 4, 9, 30, 31])}))
+    order = np.argsort(-scored.outputs["score"][:, 0], kind="stable")[:3]
+    assert reply.outputs["item_ids"].tolist() == [np.array([1, 4, 9, 30, 31])[order].tolist()]
+    np.testing.assert_allclose(reply.outputs["scores"][0], scored.outputs["score"][order, 0], atol=1e-5)
+    # Those without a row are no items, and each counts once.
+    every = processor.process(PredictRequest(MODEL, inputs, top_items=9))
+    assert (every.outputs["item_ids"].shape, every.unfilled) == ((1, 5), 4)
 
 
 @pytest.mark.parametrize("inputs", [{}, {"history.item": np.array([1])}, {**histories([1]), "other": np.array([1])}])

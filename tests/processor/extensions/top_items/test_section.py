@@ -18,7 +18,8 @@ def test_requests_for_best_items_leave_the_candidates_out():
     ranking = ItemRanking.of(manifest())
     assert (ranking.item, ranking.output, ranking.table) == ("item", "user_vector", 0)
     assert ranking.history == ("history.item",)
-    assert [i.name for i in ranking.manifest.inputs] == ["history.item"]
+    assert [i.name for i in ranking.manifest.expected_inputs(())] == ["history.item"]
+    assert [i.name for i in ranking.manifest.inputs[2:]] == ["filter", "allow", "block", "seen"]
     assert [(o.name, o.dtype) for o in ranking.manifest.outputs] == [(ITEM_IDS, "int64"), (SCORES, "float32")]
     assert ranks_items(ranking.manifest)
     assert not ranks_items(manifest())

@@ -1,0 +1,62 @@
+"""Read records of entities by key, as of an epoch, and bits by position.
+
+Kernels: what they read is laid out as kernels.rows says.
+"""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+from freshet_serving.processor.kernels.conversion import copy_row
+from freshet_serving.processor.kernels.kernel import kernel
+from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, store_release
+from freshet_serving.processor.kernels.rows import resolve, row_at
+
+
+@kernel(nb.void(nb.int64[::1], nb.int64, nb.int64[::1], nb.int32[:, ::1], nb.boolean[::1]))
+def read_records(table, epoch, keys, records, there):
+    """Copy the records of some keys.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        epoch: The epoch that is read.
+        keys: int64 [n].
+        records: int32 [n, words]; written where there is a record.
+        there: bool [n], for which keys there is one; written.
+    """
+    at, words = np.int64(table.ctypes.data), records.shape[1]
+    for i in range(len(keys)):
+        ref = resolve(at, keys[i], epoch)
+        there[i] = ref >= 0
+        if ref >= 0:
+            copy_row(np.int64(records[i].ctypes.data), row_at(at, ref), words)
+
+
+@kernel(nb.void(nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int64[::1]))
+def copy_words(words, into):
+    """Copy words of bits, each before anything that is read after this call.
+
+    Args:
+        words: int64, as many as `into` or more.
+        into: int64 [n]; written.
+    """
+    at = np.int64(words.ctypes.data)
+    for i in range(len(into)):
+        into[i] = load_acquire(at + 8 * i)
+
+
+@kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.boolean))
+def write_bits(words, positions, value):
+    """Set or clear the bit of each position, after all that was written before this call.
+
+    Args:
+        words: int64 words of 64 bits; written.
+        positions: int64 [n].
+        value: True to set.
+    """
+    at = np.int64(words.ctypes.data)
+    for place in positions:
+        word, bit = at + 8 * (place >> 6), np.int64(1) << (place & 63)
+        before = load_i64(word)
+        store_release(word, before | bit if value else before & ~bit)
