@@ -254,7 +254,7 @@ for name in ("processor.engine", "serving.server"):
     counts.append([len(ours), sum(len(open(file).readlines()) for file in ours)])
 print(json.dumps(counts))
 """
-MOST_LOADED = {"engine": (116, 25_500), "server": (193, 40_400)}
+MOST_LOADED = {"engine": (116, 25_600), "server": (193, 40_400)}
 """Files and lines that importing loads, without extensions and without kernels: stored code may name more of these."""
 
 
