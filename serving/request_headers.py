@@ -33,7 +33,7 @@ from freshet_serving.serving.codecs.wire import Headers, show
 CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
 MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
 FEATURES_MISSING, RETURN_FEATURES, LOOKED_UP = b"x-features-missing", b"x-return-features", b"x-features"
-TOP_ITEMS, UNFILLED, ITEM_GENERATION = b"x-top-items", b"x-unfilled", b"x-item-generation"
+TOP_ITEMS, ITEM_GENERATION, UNFILLED = b"x-top-items", b"x-item-generation", b"x-unfilled"
 UNKNOWN_ROWS, DROPPED_ROWS = b"x-unknown-rows", b"x-dropped-rows"
 MAX_ROWS_NBYTES = 4096
 """Bytes of a header that lists rows: HTTP clients accept 8 kB of headers, gRPC's of metadata."""

@@ -135,8 +135,8 @@ def decode(data: bytes, metadata: Any) -> Prediction:
     except ValueError:
         raise FreshetError("reply: expected rows as numbers and features as JSON in its metadata") from None
     generation, of = (_text(metadata, f"x-{kind}-generation") for kind in ("model", "item"))
-    name = reply.model_name
-    return Prediction(name, version, generation, outputs, missing, unknown, dropped, features, of, unfilled)
+    kept = missing, unknown, dropped, features, of, unfilled
+    return Prediction(reply.model_name, version, generation, outputs, *kept)
 
 
 def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:

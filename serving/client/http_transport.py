@@ -140,8 +140,8 @@ def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
         unknown, dropped = (rows_of(headers.get(f"x-{kind}-rows", "")) for kind in ("unknown", "dropped"))
         features, generation = features_of(headers.get("x-features", "")), headers.get("x-model-generation", "")
         unfilled, of = int(headers.get("x-unfilled", 0)), headers.get("x-item-generation", "")
-        name = document["model_name"]
-        return Prediction(name, version, generation, outputs, missing, unknown, dropped, features, of, unfilled)
+        kept = missing, unknown, dropped, features, of, unfilled
+        return Prediction(document["model_name"], version, generation, outputs, *kept)
     except (KeyError, TypeError, ValueError) as error:
         raise FreshetError(f"reply: not a valid KServe v2 reply ({type(error).__name__})") from None
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from freshet_serving import Client
-from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package.delta import write_delta
 from tests.e2e.servers import ALONE, LiveServer
 from tests.support.towers import MODEL, USERS, World, assert_best, change, write_towers
@@ -147,10 +147,14 @@ def test_lag_is_a_metric_and_a_description(site):
     assert f'freshet_model_item_vectors_lag_seconds{{model="{MODEL}"}} 0.0' in text
 
 
-def test_candidates_beside_the_number_are_refused(site):
-    address = f"http://127.0.0.1:{site.server.http_port}"
-    with Client(address, timeout_s=60) as client, pytest.raises(BadInput, match="item"):
-        client.predict(MODEL, {"user": np.array([1]), "item": np.array([1, 2])}, top_items=K)
+def test_candidates_beside_the_number_are_ranked(site):
+    with Client(f"http://127.0.0.1:{site.server.http_port}", timeout_s=60) as client:
+        items = np.array([7, 3, 2999, 5000])
+        best = client.predict(MODEL, {"user": np.array([1]), "item": items}, top_items=3)
+        scored = client.predict(MODEL, {"user": np.array([1]), "item": items[:3]}).outputs["score"][:, 0]
+    order = np.argsort(-scored)
+    assert best.outputs["item_ids"].tolist() == [items[order].tolist()]
+    np.testing.assert_allclose(best.outputs["scores"][0], scored[order], atol=1e-5)
 
 
 def workers(server):

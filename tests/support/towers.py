@@ -1,6 +1,7 @@
 """A small model with two towers, for tests without TensorFlow: its package, deltas, and the best items by plain numpy.
 
-Items are rows of table "item" or, with an entity, its records: up to two categories, and a price. Each step has rows,
+Items are rows of table "item" or, with an entity, its records: up to two categories, and a price; of "filters" also a
+stock that no network reads; of "texts" the same, by ids that are strings. Each step has rows,
 records and matrices of its own, so vectors of two generations differ in all numbers.
 
     user_vector = [user's row] @ u      item_vector = [item's row, sum of its categories' rows, price] @ i
@@ -17,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.extensions.top_items.section import NOTE, vector_ranking_note
 from freshet_serving.processor.features.entity_records import make_records
+from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
     RECORD,
     EntityEntry,
@@ -30,9 +32,9 @@ from freshet_serving.processor.package import (
     Output,
     TableDelta,
     TableEntry,
+    record_layout,
 )
 from freshet_serving.processor.package.delta import Delta
-from freshet_serving.processor.package.entity_records import record_layout
 from freshet_serving.processor.repository.version import DENSE, table_file
 from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
@@ -79,11 +81,16 @@ def manifest(entity=True, rows=None, version=1, notes=None):
         ]
         inputs += [Input("category", "int64", ragged=True), Input("price", "float32")]
         tables += [TableEntry("category", DIM, len(CATEGORIES)), TableEntry(CATALOGUE, 8, 0, RECORD)]
-        stock = [Input("stock", "int64")]
-        entities = [EntityEntry(ENTITY, "item", ["category", "price"], {"category": 2}, text_nbytes=0, filters=stock)]
-        width = 3 * DIM + 1
+        filters = [Input("stock", "int64")] if entity in ("filters", "texts") else []
+        entities, width = [EntityEntry(ENTITY, "item", ["category", "price"], {"category": 2})], 3 * DIM + 1
+        if filters:
+            entities = [replace(entities[0], filters=filters, text_nbytes=0)]
+        if entity == "texts":
+            inputs[1] = Input("item", "string")
+            features[1] = replace(features[1], kind="string")
+            entities = [replace(entities[0], filters=[*filters, inputs[1]], text_nbytes=64)]
     weights = dense_of(0, 0, 0, width)
-    made = Manifest(
+    described = Manifest(
         model=MODEL,
         version=version,
         arch="two_tower",
@@ -102,10 +109,28 @@ def manifest(entity=True, rows=None, version=1, notes=None):
         entities=entities,
         notes={NOTE: note()} if notes is None else notes,
     )
-    if not entity:
-        return made
-    words = record_layout(made, entities[0]).words
-    return replace(made, tables=[replace(t, dim=words) if t.name == CATALOGUE else t for t in made.tables])
+    if not entities:
+        return described
+    words = record_layout(described, entities[0]).words
+    return replace(described, tables=[replace(t, dim=words) if t.dtype == RECORD else t for t in described.tables])
+
+
+def key_of(item):
+    """The key of an item's text."""
+    return int(hash_strings(Strings.of([text_of(item)]), 0)[0])
+
+
+def keys_of(entity, items):
+    """Keys of items."""
+    return np.array([key_of(item) if entity == "texts" else item for item in items], np.int64)
+
+
+def text_of(item):
+    return f"item {item}"
+
+
+def stock_of(price):
+    return int(price * 10) % 3
 
 
 def make_artefact(width) -> bytes:
@@ -193,19 +218,17 @@ def record_of(key, step):
     return tuple(categories.tolist()), float(np.float32(rng.random()))
 
 
-def stock_of(record):
-    """What no network reads of a record, and filters do."""
-    return int(1000 * record[1]) % 4
-
-
-def records(described, kept):
+def records(described, kept, texts=None):
     columns = {
         "category": Ragged.of([list(categories) for categories, _ in kept]),
         "price": np.array([price for _, price in kept], np.float32),
-        "stock": np.array([stock_of(record) for record in kept], np.int64),
     }
     if not kept:
         columns["category"] = Ragged(np.empty(0, np.int64), np.zeros(1, np.int64))
+    if described.entities[0].filters:
+        columns["stock"] = np.array([stock_of(price) for _, price in kept], np.int64)
+    if texts is not None:
+        columns["item"] = Strings.of([text_of(item) for item in texts])
     return make_records(described, described.entities[0], columns, len(kept))
 
 
@@ -222,9 +245,11 @@ def write_towers(repository, world, version=1, notes=None):
     described = manifest(world.entity, {name: len(some) for name, some in keys.items()}, version, notes)
     with VersionWriter(Path(repository), MODEL, version) as writer:
         for name, some in keys.items():
-            ids = np.array(some, np.int64)
+            of_items = name in ("item", CATALOGUE)
+            ids = keys_of(world.entity, some) if of_items else np.array(some, np.int64)
             if name == CATALOGUE:
-                tensors = packed(ids, records(described, [world.records[key] for key in some]), RECORD)
+                kept = [world.records[key] for key in some]
+                tensors = packed(ids, records(described, kept, some if world.entity == "texts" else None), RECORD)
             else:
                 tensors = packed(ids, rows_of(name, some, 0))
             writer.tensors(table_file(name), tensors)
@@ -248,17 +273,17 @@ def change(world, step, items=(), categories=(), users=(), put=(), removed=(), d
     after.categories |= dict.fromkeys(categories, step)
     after.users |= dict.fromkeys(users, step)
     none = np.empty(0, np.int64)
-    gone = np.array(sorted(removed), np.int64)
+    gone = keys_of(world.entity, sorted(removed))
     own = none if world.entity else gone
-    tables = {"item": TableDelta(np.array(items, np.int64), rows_of("item", items, step), own)}
+    tables = {"item": TableDelta(keys_of(world.entity, items), rows_of("item", items, step), own)}
     tables["user"] = TableDelta(np.array(users, np.int64), rows_of("user", users, step), none)
     if world.entity:
         some = np.array(categories, np.int64)
         tables["category"] = TableDelta(some, rows_of("category", categories, step), none)
         put = sorted(put)
         after.records |= {key: record_of(key, step) for key in put}
-        rows = records(described, [after.records[key] for key in put])
-        tables[CATALOGUE] = TableDelta(np.array(put, np.int64), rows, gone)
+        rows = records(described, [after.records[key] for key in put], put if world.entity == "texts" else None)
+        tables[CATALOGUE] = TableDelta(keys_of(world.entity, put), rows, gone)
         for key in removed:
             after.records.pop(key, None)
     else:

@@ -193,11 +193,11 @@ class RankingSession(Session):
                 raise FreshetError(f"{ranking.output}: the model computed numbers that are not finite")
             most, number = max(work.k for work in works), ranking.table
             table, arrays = state.tables[number], state.arrays[number]
-            items: ReadVectors | None = None
+            by_vectors: ReadVectors | None = None
             if ranking.tower is not None:
-                items = ReadVectors.of(ranking.tower, state.generation.version, arrays)
-                table, vectors = items.table, items.queries(vectors)
-            excluded = [keys for work in works for keys in work.chosen.excluded]
+                by_vectors = ReadVectors.of(ranking.tower, state.generation.version, arrays)
+                table, vectors = by_vectors.table, by_vectors.queries(vectors)
+            excluded = [items for work in works for items in work.chosen.excluded]
             passing = partial(_passing, works[0].chosen.filter, state)
             successors = []
             if ranking.successors is not None:
@@ -208,23 +208,24 @@ class RankingSession(Session):
                 ]
                 excluded = [np.concatenate([items, more.keys]) for items, more in zip(excluded, successors)]
             products = np.ascontiguousarray(vectors[:, : ranking.columns])
-            allowed, chosen = works[0].chosen.allowed, works[0].chosen.filter
+            allowed = works[0].chosen.allowed
             if allowed is not None:
                 # Such a request shares nothing.
                 allowed = [keys[passing(keys)] for keys in allowed]
                 ranked = rank_keys(table, state.epoch, ranking.columns, products, allowed, excluded, most)
             else:
-                bits = None if chosen is None else chosen.begin(arrays, state.tables, state.epoch).bits
+                items = works[0].chosen.filter
+                bits = None if items is None else items.begin(arrays, state.tables, state.epoch).bits
                 ranked = rank_rows(table, state.epoch, arrays, products, excluded, most, proceed, bits)
             if successors:
                 counting = [_within(more, passing(more.keys)) for more in successors]
                 if allowed is not None:
                     counting = [_within(more, np.isin(more.keys, keys)) for more, keys in zip(counting, allowed)]
                 ranked = [merged(*both, most) for both in zip(ranked, counting)]
-            generation, of = state.generation, None
-            if items is not None:
-                ranked, of = [RankedRows(keys, items.scores(scores)) for keys, scores in ranked], items.generation
             named = [_named(ranking, state, rows) for rows in ranked] if ranking.texts else []
+            generation, of = state.generation, None
+            if by_vectors is not None:
+                ranked, of = [RankedRows(r.keys, by_vectors.scores(r.scores)) for r in ranked], by_vectors.generation
         finally:
             replica.unpin(self.number)
         ended_s = self._clock.now_s()
@@ -398,6 +399,6 @@ def _reply(ranked: Sequence[RankedRows], work: RankingWork, generations: Generat
     ids, scores = np.empty((len(ranked), items), kind), np.empty((len(ranked), items), np.float32)
     for user, rows in enumerate(ranked):
         ids[user], scores[user] = rows.keys[:items], rows.scores[:items]
-    outputs, model = {ITEM_IDS: ids, SCORES: scores}, work.replica.manifest.model
     generation, of = generations
-    return PredictReply(outputs, generation, model, timing, unfilled=work.k - items, item_generation=of)
+    outputs, model = {ITEM_IDS: ids, SCORES: scores}, work.replica.manifest.model
+    return PredictReply(outputs, generation, model, timing, item_generation=of, unfilled=work.k - items)

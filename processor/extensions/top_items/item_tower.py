@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, first_of
-from freshet_serving.processor.package import EntityEntry, Feature, Manifest, record_layout
+from freshet_serving.processor.package import EntityEntry, Feature, Manifest, names_keys, record_layout
 
 IDENTITY, SIGMOID = "identity", "sigmoid"
 LINKS = (IDENTITY, SIGMOID)
@@ -90,7 +90,7 @@ class ItemTower:
     """The items of a version and what their vectors are computed of.
 
     Attributes:
-        key: The input with an item's key, int64.
+        key: The input with an item's key; strings are known by their hashes.
         inputs: All inputs of items: a request for the best items leaves them out.
         table: Name of the catalogue, whose keys are the items.
         entity: The entity whose records it has; None for a table of rows.
@@ -142,17 +142,19 @@ class ItemTower:
             raise BadInput("it has no features of side 'item'")
         entity, key = _catalogue(manifest, features)
         spec = manifest.input(key)
-        if spec.dtype != "int64" or spec.columns or spec.ragged:
-            raise BadInput(f"input {key!r}: expected items that are numbers, got {spec.dtype}")
+        if spec.dtype == "float32" or spec.columns or spec.ragged:
+            raise BadInput(f"input {key!r}: expected one id for each item, got another type")
         inputs = frozenset({key, *(entity.inputs if entity is not None else ())})
         for feature in (f for f in manifest.features if f.side != "item"):
             if both := inputs & _read(manifest, {feature.input}):
                 names = f"feature {feature.name!r} of side {feature.side!r} reads {min(both)!r}"
                 raise BadInput(f"{names} of items, so users' vectors are different for each: set its side to 'item'")
-        own = [f for f in features if f.input == key and f.kind == "id" and f.column == -1]
+        own = [f for f in features if f.input == key and f.kind in ("id", "string") and f.column == -1]
         if entity is None and not own:
             raise BadInput(f"no feature looks up {key!r} itself, and no entity has it as its key")
         table = entity.table if entity is not None else own[0].table
+        if spec.dtype == "string":
+            _check_hashes(manifest, entity, key, own)
         fields = record_layout(manifest, entity).sources if entity is not None else []
         lookups: dict[RecordLookup, None] = {}
         spread: set[str] = set()
@@ -186,7 +188,7 @@ def _catalogue(manifest: Manifest, features: Collection[Feature]) -> tuple[Entit
             return entity, entity.key
     if len(names) == 1:
         return None, first_of(names)
-    direct = {f.input for f in features if f.kind == "id" and f.column == -1 and f.input in names}
+    direct = {f.input for f in features if f.kind in ("id", "string") and f.column == -1 and f.input in names}
     others = ", ".join(sorted(names - direct)) if len(direct) == 1 else ", ".join(sorted(names))
     raise BadInput(f"items' vectors need {others[:200]}, which only requests have: make them columns of an entity")
 
@@ -197,6 +199,15 @@ def _read(manifest: Manifest, names: set[str]) -> set[str]:
     while computed := names & made_of.keys():
         names = (names - computed).union(*(made_of[name] for name in computed))
     return names
+
+
+def _check_hashes(manifest: Manifest, entity: EntityEntry | None, key: str, own: Collection[Feature]) -> None:
+    """Raise BadInput unless items' strings are known, and one hash of each finds all of its rows."""
+    if entity is None or not names_keys(entity):
+        raise BadInput(f"input {key!r}: expected items that are numbers, or the key of an entity with filters")
+    seeds = {manifest.table(table).hash_seed for table in (entity.table, *(f.table for f in own))}
+    if len(seeds) > 1 or any(key in t.inputs for t in manifest.transforms):
+        raise BadInput(f"input {key!r}: strings of items are hashed in several ways")
 
 
 def _weights(manifest: Manifest, noted: Any) -> tuple[str, ...]:

@@ -50,7 +50,6 @@ from freshet_serving.processor.extensions.top_items.vector_table import (
     NO_KEYS,
     OF,
     SCORE,
-    FilteredRecords,
     VectorTable,
     reserved_rows,
     vectors_of,
@@ -137,14 +136,10 @@ class ItemVectors(DerivedRows):
         """Return the vectors of a version; None if it ranks no items by vectors. Arguments: see RowWatchers."""
         ranking = ItemRanking.of(files.manifest)
         tower = ranking.tower if ranking is not None else None
-        if tower is None or not tower.tables <= tensors.keys():
+        if ranking is None or tower is None or not tower.tables <= tensors.keys():
             return None
-        source = ranking.filtered if ranking is not None else None
-        filtered = None
-        if source is not None and source.entity.table in tensors:
-            filtered = FilteredRecords(tables[source.entity.table], source)
         try:
-            return cls(ItemRows(tower, TowerRuns(files, tower), tables, filtered))
+            return cls(ItemRows(tower, TowerRuns(files, tower), tables, ranking.filtered))
         except FreshetError as error:
             log.warning("%s version %d ranks no items: %s", files.manifest.model, files.manifest.version, error)
             return None
@@ -183,10 +178,11 @@ class ItemVectors(DerivedRows):
         return standing.generation.step - standing.lag.generation.step, time.monotonic() - standing.lag.since_s
 
     def changing(self, keys: Mapping[str, Sequence[NDArray[Any]]]) -> None:
+        # A pass fills what filters read of records before its table is served.
         begun = self._pass.vectors if self._pass is not None else None
         for vectors in (self._vectors, self._brought, begun):
             if vectors is not None:
-                vectors.changing(keys.get(vectors.name, ()), self._items.changed_records(keys))
+                vectors.changing(keys, self._tower.table)
 
     def refresh(self, epoch: int) -> bool:
         return self._vectors is not None and self._vectors.refresh(epoch)
@@ -201,7 +197,7 @@ class ItemVectors(DerivedRows):
         except Exception:
             log.exception("no vectors of items yet; trying again")
             none, readers = reserved_rows(0, self._tower.columns), self._items.readers()
-            self._vectors = self._items.table_of(self._name(), NO_KEYS, none, TowerWeights({}), readers)
+            self._vectors = VectorTable(self._name(), NO_KEYS, none, TowerWeights({}), readers, self._items.filtered)
             self._standing = self._said(state, self._vectors, Lag(state.generation, time.monotonic()), ABSENT)
 
     def stage(self, state: DerivedState, before: int, versions: dict[str, RowVersions]) -> None:
@@ -357,7 +353,8 @@ class ItemVectors(DerivedRows):
         copied = reserved_rows(int(present.sum()), self._tower.columns)
         copied[...] = rows[present]
         gone = dict(zip(keys[~present].tolist(), rows[~present].copy()))
-        table = self._items.table_of(self._name(), keys[present], copied, vectors.weights, vectors.readers)
+        filtered = self._items.filtered
+        table = VectorTable(self._name(), keys[present], copied, vectors.weights, vectors.readers, filtered)
         return table, Lag(lag.generation, lag.since_s, gone)
 
     def _result(self, state: DerivedState, done: VectorPass) -> tuple[VectorTable, Lag | None]:

@@ -16,7 +16,7 @@ An entry "vectors" in place of "feature" names the output with items' vectors (i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -55,8 +55,8 @@ class ItemRanking:
         length: Most events of a history that the network reads.
         filtered: The entity whose columns filters read; None if there is none.
         columns: Leading numbers of a row that products read.
-        manifest: How a request for the best items is read and answered: inputs of items and OPTIONS may be left out,
-            and it has RANKED_OUTPUTS.
+        manifest: How a request for the best items is read and answered: `item` and OPTIONS may be left out, and it has
+            RANKED_OUTPUTS.
         options: Those of OPTIONS that are no inputs of the model.
         tower: The items of a version with two towers, whose vectors are ranked in place of the table's rows.
     """
@@ -118,7 +118,7 @@ class ItemRanking:
         named = filtered is not None and names_keys(filtered.entity)
         if feature.kind != ("id" if item.dtype == "int64" else "string") or (item.dtype == "string" and not named):
             return None
-        read, names = _read_as(manifest, item, {item.name})
+        read, names = _read_as(manifest, item)
         if "successors" not in noted:
             return cls(item.name, output.name, number, history, read, filtered=filtered, options=names)
         rows, mixture = _successors(noted["successors"], manifest, table)
@@ -140,26 +140,30 @@ class ItemRanking:
         own = {tower.table, *tower.direct}
         history = tuple(c.input for s in manifest.sequences for c in s.columns if c.table in own)
         filtered = FilteredEntity.of(manifest, tower.key, manifest.tables[number].hash_seed)
-        read, names = _read_as(manifest, manifest.input(tower.key), tower.inputs)
+        read, names = _read_as(manifest, manifest.input(tower.key), tower.inputs - {tower.key})
         return cls(tower.key, noted["output"], number, history, read, filtered=filtered, options=names, tower=tower)
 
 
-def _read_as(manifest: Manifest, item: Input, of_items: Collection[str]) -> tuple[Manifest, frozenset[str]]:
-    """Return how a request for the best items is read and answered, and which of OPTIONS are no inputs of the model.
+def _read_as(manifest: Manifest, item: Input, without: Set[str] = frozenset()) -> tuple[Manifest, frozenset[str]]:
+    """Return how a request for the best items is read, and the options that are no inputs of the model.
 
     Args:
         manifest: The version's manifest.
-        item: The input with items' ids.
-        of_items: All inputs of items.
+        item: The input of candidates.
+        without: Inputs that such a request does not have.
     """
-    own = {i.name for i in manifest.inputs}
-    lists = [Input(name, item.dtype, ragged=True, declared=item.declared) for name in (ALLOW, BLOCK, SEEN)]
-    options = [spec for spec in (Input(FILTER, "string"), *lists) if spec.name not in own]
-    inputs = [i for i in manifest.inputs if i.name not in of_items or i.name == item.name]
+    options = [spec for spec in _options(item) if spec.name not in {i.name for i in manifest.inputs}]
     outputs = RANKED_OUTPUTS[item.declared if item.declared == "uint64" else item.dtype]
-    read = replace(manifest, inputs=[*inputs, *options], outputs=outputs, signatures=[], notes={})
+    inputs = [*(i for i in manifest.inputs if i.name not in without), *options]
+    read = replace(manifest, inputs=inputs, outputs=outputs, signatures=[], notes={})
     read.fillers.update(dict.fromkeys((item.name, *(spec.name for spec in options)), InputFiller(UNREAD, "", ())))
     return read, frozenset(spec.name for spec in options)
+
+
+def _options(item: Input) -> list[Input]:
+    """Return the inputs that say which items count."""
+    lists = [Input(name, item.dtype, ragged=True, declared=item.declared) for name in (ALLOW, BLOCK, SEEN)]
+    return [Input(FILTER, "string"), *lists]
 
 
 def _successors(noted: Any, manifest: Manifest, table: TableEntry) -> tuple[ItemRows | None, str]:
@@ -220,9 +224,9 @@ def describe_ranking(manifest: Manifest) -> str:
         return f"none: {why}"
     if ranking is None:
         return ""
+    if ranking.tower is not None:
+        return f"{ranking.output} by {ranking.tower.vectors} of the items of {ranking.tower.table}"
+    table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
     source = ranking.filtered
     filters = f"; filters on {', '.join(source.columns)}" if source is not None and source.columns else ""
-    if ranking.tower is not None:
-        return f"{ranking.output} by {ranking.tower.vectors} of the items of {ranking.tower.table}{filters}"
-    table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
     return f"{ranking.output} by the rows of {table.name}{seen}; {ranking.columns + 4} bytes a row beside them{filters}"

@@ -11,7 +11,7 @@ keeps readable.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
 from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.features.input_reader import blank_inputs
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.running import Package, open_programs
 from freshet_serving.processor.running.graph_run import GraphRun
 
@@ -33,6 +34,15 @@ Dense = Mapping[str, Float32s]
 def same_bits(some: Float32s, others: Float32s) -> bool:
     """Report whether two arrays hold the same bits."""
     return np.array_equal(some.view(np.uint32), others.view(np.uint32))
+
+
+def _by_number(manifest: Manifest, key: str) -> Manifest:
+    """Return a manifest whose items are numbers: of strings, their hashes (ItemTower.of: each has one)."""
+    if manifest.input(key).dtype == "int64":
+        return manifest
+    inputs = [replace(i, dtype="int64", declared="") if i.name == key else i for i in manifest.inputs]
+    features = [replace(f, kind="id") if f.input == key else f for f in manifest.features]
+    return replace(manifest, inputs=inputs, features=features)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +75,7 @@ class TowerRuns:
         Raises:
             FreshetError: They cannot be run here.
         """
-        manifest = package.manifest
+        manifest = _by_number(package.manifest, tower.key)
         self._tower, self._plan = tower, SparsePlan(manifest)
         graphs = GraphRun(manifest, self._plan)
         self._run = graphs.score or graphs.undivided

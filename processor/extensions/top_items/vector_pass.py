@@ -22,20 +22,16 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity
 from freshet_serving.processor.extensions.top_items.item_readers import ItemReaders
 from freshet_serving.processor.extensions.top_items.item_tower import ItemTower
 from freshet_serving.processor.extensions.top_items.tower_runs import TowerRuns, TowerWeights
-from freshet_serving.processor.extensions.top_items.vector_table import (
-    NO_KEYS,
-    FilteredRecords,
-    VectorTable,
-    reserved_rows,
-)
+from freshet_serving.processor.extensions.top_items.vector_table import NO_KEYS, VectorTable, reserved_rows
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.package import TableDelta
 from freshet_serving.processor.tables.table import ServedTable, descriptors
@@ -61,7 +57,7 @@ class ItemRows:
         tower: ItemTower,
         runs: TowerRuns,
         tables: Mapping[str, ServedTable],
-        filtered: FilteredRecords | None = None,
+        filtered: FilteredEntity | None = None,
     ) -> None:
         """Take the parts.
 
@@ -69,16 +65,11 @@ class ItemRows:
             tower: The version's items.
             runs: What computes their vectors.
             tables: The version's tables, by name.
-            filtered: The records that filters read.
+            filtered: The entity whose columns filters read; None without one.
         """
-        self.tower, self.runs, self._tables, self._filtered = tower, runs, tables, filtered
+        self.filtered = None if filtered is None else (tables[filtered.entity.table], filtered)
+        self.tower, self.runs, self._tables = tower, runs, tables
         self.catalogue = tables[tower.table]
-
-    def table_of(
-        self, name: str, keys: Int64s, rows: Float32s, weights: TowerWeights, readers: ItemReaders
-    ) -> VectorTable:
-        """Return a table of vectors; arguments as those of VectorTable."""
-        return VectorTable(name, keys, rows, weights, readers, self._filtered)
 
     def readers(self) -> ItemReaders:
         """Return an index of which items read a row, without any pair."""
@@ -94,10 +85,6 @@ class ItemRows:
         keys = keys[:count]
         unknown = self.catalogue.spec.unknown_key
         return np.sort(keys if unknown is None else keys[keys != unknown])
-
-    def changed_records(self, keys: Mapping[str, Sequence[Int64s]]) -> Sequence[Int64s]:
-        """Return the keys of records that filters read, among keys by table."""
-        return () if self._filtered is None else keys.get(self._filtered.source.entity.table, ())
 
     def present(self, keys: Int64s, epoch: int) -> NDArray[np.bool_]:
         """Return which keys are items as of an epoch."""
@@ -203,7 +190,8 @@ class VectorPass:
                 self._merged = True
                 if self._now_s() >= until_s:
                     return False
-            self.vectors = self._items.table_of(self._name, self._keys, self._rows, self._weights, self._readers)
+            made = self._keys, self._rows, self._weights, self._readers
+            self.vectors = VectorTable(self._name, *made, self._items.filtered)
         elif len(self._keys):
             self._put(TableDelta(self._keys, self._rows, NO_KEYS), state)
         self._keys = NO_KEYS

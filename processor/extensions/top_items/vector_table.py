@@ -5,7 +5,7 @@ rows; codes (row_codes) lie beside them. Readers get both, and two small arrays,
 
     vector_<name>   the table's arrays, by their names (processor.tables.table)
     code_<name>     the codes (row_codes)
-    filter_<name>   what filters read, by the codes' positions (filter_columns)
+    filter_<name>   what filters read, by the positions of the codes (filter_columns)
     vector_of       int64 [4]: CURRENT, LAGGING or ABSENT; step and digest of the generation that lagging vectors are of
     vector_score    float32 [2]: what the score makes of a product (item_tower.ScoreForm)
 
@@ -44,18 +44,6 @@ Float32s = NDArray[np.float32]
 NO_KEYS: Int64s = np.empty(0, np.int64)
 
 
-class FilteredRecords(NamedTuple):
-    """The records that filters read.
-
-    Attributes:
-        table: The entity's table.
-        source: The entity.
-    """
-
-    table: ServedTable
-    source: FilteredEntity
-
-
 class VectorTable:
     """The vectors of items by one tower.
 
@@ -63,9 +51,9 @@ class VectorTable:
         name: A name that no other table has or had.
         table: The vectors by item.
         codes: Their codes.
-        columns: What filters read of the items; None if they read nothing.
         weights: The tower.
         readers: Which items read a row.
+        columns: What filters read; None if there is nothing.
     """
 
     def __init__(
@@ -75,7 +63,7 @@ class VectorTable:
         rows: Float32s,
         weights: TowerWeights,
         readers: ItemReaders,
-        filtered: FilteredRecords | None = None,
+        filtered: tuple[ServedTable, FilteredEntity] | None = None,
     ) -> None:
         """Take vectors.
 
@@ -85,45 +73,45 @@ class VectorTable:
             rows: float32 [n, columns], in reserved memory (reserved_rows).
             weights: The tower that they are of.
             readers: Which items read a row.
-            filtered: The records that filters read.
+            filtered: The entity whose columns filters read, after its table; None without one.
         """
         self.name, self.weights, self.readers = name, weights, readers
         tensors = packed_stored(keys, rows)
         self.table = ServedTable(TableEntry(NAME, rows.shape[1], len(keys)), tensors)
         self.codes = RowCodes(self.table, tensors, rows.shape[1])
-        self.columns = None if filtered is None else FilterColumns(self.codes, filtered.table, filtered.source)
+        self.columns = None if filtered is None else FilterColumns(self.codes, *filtered)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays that readers map."""
-        own = {PREFIX + name: array for name, array in self.table.arrays.items()}
-        return {**own, **self.codes.arrays, **(self.columns.arrays if self.columns is not None else {})}
+        filters = {} if self.columns is None else self.columns.arrays
+        return {**{PREFIX + name: array for name, array in self.table.arrays.items()}, **self.codes.arrays, **filters}
 
     @property
     def nbytes(self) -> int:
-        filters = self.columns.nbytes if self.columns is not None else 0
+        filters = 0 if self.columns is None else self.columns.nbytes
         return sum(self.table.nbytes.values()) + self.codes.nbytes + self.readers.nbytes + filters
 
-    def changing(self, vectors: Sequence[Int64s], records: Sequence[Int64s]) -> None:
-        """Mark what will be other in the state that is published next.
+    def changing(self, keys: Mapping[str, Sequence[Int64s]], records: str) -> None:
+        """Mark what will be different in the state that is published next (RowWatcher.changing).
 
         Args:
-            vectors: Items whose vectors change, int64 [n] each.
-            records: Items whose records change, int64 [n] each.
+            keys: Keys of changed rows, in arrays by table.
+            records: The table that filters read.
         """
-        self.codes.changing(vectors)
+        self.codes.changing(keys.get(self.name, ()))
         if self.columns is not None:
-            self.columns.changing(records)
+            self.columns.changing(keys.get(records, ()))
 
     def refresh(self, epoch: int) -> bool:
-        """Catch up by a slice (RowWatcher.refresh)."""
+        """Catch up by a slice; return True if more is left (RowWatcher.refresh)."""
         left = self.codes.refresh(epoch)
         return (self.columns is not None and self.columns.refresh(epoch)) or left
 
     def stage(self, delta: TableDelta, epoch: int, versions: RowVersions) -> None:
         """Stage vectors under an epoch, as a table does; versions: see ServedTable.apply."""
         self.table.apply(delta, epoch, versions)
-        self.changing([versions.keys], [])
+        self.codes.changing([versions.keys])
 
     def put(self, delta: TableDelta, epoch: int, publish_seq: int) -> None:
         """Change vectors for good, before any reader has the table.
@@ -136,6 +124,9 @@ class VectorTable:
         versions = RowVersions()
         self.stage(delta, epoch, versions)
         self.table.retire(versions, publish_seq)
+        if self.columns is not None:
+            # The codes may have new arrays.
+            self.columns.changing(())
 
 
 def reserved_rows(count: int, columns: int) -> Float32s:

@@ -20,7 +20,6 @@ ASKED = (
 )
 
 
-@pytest.mark.unguarded("the delta has a matrix of its own, so all scores move")
 @pytest.mark.parametrize(("path", "document"), ASKED)
 def test_header_names_vectors_that_lag(path, document, tmp_path, monkeypatch):
     monkeypatch.setattr(ItemVectors, "advance", lambda self, state: False)

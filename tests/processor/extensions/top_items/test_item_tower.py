@@ -8,7 +8,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.top_items.item_tower import IDENTITY, SIGMOID, ItemTower, ScoreForm
-from freshet_serving.processor.extensions.top_items.section import ItemRanking, describe_ranking
+from freshet_serving.processor.extensions.top_items.section import OPTIONS, ItemRanking, describe_ranking
 from freshet_serving.processor.package import Feature, Input, TableEntry, Transform
 from tests.support.towers import COLUMNS, DIM, manifest, note
 
@@ -44,7 +44,7 @@ def test_tables_that_a_transform_of_the_key_looks_up_belong_to_any_item():
 
 def test_ranking_reads_requests_without_the_inputs_of_items():
     ranking = ItemRanking.of(manifest(True))
-    assert [i.name for i in ranking.manifest.inputs] == ["user"]
+    assert [i.name for i in ranking.manifest.inputs] == ["user", "item", *OPTIONS]
     assert [o.name for o in ranking.manifest.outputs] == ["item_ids", "scores"]
     assert describe_ranking(manifest(True)) == "user_vector by item_vector of the items of entities.item"
 
@@ -83,7 +83,10 @@ def with_users_that_read_prices(described):
         (with_users_that_read_prices(manifest(True)), "feature 'dear' of side 'context' reads 'price' of items"),
         (unknown_input(manifest(True)), "need .*stock.*which only requests have: make them columns of an entity"),
         (unknown_input(manifest(False)), "need stock, which only requests have"),
-        (of_strings(manifest(False)), "input 'item': expected items that are numbers, got string"),
+        (
+            of_strings(manifest(False)),
+            "input 'item': expected items that are numbers, or the key of an entity with filters",
+        ),
         (without_items(manifest(True)), "no features of side 'item'"),
         (with_floats_alone(manifest(False)), "no feature looks up 'stock' itself"),
     ],

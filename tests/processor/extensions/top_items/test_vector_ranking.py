@@ -58,7 +58,6 @@ def test_scores_are_those_of_candidates(opened, entity, options):
         np.testing.assert_allclose(scored.outputs["score"][:, 0], reply.outputs["scores"][row], atol=1e-5)
 
 
-@pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
 @pytest.mark.parametrize("entity", [True, False])
 def test_lists_follow_deltas_and_name_vectors_that_lag(opened, entity, tmp_path):
     processor, world = opened(entity)
