@@ -21,7 +21,7 @@ SET = {
 }
 
 
-@needs("admin", "auto_import")
+@needs("admin", "auto_import", "user_state")
 @pytest.mark.parametrize("option", EXTENSIONS)
 def test_option_of_a_missing_extension_is_refused(option, without_extensions):
     config = ServeConfig("fake", **{option: SET[option]})

@@ -7,8 +7,10 @@ from freshet_serving.processor import ports
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.running.user_states import open_states, states_memory
+from tests.support.extensions import needs
 
 
+@needs("user_state")
 def test_memory_is_of_the_size_asked_for():
     memory = states_memory(2, 2)
     assert memory.nbytes == 2 << 20

@@ -54,7 +54,7 @@ class FakeReplica:
         self.pins[reader] = self.step
         executables = {SCORE: {b: SimpleNamespace(bucket=b, bind_buffers=self.binder(b)) for b in self.costs.cost}}
         return SimpleNamespace(
-            generation=Generation(1, self.step), tables=None, epoch=self.step, executables=executables
+            generation=Generation(1, self.step), tables=None, epoch=self.step, executables=executables, users=None
         )
 
     @property

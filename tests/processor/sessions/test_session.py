@@ -148,7 +148,9 @@ def test_raising_callback_leaves_session_and_other_replies_unharmed(caplog):
 def test_runs_are_rebound_only_when_the_executable_changes():
     replica, answers = FakeReplica({4: 1.0}), Answers()
     executable = SimpleNamespace(bucket=4, bind_buffers=replica.binder(4))
-    state = SimpleNamespace(generation=Generation(1, 1), tables=None, epoch=1, executables={SCORE: {4: executable}})
+    state = SimpleNamespace(
+        generation=Generation(1, 1), tables=None, epoch=1, executables={SCORE: {4: executable}}, users=None
+    )
     replica.pin, replica.unpin = lambda reader: state, lambda reader: None
     with group() as sessions:
         for number in range(3):
