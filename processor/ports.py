@@ -149,8 +149,8 @@ class Extension:
             it: from their number, reader slots, the clock and the cores of their threads.
         user_states: The store of user states; None for nothing.
         descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
-        explanations: What explains a thing that a request is about, by the field of an explanation's request that has
-            its id: from a version's manifest and the id (processor.extensions.explaining).
+        explanations: What explains a list of items: "item", one of them, and "items", their columns (None for a version
+            without), from a version's manifest and the id.
         reports: Reports about one model for the admin API, by name: JSON-able, from the host and the model's name.
     """
 
