@@ -335,8 +335,9 @@ class ExplainedItem:
             counting = ~np.isin(successors.keys, excluded)
             if allowed is not None:
                 counting &= np.isin(successors.keys, allowed)
-            successors = RankedRows(*(each[counting] for each in successors))
-            successors = RankedRows(*(each[passing(successors.keys)] for each in successors))
+            successors = RankedRows(successors.keys[counting], successors.scores[counting])
+            passed = passing(successors.keys)
+            successors = RankedRows(successors.keys[passed], successors.scores[passed])
             excluded = np.concatenate([excluded, successors.keys])
         if allowed is not None:
             these = [np.unique(allowed)[passing(np.unique(allowed))]]
