@@ -149,6 +149,8 @@ class Extension:
             it: from their number, reader slots, the clock and the cores of their threads.
         user_states: The store of user states; None for nothing.
         descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
+        explanations: What explains a list of items: "item", one of them, and "items", their columns (None for a version
+            without), from a version's manifest and the id.
         reports: Reports about one model for the admin API, by name: JSON-able, from the host and the model's name.
     """
 
@@ -170,6 +172,7 @@ class Extension:
     stages: Mapping[str, Callable[[int, Sequence[int], Any, frozenset[int]], Any]] = field(default_factory=dict)
     user_states: UserStateStore | None = None
     descriptions: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    explanations: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     reports: Mapping[str, Callable[[Any, str], dict[str, Any]]] = field(default_factory=dict)
 
 

@@ -133,3 +133,18 @@ def test_file_that_says_nothing_of_counts_gets_them(trained):
     ranking = ItemRanking.of(manifest)
     assert ranking is not None
     assert ranking.successors == ItemRows.around(DIM, {})
+
+
+@pytest.mark.parametrize("history", [[HIT, OLD_HIT], [105], []])
+def test_explained_places_and_scores_are_those_of_the_list(live, history):
+    listed = top(live, history)
+    for place, (item, score) in enumerate(zip(listed.ids, listed.scores), 1):
+        asked = {"inputs": {"history.item": [history]}, "item": item}
+        status, told = live.post_json("/admin/models/next/explain", asked)
+        assert status == 200, told
+        (side,) = told["sides"]
+        assert (side["item"]["place"], side["generation"]) == (place, listed.generation)
+        assert side["item"]["parts"].keys() == {"learned", "popularity", "successors"}
+        np.testing.assert_allclose([side["item"]["score"], sum(side["item"]["parts"].values())], score, atol=1e-4)
+    status, gone = live.post_json("/admin/models/next/explain", {"inputs": {"history.item": [[HIT]]}, "item": HIT})
+    assert gone["sides"][0]["item"]["why_not"] == ["history: it is one of the user's own items"]

@@ -44,12 +44,13 @@ from freshet_serving.processor.extensions.explaining.feature_values import Featu
 from freshet_serving.processor.extensions.explaining.movers import ScoredRow, additions, changes, comparable, movers
 from freshet_serving.processor.extensions.explaining.spare_executable import Score, ScoringPath, SpareExecutables
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
-from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels.rows import LOGGED, SETTLED
 from freshet_serving.processor.package import SCORE, Manifest, dense_sequences, undivided_name
+from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import SIZES
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
@@ -178,6 +179,7 @@ class Explainer:
         *,
         limits: RequestLimits | None = None,
         vectors: bool = False,
+        item: int | str | None = None,
     ) -> dict[str, Any]:
         """Return the explanation of a row, JSON-able except for numpy's numbers; docs/extensions/explaining.md.
 
@@ -188,6 +190,8 @@ class Explainer:
             against: A generation to compare it with.
             limits: Limits of the request.
             vectors: True to include the rows themselves.
+            item: Id of an item whose place among the best items is explained; `inputs` are then those of a request for
+                these, and `row` is the number of its user.
 
         Raises:
             BadInput: If the row cannot be explained.
@@ -197,7 +201,7 @@ class Explainer:
             Overloaded: If another explanation is running.
         """
         with _held(self._turn, Overloaded("explain: another explanation is running; retry")):
-            first, rows, described = self._side(inputs, row, asked, limits, vectors)
+            first, rows, described = self._side(inputs, row, asked, limits, vectors, item)
             answer: dict[str, Any] = {
                 "model": asked.version.manifest.model,
                 "row": row,
@@ -205,7 +209,7 @@ class Explainer:
                 "sides": [described],
             }
             if against is not None:
-                second, _, described = self._side(inputs, row, against, limits, vectors)
+                second, _, described = self._side(inputs, row, against, limits, vectors, item)
                 answer["sides"].append(described)
                 if comparable(first.manifest, second.manifest):
                     answer["change"] = changes(first.outputs, second.outputs)
@@ -222,14 +226,21 @@ class Explainer:
             return question.step is None or question.version.as_of(question.step) is not None
 
     def _side(
-        self, inputs: Mapping[str, Column], row: int, asked: GenerationRef, limits: RequestLimits | None, vectors: bool
+        self,
+        inputs: Mapping[str, Column],
+        row: int,
+        asked: GenerationRef,
+        limits: RequestLimits | None,
+        vectors: bool,
+        item: int | str | None,
     ) -> tuple[ScoredRow, int, dict[str, Any]]:
         """Return one side: the row as it is scored, the number of rows of the request, and the JSON of the side."""
         version, manifest = asked.version, asked.version.manifest
         features = len(manifest.features)
         began_s = time.perf_counter()
         plan = self._plan(version)
-        inputs = plan.aligned(inputs)
+        listed = None if item is None else listed_item(manifest, item)
+        sent, inputs = inputs, plan.aligned(inputs if listed is None else listed.candidate(inputs))
         bound = plan.bind_inputs(inputs, limits)
         if not 0 <= row < bound.rows:
             raise BadInput(f"row: expected 0 to {bound.rows - 1}, got {row}")
@@ -241,7 +252,8 @@ class Explainer:
             _check_extent(values, manifest, vectors)
             bind_s = time.perf_counter() - began_s
             read = _read(version, asked.step, plan, bound, row, values)
-        way = _way(version, bound, row)
+        # Parts for candidates alone leave out the user's vector.
+        way = _way(version, bound, row)._replace(parts=False) if listed is not None else _way(version, bound, row)
         dense = read.standing.dense
         ran = self._score(version.files, way, dense, read.inputs)
         outputs = {name: scores[0] for name, scores in ran.outputs.items()}
@@ -275,7 +287,34 @@ class Explainer:
         if dense_sequences(manifest.sequences):
             row_s = ran.execute_s if way.parts else ran.execute_s / way.bucket
             described["histories"] = _histories(version, values, read, outputs, score, row_s, vectors)
+        if listed is not None:
+            max_ids = (limits or DEFAULTS).max_ids
+            request = {"sent": sent, "aligned": inputs, "users": bound.rows, "user": row, "max_ids": max_ids}
+            described["item"] = {"id": str(item), **self._listed(listed, version, read.standing, request, outputs)}
         return side, bound.rows, described
+
+    def _listed(
+        self,
+        listed: Any,
+        version: ServedVersion,
+        scored: PastState,
+        request: Mapping[str, Any],
+        outputs: Mapping[str, Rows],
+    ) -> dict[str, Any]:
+        """Return an item's place in the state that its score is of, as JSON."""
+        with self._locked(version):
+            # The state may have been left while the score was computed.
+            standing = version.as_of(scored.generation.step)
+            if standing is None or standing.generation != scored.generation:
+                raise Conflict(f"generation {scored.generation} was left while it was explained; try again")
+            served = standing.generation == version.generation
+            key, epoch = np.array([listed.key], np.int64), standing.epoch
+            origins = {what: row_origins(version.tables[table], key, epoch)[0] for what, table in listed.tables.items()}
+            present, arrays = origins["row"].kind in (FILE, DELTA), version.change.frame.arrays
+            state = (_descriptors(version), arrays, epoch, standing.generation, served, present)
+            found: dict[str, Any] = listed.explained(request, state, outputs)
+            found |= {what: _from(version, origin) for what, origin in origins.items()}
+        return found
 
     def _plan(self, version: ServedVersion) -> SparsePlan:
         """Return the sparse graph of a version: that of this process's replica, or one of the explainer's own."""
@@ -404,6 +443,14 @@ def _covering(bucket_plan: Sequence[int], row: int) -> int:
     """Return the bucket of a plan that contains a row."""
     ends = np.cumsum(bucket_plan)
     return bucket_plan[int(np.searchsorted(ends, row, side="right"))]
+
+
+def listed_item(manifest: Manifest, item: int | str) -> Any:
+    """Return what explains an item's place among the best; raises BadInput if the version ranks no items."""
+    explained = ENGINE.get("explanations", "item")
+    if explained is None:
+        raise missing("item", "top_items")
+    return explained(manifest, item)
 
 
 def _told(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vectors: bool) -> dict[str, Any]:

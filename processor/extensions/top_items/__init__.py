@@ -2,6 +2,8 @@
 
 item_ranker  ranks all items of a table: its thread and queue
 row_ranking  ranks a table's rows by their products with given vectors
+item_explanation  an item's place among one user's best items, or what leaves it out
+item_columns  the columns of listed items, for people
 chosen_items  which items count in a request: its filter, allow, block, seen and candidates
 filter_text  reads the text of a filter
 item_filters  says of items whether they pass a filter
@@ -49,6 +51,18 @@ def _ranked_rows(files: Any, tables: Any, tensors: Any) -> Any:
     return RankedRowWatcher.of(files.manifest, tables, tensors)
 
 
+def _explained_item(manifest: Any, item: Any) -> Any:
+    from freshet_serving.processor.extensions.top_items.item_explanation import ExplainedItem
+
+    return ExplainedItem.of(manifest, item)
+
+
+def _item_columns(manifest: Any, _item: Any) -> Any:
+    from freshet_serving.processor.extensions.top_items.item_columns import ItemColumns
+
+    return ItemColumns.of(manifest)
+
+
 def _describe_ranking(manifest: Any) -> str:
     from freshet_serving.processor.extensions.top_items.section import describe_ranking
 
@@ -59,5 +73,6 @@ REQUIRES = ()
 EXTENSION = Extension(
     answerers={"top_items": _item_ranker},
     row_watchers={"top_items": _ranked_rows},
+    explanations={"item": _explained_item, "items": _item_columns},
     descriptions={"top items": _describe_ranking},
 )

@@ -272,7 +272,7 @@ class ItemRanker(Answerer):
         blank = Strings.of([""]) if ranking.texts else np.zeros(1, np.int64)
         inputs = replica.plan.aligned({**own, ranking.item: blank})
         bound = replica.plan.bind_inputs(inputs, limits)
-        history = _history(ranking, inputs, bound.rows)
+        history = histories_of(ranking, inputs, bound.rows)
         chosen = chosen_items(ranking, request.inputs, history, limits.max_ids)
         if chosen.filter is not None and (table := _row_store(replica, chosen.filter.source.table)):
             raise BadInput(f"filter: expected a table in memory, got {table!r}, whose rows are in a row store")
@@ -379,7 +379,7 @@ def _too_many(max_ids: int, items: str, users: int) -> TooLarge:
     )
 
 
-def _history(ranking: ItemRanking, inputs: Mapping[str, Column], users: int) -> list[Int64s]:
+def histories_of(ranking: ItemRanking, inputs: Mapping[str, Column], users: int) -> list[Int64s]:
     """Return the items of each user's history, as far as the model reads it; one history is that of all users."""
     found: list[list[Int64s]] = [[] for _ in range(users)]
     for name in ranking.history:

@@ -193,7 +193,7 @@ def create_admin(
         streams,
         views,
         VersionRoutes(lifecycle, trail, bulk),
-        TryCalls(data_address, tls),
+        TryCalls(data_address, tls, lifecycle),
         trail,
     )
     for part in own:

@@ -21,6 +21,7 @@ FILES = (
     "actions.js",
     "api.js",
     "app.js",
+    "best.js",
     "charts.js",
     "commands.js",
     "console.css",

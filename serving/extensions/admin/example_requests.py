@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.serving.extensions.admin.item_features import ranked_items
 from freshet_serving.serving.front.example_text import MOST_ROWS, texts
 from freshet_serving.serving.ports import SERVER
 
@@ -43,27 +45,33 @@ class ExampleRequests:
         """
         manifest = version.manifest
         source, example = self._example(version)
+        ranks = ranked_items(manifest)
         features: dict[str, list[dict[str, str]]] = {}
         for feature in manifest.features:
             described = {"name": feature.name, "kind": feature.kind, "table": feature.table}
             features.setdefault(feature.input, []).append(described)
+        inputs = [
+            {
+                "name": spec.name,
+                "dtype": spec.dtype,
+                "columns": spec.columns,
+                "ragged": spec.ragged,
+                "features": features.get(spec.name, [])[:64],
+                "example": example.get(spec.name, ""),
+            }
+            for spec in manifest.read_inputs
+        ]
+        if ranks is not None:
+            # A list is one user's.
+            ranks["inputs"] = [{**i, "example": _first(i["example"])} for i in inputs if i["name"] in ranks["inputs"]]
         return {
             "model": manifest.model,
             "version": manifest.version,
             "generation": str(version.generation),
             "source": source,
-            "inputs": [
-                {
-                    "name": spec.name,
-                    "dtype": spec.dtype,
-                    "columns": spec.columns,
-                    "ragged": spec.ragged,
-                    "features": features.get(spec.name, [])[:64],
-                    "example": example.get(spec.name, ""),
-                }
-                for spec in manifest.read_inputs
-            ],
+            "inputs": inputs,
             "outputs": [{"name": output.name, "columns": output.columns} for output in manifest.outputs],
+            "ranks": ranks,
         }
 
     def _example(self, version: ServedVersion) -> tuple[str, dict[str, str]]:
@@ -94,6 +102,11 @@ class ExampleRequests:
         newest = max(files, key=lambda path: path.stat().st_mtime_ns)
         inputs: dict[str, Column] = read(str(newest), manifest.model, manifest.inputs, 1)[0]
         return inputs
+
+
+def _first(example: str) -> str:
+    """Return an example of one row, as JSON text."""
+    return orjson.dumps(orjson.loads(example)[:1]).decode() if example else ""
 
 
 def _asked(version: ServedVersion) -> Mapping[str, Column | str] | None:

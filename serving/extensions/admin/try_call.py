@@ -4,6 +4,8 @@ The console's origin differs from the data port's, which does not allow other or
 unchanged, so this request is refused for the same reasons as any prediction; so is the key, which needs the scope
 predict if the data port requires keys. If there are workers, one of them answers.
 
+With `top_items` it asks for the best items, and the reply has the first user's `items` with their columns.
+
 Bounds: MOST_CALLS at once, a body of MAX_BODY_NBYTES, a reply of MAX_REPLY_NBYTES, CALL_S.
 """
 
@@ -12,8 +14,9 @@ from __future__ import annotations
 import http.client
 import ssl
 import time
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import quote
 
 import orjson
@@ -22,7 +25,14 @@ from fastapi.responses import Response
 
 from freshet_serving.processor.errors import BadInput, NotReady, Overloaded, TooLarge
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, read_whole
+from freshet_serving.serving.extensions.admin.authorization import SHOWS_FEATURES
+from freshet_serving.serving.extensions.admin.item_features import MOST_ITEMS, listed_items
 from freshet_serving.serving.front.offload_executor import in_thread
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.request_headers import TOP_ITEMS
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.host import ModelHost
 
 MOST_CALLS = 2
 MAX_BODY_NBYTES, MAX_REPLY_NBYTES = 1 << 20, 8 << 20
@@ -30,6 +40,9 @@ CALL_S = 10.0
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 Loaded = Annotated[int | None, Query(gt=0, lt=2**63, description="Version that answers.")]
+Listed = Annotated[
+    int | None, Query(gt=0, le=MOST_ITEMS, description="Number of the best items; the body leaves candidates out.")
+]
 Labelled = Annotated[str | None, Query(max_length=128, description="Label of the version that answers.")]
 
 
@@ -47,9 +60,13 @@ class TryCalls:
     Args:
         address: Host and port of the data port; None if there is none.
         tls: Whether it speaks TLS.
+        lifecycle: Says whether the models are available, whose items' columns are shown; None for no columns.
     """
 
-    def __init__(self, address: tuple[str, int] | None, tls: bool = False) -> None:
+    def __init__(
+        self, address: tuple[str, int] | None, tls: bool = False, lifecycle: Availability[ModelHost] | None = None
+    ) -> None:
+        self._lifecycle = lifecycle
         self._context = ssl._create_unverified_context() if tls else None
         self._address = address and (ANY.get(address[0], address[0]), address[1])
         self._open = 0
@@ -63,7 +80,14 @@ class TryCalls:
         }
         app.post("/admin/models/{name}/try", openapi_extra=extra, responses=full)(self.attempt)
 
-    async def attempt(self, name: Name, request: Request, version: Loaded = None, label: Labelled = None) -> Response:
+    async def attempt(
+        self,
+        name: Name,
+        request: Request,
+        version: Loaded = None,
+        label: Labelled = None,
+        top_items: Listed = None,
+    ) -> Response:
         """Send one predict request to the data port; reply with its answer and the generation that gave it."""
         if version is not None and label is not None:
             raise BadInput("try: expected a version or a label, got both")
@@ -80,7 +104,9 @@ class TryCalls:
             path = f"/v1/models/{quote(name, safe='')}{which}:predict"
             began_s = time.perf_counter()
             key = request.headers.get("authorization")
-            answer = await in_thread(None, partial(_call, self._address, self._context, path, body, key))
+            more = {} if top_items is None else {TOP_ITEMS.decode(): str(top_items)}
+            more |= {} if key is None else {"authorization": key}
+            answer = await in_thread(None, partial(_call, self._address, self._context, path, body, more))
             took_ms = round((time.perf_counter() - began_s) * 1e3, 3)
         finally:
             self._open -= 1
@@ -92,11 +118,19 @@ class TryCalls:
             "took_ms": took_ms,
             "reply": orjson.Fragment(answer.body),
         }
+        if top_items is not None:
+            document["item_generation"] = answer.headers.get("x-item-generation")
+            host = None if self._lifecycle is None else self._lifecycle.processor()
+            if not request.scope.get(SHOWS_FEATURES, True):
+                host = None
+            document["items"] = await in_thread(
+                None, partial(listed_items, host, name, document["generation"], answer.body)
+            )
         return Response(orjson.dumps(document), media_type="application/json", headers={"cache-control": "no-store"})
 
 
 def _call(
-    address: tuple[str, int], context: ssl.SSLContext | None, path: str, body: bytes, authorization: str | None
+    address: tuple[str, int], context: ssl.SSLContext | None, path: str, body: bytes, more: Mapping[str, str]
 ) -> _Answer:
     """Send one request on a new connection.
 
@@ -105,7 +139,7 @@ def _call(
         context: TLS context; None for plain HTTP.
         path: Path of the request.
         body: Body of the request.
-        authorization: The authorization header, if there is one.
+        more: Further headers.
 
     Raises:
         NotReady: The data port does not answer.
@@ -117,9 +151,7 @@ def _call(
         else http.client.HTTPSConnection(*address, timeout=CALL_S, context=context)
     )
     try:
-        headers = {"content-type": "application/json", "x-model-digest": "1", "connection": "close"}
-        if authorization is not None:
-            headers["authorization"] = authorization
+        headers = {"content-type": "application/json", "x-model-digest": "1", "connection": "close", **more}
         connection.request("POST", path, body, headers)
         reply = connection.getresponse()
         data = reply.read(MAX_REPLY_NBYTES + 1)

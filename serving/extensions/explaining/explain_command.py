@@ -22,6 +22,8 @@ MOST_ADDED = 8
 """Maximum number of features that are printed with what they add; --json has all."""
 MOST_EVENTS = 16
 """Maximum number of a history's events that are printed, those of the largest changes; --json has all."""
+MOST_NUMBERS = 8
+"""Maximum number of an output's numbers that are printed, such as those of a user's vector; --json has all."""
 STAGES = (
     ("bind", "bind"),
     ("look_up", "look up"),
@@ -38,6 +40,9 @@ def explain(
         typer.Option(help="File with a :predict request, inputs or instances; - reads stdin."),
     ] = "",
     request_id: Annotated[str, typer.Option(help="x-request-id of a recorded request, instead of --request.")] = "",
+    item: Annotated[
+        str | None, typer.Option(help="Id of an item: explain its place among the best items of the request.")
+    ] = None,
     row: Annotated[int, typer.Option(help="Row (candidate) of the request.")] = 0,
     version: Annotated[int | None, typer.Option(help="Version number. [the model's default]")] = None,
     label: Annotated[str | None, typer.Option(help="Label of the version, instead of --version.")] = None,
@@ -54,7 +59,7 @@ def explain(
     if bool(request) == bool(request_id):
         raise BadInput("explain: expected either --request or --request-id")
     asked: dict[str, Any] = {"request_id": request_id} if request_id else _request(request)
-    options = {"version": version, "label": label, "generation": generation, "against": against}
+    options = {"version": version, "label": label, "generation": generation, "against": against, "item": item}
     asked |= {"row": row, "vectors": vectors, **{key: value for key, value in options.items() if value is not None}}
     answer = AdminClient(admin, admin_token).send_json("POST", f"/admin/models/{quoted(model)}/explain", asked)
     if as_json:
@@ -101,6 +106,11 @@ def show_explanation(answer: dict[str, Any]) -> None:
         console.print(
             Text("   " + ", ".join(f"{name} {side['timings_ms'][stage]:.3g} ms" for stage, name in STAGES), style="dim")
         )
+    for side in sides:
+        if "item" in side:
+            console.print(Text(_item_line(side)))
+            if side["item"].get("nearest"):
+                console.print(_nearest(side))
     console.print(_features(sides))
     console.print(_additions(sides[0]))
     for name in dict.fromkeys(name for side in sides for name in side.get("histories", ())):
@@ -109,6 +119,35 @@ def show_explanation(answer: dict[str, Any]) -> None:
         console.print(_moved(answer))
     elif len(sides) > 1:
         console.print(Text(answer.get("note", "no row that the request reads differs")))
+
+
+def _item_line(side: dict[str, Any]) -> str:
+    """Describe an item's place, or what leaves it out, and the parts of its score."""
+    item = side["item"]
+    about = f"item {printable(item['id'])} in {side['generation']}"
+    about += f": place {item['place']} of {item['ranked']}" if item["place"] is not None else ": not placed"
+    if "score" in item:
+        parts = ", ".join(f"{name} {_number(value)}" for name, value in item["parts"].items())
+        about += f", score {_number(item['score'])} of {parts}"
+    if "item_generation" in item:
+        about += f"; items' vectors are of {item['item_generation']}"
+    about += f"; row {_origin(item['row'])}" + (f", record {_origin(item['record'])}" if "record" in item else "")
+    return "\n".join([about, *(f"   {printable(why)}" for why in (*item["why_not"], item.get("note", "")) if why)])
+
+
+def _nearest(side: dict[str, Any]) -> Table:
+    """Return the events that are nearest to the item."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(f"nearest events in {side['generation']}", overflow="fold")
+    for title in ("cosine", "product"):
+        table.add_column(title, justify="right")
+    for event in side["item"]["nearest"]:
+        name = Text(f"{event['input']} {event['place']}: {printable(event['id'])}")
+        table.add_row(name, _number(event["cosine"]), _number(event["product"]))
+    return table
 
 
 def _additions(side: dict[str, Any]) -> Table:
@@ -196,15 +235,18 @@ def _marked(cell: str, beside: list[str]) -> Any:
 
 def _row_of(one: dict[str, Any]) -> str:
     """Describe the origin of a row."""
-    norm = f"norm {_number(one['norm'])}"
+    return f"{_origin(one)}, norm {_number(one['norm'])}"
+
+
+def _origin(one: dict[str, Any]) -> str:
     if one["found"] == "default":
         why = one["why"] if one.get("step") is None else f"{one['why']} by step {one['step']}"
-        return f"default ({why}), {norm}"
+        return f"default ({why})"
     if one["from"] == "version":
-        return f"version, {norm}"
+        return "version"
     if one["step"] is None:
-        return f"delta of step {one['until']} or before, {norm}"
-    return f"{one['from']} {one['step']}, {norm}"
+        return f"delta of step {one['until']} or before"
+    return f"{one['from']} {one['step']}"
 
 
 def _numbers(read: dict[str, Any]) -> tuple[str, str]:
@@ -236,7 +278,11 @@ def _moved(answer: dict[str, Any]) -> Table:
 
 
 def _scores(outputs: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {' '.join(map(_number, columns))}" for name, columns in outputs.items())
+    shown = {
+        name: (*map(_number, columns[:MOST_NUMBERS]), *["..."][: len(columns) > MOST_NUMBERS])
+        for name, columns in outputs.items()
+    }
+    return ", ".join(f"{name} {' '.join(numbers)}" for name, numbers in shown.items())
 
 
 def _number(value: float | None) -> str:

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -23,7 +23,7 @@ from pydantic import Field
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound, Overloaded
-from freshet_serving.processor.extensions.explaining.explanation import Explainer, GenerationRef
+from freshet_serving.processor.extensions.explaining.explanation import Explainer, GenerationRef, listed_item
 from freshet_serving.processor.extensions.explaining.scoring_process import ScoringProcess
 from freshet_serving.processor.features.input_lookup import InputLookup, InputLookups, open_lookups
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
@@ -88,6 +88,9 @@ class ExplainRequest(StrictModel):
     inputs: dict[str, Any] | list[Any] | None = Field(None, description="The request in columns, as for :predict.")
     instances: list[Any] | None = Field(None, description="Or the request in rows.")
     request_id: str | None = Field(None, min_length=1, max_length=256, description="Or the id of a recorded request.")
+    item: Annotated[int, Field(strict=True)] | Annotated[str, Field(max_length=1024)] | None = Field(
+        None, description="Id of an item: explain its place among the best items; the request leaves candidates out."
+    )
     row: int = Field(0, ge=0, lt=2**31, description="Row of the request to explain.")
     version: int | None = Field(None, gt=0, lt=2**63)
     label: str | None = Field(None, min_length=1, max_length=128)
@@ -183,12 +186,19 @@ class Explanations:
         asked = validated({k: v for k, v in document.items() if k not in REQUEST_KEYS}, ExplainRequest)
         if sum(key in document for key in ("inputs", "instances")) + (asked.request_id is not None) != 1:
             raise BadInput("explain: expected one of inputs, instances and request_id")
+        if asked.item is not None and asked.request_id is not None:
+            raise BadInput("item: requests for the best items are not recorded; send inputs or instances")
         if asked.request_id is not None:
             return self._recorded(model, asked, asked.request_id, limits, shows_features)
         version, step = _picked(model, asked, None)
-        sent, _ = tfs_rest.decode(body, {}, version.manifest, limits)
+        listed = None if asked.item is None else listed_item(version.manifest, asked.item)
+        sent, _ = tfs_rest.decode(body, {}, version.manifest if listed is None else listed.read_as, limits)
         against = None if asked.against is None else _question(model, asked.against, "against")
-        if not shows_features and (hidden := _filled_by_server(version.manifest, sent)):
+        hidden = _filled_by_server(version.manifest, sent)
+        if not shows_features and listed is not None:
+            # What keeps an item off the list is told with the values of its record.
+            hidden += [name for what, name in listed.tables.items() if what == "record"]
+        if not shows_features and hidden:
             raise Forbidden(
                 f"authorization: expected a key with the scope {FEATURES}, because {hidden[0]!r} would be "
                 "looked up and shown; or send it"
@@ -245,7 +255,9 @@ class Explanations:
         limits: RequestLimits,
     ) -> dict[str, Any]:
         try:
-            return self._explainer.explain(inputs, asked.row, question, against, limits=limits, vectors=asked.vectors)
+            return self._explainer.explain(
+                inputs, asked.row, question, against, limits=limits, vectors=asked.vectors, item=asked.item
+            )
         except Conflict:
             for one in (question, against):
                 if one is not None and one.step is not None and (why := _undone(model, one)):

@@ -1,8 +1,9 @@
 // The page of one model: its head, its tabs, and the upload of a delta file that is dropped on it.
 
-import { model as path } from "./api.js";
+import { get, model as path } from "./api.js";
 import { ask } from "./actions.js";
 import { freshet } from "./commands.js";
+import { bestView } from "./best.js";
 import { badge, button, h, replace } from "./dom.js";
 import { barredVersion, heldDeltas, isWithdrawn } from "./held.js";
 import { bytes, clock, kindOf, number, seconds, trainerKind, trainerLine } from "./formats.js";
@@ -12,12 +13,14 @@ import { timelineView } from "./timeline.js";
 import { trafficView } from "./traffic.js";
 import { tryView } from "./tryit.js";
 
-const TABS = { timeline: ["Timeline", timelineView], traffic: ["Versions and traffic", trafficView], tables: ["Tables", tablesView], try: ["Try it", tryView], explain: ["Explain", explainView] };
+const TABS = { timeline: ["Timeline", timelineView], traffic: ["Versions and traffic", trafficView], tables: ["Tables", tablesView], try: ["Try it", tryView], best: ["Best items", bestView], explain: ["Explain", explainView] };
 
 export function modelPage(name, tab, context) {
   const [title, make] = TABS[tab] || TABS.timeline, known = TABS[tab] ? tab : "timeline";
   const head = h("div", { class: "model-head" }), tabs = h("nav", { class: "tabs", "aria-label": `Views of ${name}` },
-    Object.entries(TABS).map(([key, [text]]) => h("a", { href: `#/models/${encodeURIComponent(name)}/${key}`, "aria-current": key === known ? "page" : null }, text)));
+    Object.entries(TABS).map(([key, [text]]) => h("a", { href: `#/models/${encodeURIComponent(name)}/${key}`, "aria-current": key === known ? "page" : null, hidden: key === "best" && known !== "best" }, text)));
+  // Not all models rank items.
+  get(path(name, "/signature")).then(found => { if (found.ranks) tabs.querySelector("[hidden]")?.removeAttribute("hidden"); }).catch(() => { /* the views say so */ });
   const file = h("input", { type: "file", hidden: true, onchange: () => { if (file.files.length) upload(file.files[0]); file.value = ""; } });
   const picker = button("Apply a delta…", () => file.click(), { class: "main" });
   const veil = h("div", { class: "veil", hidden: true }, h("p", {}, `Drop a delta to apply it to ${name}`));

@@ -16,6 +16,10 @@ export function bodyOf(signature, values) {
   return `{"inputs": {${signature.inputs.map(i => `${JSON.stringify(i.name)}: ${(values.get(i.name) || "").trim() || "[]"}`).join(", ")}}}`;
 }
 
+// JSON as Python writes it; texts stay as they are.
+const PYTHON = { null: "None", true: "True", false: "False" };
+export const literal = text => (text || "[]").trim().replace(/"(?:[^"\\]|\\.)*"|\b(?:null|true|false)\b/g, word => PYTHON[word] || word);
+
 // A text field for each input. values: name -> text.
 export function inputFields(signature, values, changed) {
   return signature.inputs.map(i => {
@@ -65,7 +69,6 @@ export function tryView(page) {
   function draw() {
     const base = `${location.protocol}//${location.hostname}:${signature.data_port || 8501}`, version = which.value;
     const body = bodyOf(signature, values), route = `/v1/models/${encodeURIComponent(page.name)}${version ? `/versions/${version}` : ""}:predict`;
-    const literal = text => (text || "[]").trim().replace(/\bnull\b/g, "None").replace(/\btrue\b/g, "True").replace(/\bfalse\b/g, "False");
     const ragged = signature.inputs.some(i => i.ragged);
     const inputs = signature.inputs.map(i => `    ${JSON.stringify(i.name)}: ${i.ragged ? `Ragged.of(${literal(values.get(i.name))})` : literal(values.get(i.name))},`).join("\n");
     replace(lines,

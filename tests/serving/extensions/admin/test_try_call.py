@@ -116,3 +116,20 @@ def test_missing_data_port_is_503(port):
 def test_port_bound_to_every_address_is_called_on_loopback(port):
     port.address = ("0.0.0.0", port.address[1])
     assert tried(port).status_code == 200
+
+
+def test_best_items_are_asked_for_by_the_header(port, monkeypatch):
+    heads = []
+    reply = {"outputs": {"item_ids": [[2**60 + 1, 3]], "scores": [[0.5, 0.25]]}}
+    monkeypatch.setattr(try_call, "_call", lambda *asked: heads.append(asked[-1]) or answered(reply))
+    told = tried(port, "/admin/models/ctr/try?top_items=2").json()
+    assert heads == [{"x-top-items": "2"}]
+    assert told["items"] == {"ids": [str(2**60 + 1), "3"], "scores": [0.5, 0.25], "columns": {}}
+    assert told["item_generation"] == "1.2"
+    for number in (0, 1001, "x"):
+        assert tried(port, f"/admin/models/ctr/try?top_items={number}").status_code == 400
+
+
+def answered(document):
+    heads = {"x-model-generation": "9.9", "x-item-generation": "1.2"}
+    return try_call._Answer(200, heads, json.dumps(document).encode())

@@ -176,3 +176,35 @@ def test_file_that_is_not_a_request_is_refused(server, arguments, stdin, message
     result = explain(*arguments, stdin=stdin)
     assert message in str(result.exception)
     assert server.calls == []
+
+
+ITEM = {
+    "id": "106\x1b", "place": 2, "ranked": 29, "why_not": [], "score": 0.5,
+    "parts": {"learned": 0.25, "popularity": 0.25},
+    "nearest": [{"input": "history.item", "place": 1, "id": "103", "product": 0.5, "cosine": 0.75}],
+    "row": {"found": "row", "from": "delta", "step": 3},
+    "record": {"found": "default", "why": "no row"},
+}  # fmt: skip
+
+
+def test_item_is_asked_for_and_its_place_is_printed(server, tmp_path):
+    (tmp_path / "request.json").write_text('{"inputs": {"history.item": [[100, 103]]}}')
+    gone = {**AGAINST, "item": {**ITEM, "place": None, "why_not": ["filter.price: expected 3, got 4"], "nearest": []}}
+    server.answer = {**ALONE, "sides": [{**SIDE, "item": ITEM}, gone]}
+    options = ["explain", "shop", "--request", str(tmp_path / "request.json"), "--item", "106"]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    assert server.calls[0][2]["item"] == "106"
+    line = "in 1.16: place 2 of 29, score 0.5 of learned 0.25, popularity 0.25; row delta 3, record default (no row)"
+    assert line in result.output
+    assert "history.item 1: 103" in result.output
+    assert "in 1.12: not placed" in result.output
+    assert "   filter.price: expected 3, got 4" in result.output
+    assert "\x1b" not in result.output
+
+
+def test_long_outputs_are_cut_short(server, tmp_path):
+    (tmp_path / "request.json").write_text('{"inputs": {}}')
+    server.answer = {**ALONE, "sides": [{**SIDE, "outputs": {"user_vector": [0.5] * 50}}]}
+    result = CliRunner().invoke(app, ["explain", "shop", "--request", str(tmp_path / "request.json")])
+    assert f"user_vector {' '.join(['0.5'] * 8)} ...   xla" in result.output

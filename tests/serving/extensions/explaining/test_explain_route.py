@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
+from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.extensions.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.generation import Generation
@@ -18,6 +19,7 @@ from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.processor.engines import USERS, processors, publish
 from tests.support import entities, looked_up
 from tests.support.packages import make_inputs, write_package
+from tests.support.ranked import write_ranked
 
 ROUTE = "/admin/models/small/explain"
 REQUEST = {"user": [3, 2**53 + 1], "tags": [["a", "zz"], []], "floats": [[0.5, 1.0, -2.0, 0.0]] * 2}
@@ -223,3 +225,55 @@ def test_one_explanation_runs_at_a_time_and_few_wait(ask, monkeypatch):
     codes, refused = asyncio.run(crowd())
     assert sorted(codes) == [200] * (WAITING + 1) + [429] * 2
     assert (refused, max(most)) == (2, 1)
+
+
+@pytest.fixture
+def ranked(tmp_path):
+    write_ranked(tmp_path / "repository", recorded=range(0, 40, 2))
+    with processors(tmp_path / "repository") as build:
+        yield build()
+
+
+def test_item_of_a_request_without_candidates_has_its_place(ranked):
+    ask = Asking(ranked)
+    inputs = {"history.item": [[3, 5]], "filter": ['{"stock": [0, null]}']}
+    request = PredictRequest(
+        "next", {"history.item": Ragged.of([[3, 5]]), "filter": Strings.of(inputs["filter"])}, top_items=5
+    )
+    best = ranked.process(request).outputs["item_ids"][0].tolist()
+    for item in (best[2], str(best[2])):
+        reply = ask("/admin/models/next/explain", json={"inputs": inputs, "item": item})
+        assert reply.status_code == 200, reply.text
+        told = reply.json()["sides"][0]["item"]
+        assert (told["id"], told["place"]) == (str(best[2]), 3)
+    odd = ask("/admin/models/next/explain", json={"inputs": inputs, "item": 7}).json()["sides"][0]["item"]
+    assert odd["why_not"] == ["filter.stock: expected [0, null], got no record"]
+
+
+def test_records_are_shown_with_the_scope_of_features_alone(ranked):
+    ask = Asking(ranked)
+    ask.app = NoFeatures(ask.app)
+    refused = ask("/admin/models/next/explain", json={"inputs": {"history.item": [[3]]}, "item": 7})
+    assert "expected a key with the scope features" in error_of(refused, 403)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"item": 3.5}, "item"),
+        ({"item": True}, "item"),
+        ({"item": ["3"]}, "item"),
+        ({"item": "3" * 2000}, "item"),
+        ({"item": "x"}, "item: expected a whole number"),
+        ({"item": 3, "filter": "x"}, "body.filter: unknown field"),
+    ],
+)
+def test_wrong_items_are_refused_by_name(ranked, more, message):
+    asked = {"inputs": {"history.item": [[3]]}, **more}
+    assert message in error_of(Asking(ranked)("/admin/models/next/explain", json=asked), 400)
+
+
+def test_item_of_a_model_without_items_or_a_recorded_request_is_refused(ask):
+    assert "expected a model that ranks items" in error_of(ask(json={"inputs": REQUEST, "item": 3}), 400)
+    recorded = error_of(ask(json={"request_id": "r", "item": 3}), 400)
+    assert "requests for the best items are not recorded" in recorded
