@@ -246,6 +246,6 @@ class ListChecker:
             if length and np.abs(expected[at] - scores).max() > TOLERANCE:
                 return f"user {user} has scores of another generation: {told}"
             good[at] = False
-            if 0 < length and good.any() and expected[good].max() > expected[at].min() + TOLERANCE:
+            if length > 0 and good.any() and expected[good].max() > expected[at].min() + TOLERANCE:
                 return f"user {user} lacks a better item than the last: {told}"
         return ""

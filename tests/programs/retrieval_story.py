@@ -1,4 +1,4 @@
-"""`make -C loadtest retrieval-story`: lists of best items while everything changes; loadtest/results/retrieval-story.md.
+"""`make -C loadtest retrieval-story`: best items while everything changes; loadtest/results/retrieval-story.md.
 
 A live server of each layout serves a model with two towers, whose items have columns to filter on. Clients, over HTTP
 and gRPC, ask without a pause for the best items of one to three users, with random filters, allowed, blocked and seen
@@ -37,8 +37,8 @@ from tests.programs.list_checker import (
     USERS,
     Asked,
     Change,
-    Listed,
     ListChecker,
+    Listed,
     changed,
     first_contents,
     restocked,
