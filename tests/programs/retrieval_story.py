@@ -301,7 +301,8 @@ def page(results):
     rows += [[kind, *(found["done"].get(kind, 0) for found in layouts.values())] for kind in kinds]
     rows += [[text, *(f"{found['counts'].get(n, 0):,}" for found in layouts.values())] for n, text in counts.items()]
     rows.append(["generations that replies name", *(found["generations"] for found in layouts.values())])
-    rows.append(["without an answer: their worker was killed", *(found["lost"] for found in layouts.values())])
+    lost = "without an answer; at most one a client for each kill"
+    rows.append([lost, *(found["lost"] for found in layouts.values())])
     problems = [f"- {layout}: {problem}" for layout, found in layouts.items() for problem in found["problems"]]
     return "\n".join([*lines, table(["", *layouts], rows), "", *problems, *([""] if problems else [])])
 

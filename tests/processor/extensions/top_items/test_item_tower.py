@@ -44,7 +44,7 @@ def test_tables_that_a_transform_of_the_key_looks_up_belong_to_any_item():
 
 def test_ranking_reads_requests_without_the_inputs_of_items():
     ranking = ItemRanking.of(manifest(True))
-    assert [i.name for i in ranking.manifest.inputs] == ["user"]
+    assert [i.name for i in ranking.manifest.inputs] == ["user", "item", "filter", "allow", "block", "seen"]
     assert [o.name for o in ranking.manifest.outputs] == ["item_ids", "scores"]
     assert describe_ranking(manifest(True)) == "user_vector by item_vector of the items of entities.item"
 
