@@ -20,6 +20,9 @@ bench_features  `make -C loadtest features`
 bench_crosses   `make -C loadtest crosses`
 bench_sequences  `make -C loadtest bench-sequences`
 bench_top_items  `make -C loadtest top-items`
+bench_retrieval_peers  `make -C loadtest retrieval-peers`
+retrieval_side  our side of it
+retrieval_peer  one vector index of it, and the data that all sides search
 sequence_peer   the networks of it in PyTorch
 plain_din       DIN as its paper writes it
 foreign_models  `make -C loadtest models`

@@ -1,7 +1,8 @@
 """One vector index of `make -C loadtest retrieval-peers`, and the data that all sides search.
 
-Run with an interpreter that has numpy and usearch, or numpy and qdrant-edge-py. Arguments: the index, rows, rounds.
-Prints one JSON object. All sides make the same data from the same seeds, in the same order.
+Run with an interpreter that has numpy and usearch, qdrant-edge-py or faiss-cpu. Arguments: the index, rows, rounds; or
+"faiss", rows and a file with another side's lists, which are compared with those of IndexFlatIP. Prints one JSON
+object. All sides make the same data from the same seeds, in the same order.
 
 Each index is searched with the smallest breadth of search that finds MARK of the best items, or with the largest one.
 Times are processor seconds of the whole process, so it does not matter how many threads an index starts.
@@ -24,6 +25,8 @@ STOCK = 1000
 SHARES = (1.0, 0.5, 0.1, 0.01)
 CHANGED = 0.1
 MARK = 0.95
+TIE = 1e-6
+"""Scores whose difference is at most such a share of them are ties."""
 BREADTHS = (32, 64, 128, 256, 512, 1024)
 
 
@@ -80,6 +83,9 @@ class Usearch:
     def change(self, changed, vectors):
         self.index.remove(changed)
         self.index.add(changed, vectors)
+
+    def close(self):
+        pass
 
 
 class Qdrant:
@@ -138,12 +144,23 @@ def searched(index, vectors, stock, share, breadth, queries):
     return seconds / len(queries), float(np.mean(recalls))
 
 
+def resident_bytes():
+    """Return the memory of this process that is not a file's, and that of files kept in memory."""
+    with open("/proc/self/status") as file:
+        lines = dict(line.split(":", 1) for line in file)
+    return int(lines["VmRSS"].split()[0]) * 1024
+
+
 def measure(name, rows, rounds):
     """Return the figures of one index."""
     vectors, stock, queries = items_of(rows), stock_of(rows), queries_of()
-    began = time.process_time()
+    warm = INDEXES[name](vectors[: 4 * ITEMS], stock[: 4 * ITEMS])
+    searched(warm, vectors[: 4 * ITEMS], stock[: 4 * ITEMS], 0.5, BREADTHS[0], queries[:2])
+    warm.close()
+    before, began = resident_bytes(), time.process_time()
     index = INDEXES[name](vectors, stock)
     answer = {"build_s": time.process_time() - began, "shares": {}, "changing": []}
+    answer["memory"] = (resident_bytes() - before) / vectors.nbytes
     for share in SHARES:
         for breadth in BREADTHS:
             query_s, recall = searched(index, vectors, stock, share, breadth, queries)
@@ -159,10 +176,45 @@ def measure(name, rows, rounds):
         vectors[changed] = new
         query_s, recall = searched(index, vectors, stock, 1.0, breadth, queries)
         answer["changing"].append({"change_s": change_s, "query_s": query_s, "recall": recall})
-    if hasattr(index, "close"):
-        index.close()
+    index.close()
+    return answer
+
+
+def compare_with_faiss(rows, file):
+    """Return how many lists are those of IndexFlatIP, to the item and up to ties."""
+    import faiss
+
+    vectors, stock, queries = items_of(rows), stock_of(rows), queries_of()
+    answer, at = {"lists": 0, "equal": 0, "equal_up_to_ties": 0, "worst": 0.0}, 0
+    with np.load(file) as lists:
+        rounds, belows, numbers, found = (lists[name] for name in ("rounds", "belows", "queries", "keys"))
+    for round_ in np.unique(rounds):
+        while at < round_:
+            changed, new = changes_of(rows, at)
+            vectors[changed] = new
+            at += 1
+        for below in np.unique(belows):
+            allowed = np.flatnonzero(stock < below)
+            index = faiss.IndexFlatIP(DIM)
+            index.add(vectors[allowed])
+            for n in np.flatnonzero((rounds == round_) & (belows == below)):
+                query = queries[numbers[n]]
+                _, near = index.search(query[None], min(ITEMS, len(allowed)))
+                theirs, mine = allowed[near[0]], found[n][found[n] >= 0]
+                other = [vectors[np.setdiff1d(*both)].astype(np.float64) @ query for both in
+                         ((mine, theirs), (theirs, mine))]  # fmt: skip
+                last = (vectors[theirs].astype(np.float64) @ query).min()
+                away = max((float(np.abs(scores / last - 1).max()) for scores in other if len(scores)), default=0.0)
+                good = len(np.unique(mine)) == len(mine) == len(theirs) and np.isin(mine, allowed).all()
+                answer["lists"] += 1
+                answer["equal"] += bool(good and set(mine.tolist()) == set(theirs.tolist()))
+                answer["equal_up_to_ties"] += bool(good and away <= TIE)
+                answer["worst"] = max(answer["worst"], away)
     return answer
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    if sys.argv[1] == "faiss":
+        print(json.dumps(compare_with_faiss(int(sys.argv[2]), sys.argv[3])))
+    else:
+        print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from freshet_serving import Client, Ragged
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.extensions.deeprec import codec as eas
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.serving.codecs.messages import message
@@ -232,11 +232,46 @@ def step_of(prediction):
         ({"filter": ["[" * 50_000]}, "filter: expected a JSON object"),
         ({"filter": ['{"price": NaN}']}, "filter: expected finite numbers, got NaN"),
         ({"filter": [" " * 70_000]}, "filter: expected at most 65536 bytes, got 70000"),
+        ({"filter": [" " * 10_000_000]}, "filter: expected at most 65536 bytes, got 10000000"),
+        ({"filter": ['{"price": [1e400, null]}']}, "filter.price: expected a number or null, got Infinity"),
+        ({"filter": ['{"category": "\\ud800"}']}, "filter.category: expected Unicode texts, got a lone surrogate"),
+        ({"filter": ['{"stock": 1, "stock": 1}']}, "filter: expected each key once, got 'stock' again"),
+        ({"filter": ['{"stock": ' + "9" * 60_000 + "}"]}, "filter: expected a JSON object"),
+        ({"allow": Ragged(np.zeros(4_000_001, np.int64), np.array([0, 4_000_001]))}, "max_ids: expected at most"),
         ({"allow": Ragged.of([[1], [2], [3]])}, "allow: expected a list of ids for each of 1 users"),
     ],
 )
 def test_hostile_filters_are_refused_by_name(shop, scheme, inputs, message):
     with Client(f"{scheme}://127.0.0.1:{getattr(shop.server, scheme + '_port')}", timeout_s=60) as client:
-        with pytest.raises(BadInput, match=message.replace("[", r"\[")):
+        with pytest.raises((BadInput, TooLarge), match=message.replace("[", r"\[")):
             client.predict(MODEL, {"history.item": Ragged.of([HISTORY]), **inputs}, top_items=K)
         assert client.predict(MODEL, {"history.item": Ragged.of([HISTORY])}, top_items=3).unfilled == 0
+
+
+def test_a_million_allowed_ids_are_read_within_the_limits(shop):
+    allowed = Ragged(np.arange(1_000_000), np.array([0, 1_000_000]))
+    with Client(f"grpc://127.0.0.1:{shop.server.grpc_port}", timeout_s=60) as client:
+        inputs = {"history.item": Ragged.of([HISTORY]), "allow": allowed}
+        assert client.predict(MODEL, inputs, top_items=K).unfilled == len(HISTORY)
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "1000000000", "000001", "1e3", "+5", ""])
+def test_hostile_numbers_are_refused_over_grpc(shop, number):
+    with grpc.insecure_channel(f"127.0.0.1:{shop.server.grpc_port}") as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError, match="x-top-items: expected a whole number from 1 to 10000") as refused:
+            infer(kserve_request().SerializeToString(), timeout=60, metadata=(("x-top-items", number),))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("splits", [[-1, 3], [0, 3, 1, 3], [0, 2**40], [1, 3], []])
+def test_hostile_splits_are_refused_over_grpc(shop, splits):
+    request = kserve_request()
+    at = [tensor.name for tensor in request.inputs].index("block.row_splits")
+    request.inputs[at].shape[:] = [len(splits)]
+    request.raw_input_contents[at] = np.array(splits, np.int64).tobytes()
+    with grpc.insecure_channel(f"127.0.0.1:{shop.server.grpc_port}") as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError, match="block") as refused:
+            infer(request.SerializeToString(), timeout=60, metadata=tuple(TOP.items()))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT

@@ -11,6 +11,7 @@ import numpy as np
 
 from freshet_serving.processor.columns import PackedColumns
 from freshet_serving.processor.extensions.deeprec import codec as eas
+from freshet_serving.processor.extensions.top_items.filter_text import read_filter
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
 from freshet_serving.processor.package.manifest import Manifest
@@ -110,6 +111,20 @@ def classify(data):
 
 def infer_json(data):
     bound(kserve.decode(data, {}, MIXED)[0], MIXED)
+
+
+FILTERED = {
+    "price": Input("price", "float32"), "stock": Input("stock", "int64"), "category": Input("category", "string"),
+    "tags": Input("tags", "string", ragged=True), "seller": Input("seller", "int64", declared="uint64"),
+}  # fmt: skip
+FILTERS = (
+    {"price": [None, 20.5], "category": ["a", "b"], "tags": {"not": "t1"}, "stock": True},
+    {"stock": {"in": [1, 2, 1e3]}, "seller": {"not": {"not": [0, 2**64 - 1]}}, "category": "é"},
+)
+
+
+def item_filter(data):
+    read_filter(data, FILTERED)
 
 
 # HTTP, binary: the first two bytes say how long the header is, so that it is fuzzed too.
@@ -309,6 +324,7 @@ def targets(tmp):
         Target("JSON: predict", predict, dump({"inputs": MIXED_JSON}, {"instances": ROWS, "signature_name": ""}), 4),
         Target("JSON: classify", classify, dump({"examples": ROWS, "context": {"user": 1}}), 2),
         Target("JSON: infer", infer_json, dump({"inputs": KSERVE_MIXED, "id": "q", "outputs": [{"name": "score"}]}), 3),
+        Target("JSON: filter of items", item_filter, dump(*FILTERS), 2),
         Target("binary: infer, plain", infer_binary(PACKED), BINARY_PACKED, 4),
         Target("binary: infer, strings", infer_binary(MIXED), BINARY_MIXED, 2),
         Target("binary: length-prefixed strings", strings, (b"\x02\x01\0\0\0a\x02\0\0\0bc",), 2),

@@ -10,8 +10,9 @@ from tests.fuzz.targets import targets
 
 CASES = 300
 NAMES = [
-    "JSON: predict", "JSON: classify", "JSON: infer", "binary: infer, plain", "binary: infer, strings",
-    "binary: length-prefixed strings", "protobuf: ModelInfer, raw", "protobuf: ModelInfer, typed", "protobuf: Predict",
+    "JSON: predict", "JSON: classify", "JSON: infer", "JSON: filter of items", "binary: infer, plain",
+    "binary: infer, strings", "binary: length-prefixed strings", "protobuf: ModelInfer, raw",
+    "protobuf: ModelInfer, typed", "protobuf: Predict",
     "protobuf: Input of examples", "protobuf: DeepRec", "file: delta", "file: delta, past its checksum",
     "file: tensors", "file: manifest", "file: record of a chain", "file: list of a snapshot", "HTTP: path",
     "HTTP: head", "HTTP: chunked body", "stream: JSON message", "stream: Arrow message", "stream: entry of Redis",

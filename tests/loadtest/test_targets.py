@@ -28,6 +28,7 @@ SMALLEST = {
     "loadtest.bench.bench_features": "--rounds 1 --items 2 --out OUT/features.md",
     "loadtest.bench.bench_gate": "--rows 100 --pairs 1 --requests 10 --out OUT",
     "loadtest.bench.bench_guard": "--quick --only MovieLens --data OUT --out OUT",
+    "loadtest.bench.bench_retrieval_peers": "--rows 3000 --rounds 1 --repeats 1 --checked 1 --python= --out OUT",
     "loadtest.bench.bench_sequences": "--rounds 1 --lengths 2 --networks din --torch= --out OUT",
     "loadtest.bench.bench_slow_store": "--requests 10 --out OUT/slow-store.md",
     "loadtest.bench.bench_small_tables": "--tables 1 --seeds 1 --out OUT",
@@ -77,6 +78,7 @@ SMALLEST = {
     "tests.programs.endings": "--rounds 1 --out OUT",
     "tests.programs.object_race": "--deltas 1 --rows 10 --replicas 1 --every 0.1 --out OUT",
     "tests.programs.outage": "--seconds 1 --out OUT",
+    "tests.programs.retrieval_story": "--minutes 0.05 --out OUT",
     "tests.programs.short_of_memory": "--minutes 0.05 --changes 100 --out OUT",
 }
 """Settings of each program that targets run. OUT: an empty folder, where there are no data either."""

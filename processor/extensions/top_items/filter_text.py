@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import BadInput, first_of, json_kind
+from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.package import Input
 
 MAX_NBYTES, MAX_CLAUSES, MAX_VALUES, MAX_DEPTH = 65_536, 64, 10_000, 8
@@ -93,13 +93,12 @@ def read_filter(text: bytes, columns: Mapping[str, Input]) -> list[Clause]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    distinct = dict(pairs)
-    if len(distinct) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise BadInput(
-            f"filter: expected each key once, got {first_of(n for n in names if names.count(n) > 1)[:SHOWN]!r} again"
-        )
-    return distinct
+    made: dict[str, Any] = {}
+    for name, wanted in pairs:
+        if name in made:
+            raise BadInput(f"filter: expected each key once, got {name[:SHOWN]!r} again")
+        made[name] = wanted
+    return made
 
 
 def _no_number(word: str) -> None:

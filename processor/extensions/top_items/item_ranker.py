@@ -49,7 +49,7 @@ from freshet_serving.processor.cores import on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.extensions.top_items.chosen_items import ChosenItems, chosen_items, keys_of_ids
 from freshet_serving.processor.extensions.top_items.item_filters import ItemFilter
-from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows, rank_keys, rank_rows
+from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows, end_to_end, rank_keys, rank_rows
 from freshet_serving.processor.extensions.top_items.section import ItemRanking, why_unranked
 from freshet_serving.processor.extensions.top_items.successors import merged, score_successors
 from freshet_serving.processor.extensions.top_items.vector_table import ReadVectors
@@ -211,17 +211,16 @@ class RankingSession(Session):
             allowed = works[0].chosen.allowed
             if allowed is not None:
                 # Such a request shares nothing.
-                allowed = [keys[passing(keys)] for keys in allowed]
+                allowed = passing(allowed)
                 ranked = rank_keys(table, state.epoch, ranking.columns, products, allowed, excluded, most)
             else:
                 items = works[0].chosen.filter
                 bits = None if items is None else items.begin(arrays, state.tables, state.epoch).bits
                 ranked = rank_rows(table, state.epoch, arrays, products, excluded, most, proceed, bits)
             if successors:
-                counting = [_within(more, passing(more.keys)) for more in successors]
-                if allowed is not None:
-                    counting = [_within(more, np.isin(more.keys, keys)) for more, keys in zip(counting, allowed)]
-                ranked = [merged(*both, most) for both in zip(ranked, counting)]
+                counting = passing([more.keys for more in successors]) if allowed is None else allowed
+                within = [_within(more, np.isin(more.keys, keys)) for more, keys in zip(successors, counting)]
+                ranked = [merged(*both, most) for both in zip(ranked, within)]
             named = [_named(ranking, state, rows) for rows in ranked] if ranking.texts else []
             generation, of = state.generation, None
             if by_vectors is not None:
@@ -350,9 +349,13 @@ class ItemRanker(Answerer):
             self._busy = False
 
 
-def _passing(items: ItemFilter | None, state: State, keys: Int64s) -> Any:
-    """Return which items pass a filter in a state: an index of their keys."""
-    return slice(None) if items is None else items.of_keys(state.tables, state.epoch, keys)
+def _passing(items: ItemFilter | None, state: State, lists: Sequence[Int64s]) -> list[Int64s]:
+    """Return those keys of each list that pass a filter in a state; records of all lists are read together."""
+    if items is None:
+        return list(lists)
+    keys, splits = end_to_end(lists)
+    passes = items.of_keys(state.tables, state.epoch, keys)
+    return [keys[first:last][passes[first:last]] for first, last in zip(splits[:-1], splits[1:])]
 
 
 def _within(rows: RankedRows, counting: Any) -> RankedRows:

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.extensions.top_items.filter_text import MAX_CLAUSES, MAX_DEPTH, MAX_NBYTES, read_filter
+from freshet_serving.processor.extensions.top_items.filter_text import (
+    MAX_CLAUSES,
+    MAX_DEPTH,
+    MAX_NBYTES,
+    _distinct,
+    read_filter,
+)
 from freshet_serving.processor.package import Input
 from tests.support.ranked import COLUMNS
 
@@ -111,6 +117,24 @@ def test_nots_are_bounded():
         wanted = {"not": wanted}
     with pytest.raises(BadInput, match=rf"filter.stock: expected at most {MAX_DEPTH} 'not' in one another"):
         read({"stock": wanted})
+
+
+def test_keys_are_compared_few_times_each():
+    compared = 0
+
+    class Key(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    keys = [Key(f"k{n}") for n in range(2000)]
+    with pytest.raises(BadInput, match="filter: expected each key once, got 'k1999' again"):
+        _distinct([(key, 1) for key in [*keys, Key("k1999")]])
+    assert compared < 4 * len(keys)
 
 
 def test_bytes_that_are_no_text_are_refused():
