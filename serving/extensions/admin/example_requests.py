@@ -50,7 +50,7 @@ class ExampleRequests:
         for feature in manifest.features:
             described = {"name": feature.name, "kind": feature.kind, "table": feature.table}
             features.setdefault(feature.input, []).append(described)
-        inputs = [
+        inputs: list[dict[str, Any]] = [
             {
                 "name": spec.name,
                 "dtype": spec.dtype,
