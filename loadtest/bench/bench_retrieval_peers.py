@@ -2,9 +2,10 @@
 
 The same vectors of 50 float32, in clusters as learned ones are, are searched for the 100 best by product: by our exact
 scan of a table's codes, and by HNSW of usearch and of qdrant-edge, with the smallest breadth of search (32 to 1,024)
-that finds 0.95 of them, or else the largest. Filters are on a number that 1, 10 or 50 % of the items pass; usearch has
-none in Python, so more items are fetched until enough pass. Then a tenth of the vectors changes, again and again: rows
-and codes are made anew, items of an index are replaced and, with qdrant-edge, the index is optimized. Each side runs in a process of
+that finds 0.95 of them, or else the largest.
+Filters are on a number that 1, 10 or 50 % of the items pass; usearch has none in Python, so
+more items are fetched until enough pass. Then a tenth of the vectors changes, again and again: rows and codes are
+made anew, items of an index are replaced and, with qdrant-edge, the index is optimized. Each side runs in a process of
 its own, by turns, several times; figures are processor seconds of the whole process, and medians of the runs. "While a
 tenth changes each second": what one core answers in the rest of the second. Memory is what the process grows by,
 vectors and filtered column included, over the bytes of the vectors. HNSW grows slowly with the number of items, a scan

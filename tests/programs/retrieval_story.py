@@ -277,7 +277,7 @@ def story(folder, options, seconds, seed):
             while time.monotonic() < ends_s and len(told.problems) < SHOWN:
                 try:
                     told.act()
-                except (RuntimeError, OSError) as error:
+                except (RuntimeError, OSError, KeyError) as error:
                     told.problems.append(f"{type(error).__name__}: {error}")
                     break
                 time.sleep(pauses.random() * 0.4)
