@@ -6,8 +6,8 @@ What is kept. While there is room, everything. Once pages would have to be taken
 is long (LONG_STAMPS rows) or if the same name was refused before: most short histories that are seen once are never
 seen again, and would drive out those that are. Eviction is LRU by one bit (CLOCK).
 
-Time to live is checked when a state is read. What is too old is zeroed by sweeps, a few entries with every request of
-the process; a process without requests sweeps nothing.
+Time to live is checked when a state is read. What is too old is zeroed by sweeps, a few entries with every state that
+the process keeps; a process that keeps none sweeps none.
 
 Costs: a look at WAYS entries in each segment, then one pass over the state; keeping waits for other threads that keep.
 
