@@ -89,10 +89,11 @@ class RetrievalRun(TrainingRun):
         """Rank a held-out batch before training on it."""
         self.guard.see_held_out(work, self._ranks.rank(_pairs(work), self.ranked))
 
-    def _score(self, work: BoundBatch, sampled: bool) -> None:
+    def _score_and_learn(self, work: BoundBatch, sampled: bool) -> None:
         """Rank a batch before training on it: some of its rows, or all of a sample of the batches."""
         gains = self._ranks.rank(_pairs(work), self.streamed_ranks, 0 if sampled else RANKED)
         self.guard.see(work, gains)
+        self._learned(work, self.trainer.learn(work))
 
     def _begin_version(self) -> None:
         self._find_items()
