@@ -6,16 +6,16 @@ A list names its generation, and the records are read as of that one. The caller
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.extensions.top_items.chosen_items import keys_of_ids
 from freshet_serving.processor.extensions.top_items.section import ItemRanking
-from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package import Input, Manifest
 
 MOST_VALUES = 16
 """Values of a list that are shown."""
@@ -72,9 +72,18 @@ class ItemColumns:
         if there.any():
             places = np.flatnonzero(there).tolist()
             for name, column in source.unpack(np.ascontiguousarray(records[there]), list(source.columns)).items():
+                shown = _as_sent(source.columns[name], column)
                 for row, place in enumerate(places):
-                    columns[name][place] = _value(column, row)
+                    columns[name][place] = _value(shown, row)
         return columns
+
+
+def _as_sent(spec: Input, column: Column) -> Column:
+    """Return a column with the numbers that requests have."""
+    values = column.values if isinstance(column, Ragged) else column
+    if not isinstance(values, Strings):
+        values = spec.as_sent(values)
+    return replace(column, values=values) if isinstance(column, Ragged) else values
 
 
 def _value(column: Any, row: int) -> Any:

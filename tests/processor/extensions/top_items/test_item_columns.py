@@ -33,6 +33,7 @@ def as_shown(columns):
     shown["stock"] = [str(n) for n in columns["stock"]]
     # A list is stored as far as the entity's capacity reaches.
     shown["sizes"] = [[str(n) for n in sizes[:4]] for sizes in columns["sizes"]]
+    shown["sellers"] = [[str(n) for n in sellers] for sellers in columns["sellers"]]
     shown["category"] = [text or "" for text in columns["category"]]
     return shown
 
@@ -60,7 +61,7 @@ def test_versions_say_what_a_request_needs(processor):
     version = processor.host.catalogue[MODEL].pick()
     told = ItemColumns.of(version.manifest).described()
     assert (told["item"], told["inputs"]) == ("item", ["history.item"])
-    assert [column["name"] for column in told["columns"]] == ["price", "stock", "category", "tags", "sizes"]
+    assert [column["name"] for column in told["columns"]] == ["price", "stock", "category", "tags", "sizes", "sellers"]
     assert told["columns"][3] == {"name": "tags", "dtype": "string", "ragged": True}
     plain = ItemColumns.of(manifest())
     assert plain.described()["columns"] == []

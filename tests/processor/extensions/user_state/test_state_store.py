@@ -259,8 +259,10 @@ def test_full_store_admits_what_is_long_or_comes_again():
     few, many = name_of(store, 1), name_of(store, 2)
     assert not keep(store, few, [1], words_of(1, 200))
     assert keep(store, few, [1], words_of(1, 200))
+    # What was kept first may be what has to go for the second.
+    assert found(store, few, [1], 200)[0] == arena.HIT
     assert keep(store, many, range(LONG_STAMPS), words_of(2, 200))
-    assert found(store, few, [1], 200)[0] == found(store, many, range(LONG_STAMPS), 200)[0] == arena.HIT
+    assert found(store, many, range(LONG_STAMPS), 200)[0] == arena.HIT
 
 
 def test_eviction_spares_what_was_read_and_its_cause_is_known():
