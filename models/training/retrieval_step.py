@@ -32,7 +32,7 @@ NOBODY = 1e30
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What the n rows of a step are compared with: their own items, and m further ones.
+    """The candidates that the n rows of a step are compared with: their own items, and m further ones.
 
     Attributes:
         users: int64 [n], numbers below n, the same for rows of one user.

@@ -150,7 +150,7 @@ class ExplainedItem:
 
     @property
     def read_as(self) -> Manifest:
-        """How a request for the best items is read."""
+        """The manifest that a request for the best items is read by."""
         return self.ranking.manifest
 
     @property

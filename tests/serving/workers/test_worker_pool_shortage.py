@@ -38,7 +38,7 @@ class ReadingWorker(FakeWorker):
     """A FakeWorker that takes changes of versions as a worker does, at once."""
 
     _change = Worker._change
-    _clock, _remote, _lookups = SystemClock(), None, NO_LOOKUPS
+    _clock, _remote, _lookups, _states = SystemClock(), None, NO_LOOKUPS, None
 
     def __init__(self, slot):
         super().__init__(slot)
