@@ -166,9 +166,8 @@ def deeprec(shop):
 def client(scheme, port):
     def ask(shop):
         with Client(f"{scheme}://127.0.0.1:{getattr(shop.server, port)}", timeout_s=60) as client:
-            inputs = {"history.item": Ragged.of([HISTORY]), "block": Ragged.of([BLOCK])}
-            prediction = client.predict(MODEL, inputs | {"filter": [json.dumps(WANTED)]}, top_items=K)
-        return prediction.outputs["item_ids"][0].tolist(), {"x-unfilled": prediction.unfilled}
+            best = client.recommend(MODEL, {"history.item": HISTORY}, K, filters=WANTED, block=BLOCK)
+        return best.item_ids.tolist(), {"x-unfilled": best.unfilled}
 
     return ask
 
