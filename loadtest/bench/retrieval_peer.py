@@ -187,17 +187,17 @@ def compare_with_faiss(rows, file):
     vectors, stock, queries = items_of(rows), stock_of(rows), queries_of()
     answer, at = {"lists": 0, "equal": 0, "equal_up_to_ties": 0, "worst": 0.0}, 0
     with np.load(file) as lists:
-        rounds, belows, numbers, found = (lists[name] for name in ("rounds", "belows", "queries", "keys"))
+        rounds, limits, numbers, found = (lists[name] for name in ("rounds", "limits", "queries", "keys"))
     for round_ in np.unique(rounds):
         while at < round_:
             changed, new = changes_of(rows, at)
             vectors[changed] = new
             at += 1
-        for below in np.unique(belows):
+        for below in np.unique(limits):
             allowed = np.flatnonzero(stock < below)
             index = faiss.IndexFlatIP(DIM)
             index.add(vectors[allowed])
-            for n in np.flatnonzero((rounds == round_) & (belows == below)):
+            for n in np.flatnonzero((rounds == round_) & (limits == below)):
                 query = queries[numbers[n]]
                 _, near = index.search(query[None], min(ITEMS, len(allowed)))
                 theirs, mine = allowed[near[0]], found[n][found[n] >= 0]

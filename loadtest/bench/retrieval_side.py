@@ -129,7 +129,7 @@ def lists_under_deltas(rows: int, seconds: float) -> dict[str, Any]:
             number, below = int(random.integers(0, len(queries))), int(STOCK * share)
             keys = index.search(queries[number], below, 0)
             made.append((rounds, below, number, np.pad(keys, (0, ITEMS - len(keys)), constant_values=-1)))
-    names = ("rounds", "belows", "queries", "keys")
+    names = ("rounds", "limits", "queries", "keys")
     return {name: np.array(values) for name, values in zip(names, zip(*made))} | {"deltas": rounds}
 
 

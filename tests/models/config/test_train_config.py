@@ -217,7 +217,7 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
             {"model__seed": 1},
             r"model\.seed: unknown key; expected one of name, arch, loss, label_weights, hidden, dropout",
         ),
-        ({"model__loss": "hinge"}, r"model\.loss: expected 'log_loss' or 'package\.module:function', or nothing for the"),
+        ({"model__loss": "hinge"}, r"model\.loss: expected 'log_loss' or 'package\.module:function', or nothing"),
         ({"model__label_weights": [1, 2]}, r"model\.label_weights: expected 1, one for each of data\.label, got 2"),
         ({"model__label_weights": [0]}, r"model\.label_weights\[0\]: expected a number above 0, got 0\.0"),
         (
