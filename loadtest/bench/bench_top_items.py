@@ -71,6 +71,18 @@ def refresh(codes: RowCodes, epoch: int) -> None:
         pass
 
 
+def filtered_records(keys: Any, filters: list[Input], columns: Any, text_nbytes: int) -> Any:
+    """Return an entity of columns for filters alone, and the table with its records."""
+    entity = EntityEntry("item", "item", [], text_nbytes=text_nbytes, filters=filters)
+    shop = Manifest("shop", 1, "", 0.0, [Input("item", "int64")], [], [], [], 1, {}, {}, entities=[entity])
+    table = TableEntry(entity.table, record_layout(shop, entity).words, len(keys), RECORD)
+    shop.tables.append(table)
+    records = pack_records(shop, entity, columns, len(keys), hash_strings)
+    source = FilteredEntity.of(shop, "item")
+    assert source is not None, "the entity has filters"
+    return source, ServedTable(table, packed(keys, records, RECORD))
+
+
 class Shop:
     """Prices and categories of items, as the records of an entity and as arrays."""
 
@@ -78,16 +90,9 @@ class Shop:
         self.price = random.random(len(keys)).astype(np.float32)
         self.category = random.integers(0, len(CATEGORIES), len(keys)).astype(np.int32)
         filters = [Input("price", "float32"), Input("category", "string")]
-        entity = EntityEntry("item", "item", [], text_nbytes=32, filters=filters)
-        made = Manifest("shop", 1, "", 0.0, [Input("item", "int64")], [], [], [], 1, {}, {}, entities=[entity])
-        table = TableEntry(entity.table, record_layout(made, entity).words, len(keys), RECORD)
-        made.tables.append(table)
-        texts = Strings.of([CATEGORIES[n] for n in self.category])
-        records = pack_records(made, entity, {"price": self.price, "category": texts}, len(keys), hash_strings)
-        source = FilteredEntity.of(made, "item")
-        assert source is not None, "the entity has filters"
-        self.source, served_table = source, ServedTable(table, packed(keys, records, RECORD))
-        self.columns = FilterColumns(codes, served_table, source)
+        columns = {"price": self.price, "category": Strings.of([CATEGORIES[n] for n in self.category])}
+        self.source, served_table = filtered_records(keys, filters, columns, 32)
+        self.columns = FilterColumns(codes, served_table, self.source)
         while self.columns.refresh(0):
             pass
         self.arrays = {**codes.arrays, **self.columns.arrays}

@@ -16,22 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.extensions.top_items.filter_columns import FilterColumns
-from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity, ItemFilter
+from freshet_serving.processor.extensions.top_items.item_filters import ItemFilter
 from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
 from freshet_serving.processor.extensions.top_items.row_ranking import rank_rows
-from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
-    RECORD,
-    EntityEntry,
     Input,
-    Manifest,
     TableDelta,
     TableEntry,
-    pack_records,
-    record_layout,
 )
 from freshet_serving.processor.tables.table import ServedTable, packed
 from loadtest.bench import retrieval_peer
+from loadtest.bench.bench_top_items import filtered_records
 from loadtest.bench.retrieval_peer import DIM, ITEMS, SHARES, STOCK, changes_of, items_of, queries_of, stock_of
 
 STEP = 7
@@ -47,15 +42,9 @@ class Scanned:
         tensors = packed(keys, vectors.copy(), "float32")
         self._rows = ServedTable(TableEntry("items", DIM, len(keys)), tensors)
         self._codes, self._epoch = RowCodes(self._rows, tensors, DIM), 0
-        entity = EntityEntry("item", "item", [], text_nbytes=0, filters=[Input("stock", "int64")])
-        shop = Manifest("shop", 1, "", 0.0, [Input("item", "int64")], [], [], [], 1, {}, {}, entities=[entity])
-        table = TableEntry(entity.table, record_layout(shop, entity).words, len(keys), RECORD)
-        shop.tables.append(table)
-        records = pack_records(shop, entity, {"stock": stock.astype(np.int64)}, len(keys), hash_strings)
-        source = FilteredEntity.of(shop, "item")
-        assert source is not None, "the entity has filters"
-        self._source, self._records = source, ServedTable(table, packed(keys, records, RECORD))
-        self._columns = FilterColumns(self._codes, self._records, source)
+        columns = {"stock": stock.astype(np.int64)}
+        self._source, self._records = filtered_records(keys, [Input("stock", "int64")], columns, 0)
+        self._columns = FilterColumns(self._codes, self._records, self._source)
         self.settle()
         while self._columns.refresh(0):
             pass

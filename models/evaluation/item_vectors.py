@@ -18,9 +18,9 @@ from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.source import Field
 from freshet_serving.models.evaluation.generation_scorer import REQUEST_ROWS, GenerationScorer
-from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, nearest
 from freshet_serving.processor.extras import needed
+from freshet_serving.processor.features.input_reader import blank_inputs
 from freshet_serving.processor.package import Input, Manifest, atomic_file
 
 KINDS = {
@@ -65,7 +65,8 @@ def write_vectors(
     key = _key(fields, id_name)
     source = open_source(data, fields)
     schema = pa.schema([(key.name, pa.int64() if key.kind == "id" else pa.string()), (VECTOR, pa.list_(pa.float32()))])
-    others = {spec.name: _nothing(spec) for spec in manifest.inputs if spec not in inputs}
+    # One row for all items, of what no feature of theirs derives from.
+    others = {name: column for name, column in blank_inputs(manifest).items() if manifest.input(name) not in inputs}
     written, seen = 0, set[Any]()
     reporter.begin(f"{output} by {scorer.model} {scorer.generation}", source.count_rows())
     try:
@@ -91,10 +92,7 @@ def item_inputs(manifest: Manifest) -> list[Input]:
     Raises:
         BadInput: There are none, or no table column can represent one of them.
     """
-    made_of = {t.name: t.inputs for t in manifest.transforms}
-    names = {f.input for f in manifest.features if f.side == "item"}
-    while computed := names & made_of.keys():
-        names = (names - computed).union(*(made_of[name] for name in computed))
+    names = manifest.origins(f.input for f in manifest.features if f.side == "item")
     inputs = [spec for spec in manifest.inputs if spec.name in names]
     if not inputs:
         raise BadInput(f"model: {manifest.model!r} has no features of side 'item'")
@@ -111,12 +109,3 @@ def _key(fields: Sequence[Field], name: str) -> Field:
         there = ", ".join(field.name for field in keys) or "none: the items have no id"
         raise BadInput(f"id: expected the column that identifies items ({there}), got {name[:64] or 'nothing'}")
     return chosen[0]
-
-
-def _nothing(spec: Input) -> Column:
-    """Return one row for all items, for an input that no item feature derives from."""
-    if spec.ragged:
-        return Ragged(Strings.of([b""]) if spec.dtype == "string" else np.zeros(1, spec.dtype), np.array([0, 1]))
-    if spec.dtype == "string":
-        return Strings.of([b""] * (spec.columns or 1))
-    return np.zeros((1, spec.columns) if spec.columns else 1, spec.dtype)

@@ -56,8 +56,9 @@ version_retention  removal of old versions
 delta_rules      rules for when a delta is due
 stream_guard     collection of a window's scores, and holds of deltas
 window_guard     statistical check of a window before its delta is served
-next_item_guard  stream_guard for next-item networks, by ranks
-retrieval_guard  next_item_guard for two towers
+rank_stream_guard  stream_guard by ranks
+next_item_guard  rank_stream_guard for next-item networks
+retrieval_guard  rank_stream_guard for two towers
 rank_guard       window_guard for ranks
 target_ranks     ranks of a batch's next items
 pair_ranks       ranks of a batch's chosen items

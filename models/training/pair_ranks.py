@@ -6,6 +6,8 @@ most one item's vector for each row that is learned; users' vectors are always n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,7 +47,7 @@ class PairRanks:
         within = max(1, MOST_SCORES // max(1, len(self._keys)))
         return self._ranked(work, ranking, min(most or within, within), self._keys, self._vectors)
 
-    def rank_again(self, works: list[PairBatch], ranking: CatalogueRanking, most: int) -> Float64s:
+    def rank_again(self, works: Sequence[PairBatch], ranking: CatalogueRanking, most: int) -> Float64s:
         """Rank rows by the weights as they are, among SAMPLED items at most and those of the rows.
 
         Args:

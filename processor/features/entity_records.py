@@ -61,18 +61,13 @@ def make_records(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, 
     return pack_records(manifest, entity, {**columns, **made}, rows, hash_strings)
 
 
-def missing_columns(manifest: Manifest, names: Collection[str], rows: int = 1) -> dict[str, Column]:
+def missing_columns(specs: Iterable[Input], rows: int = 1) -> dict[str, Column]:
     """Return columns of values that stand for none, as training reads them: 0, "", NaN and empty lists.
 
     Args:
-        manifest: The version's manifest.
-        names: The inputs.
+        specs: The columns.
         rows: Number of rows.
     """
-    return _missing((i for i in manifest.inputs if i.name in names), rows)
-
-
-def _missing(specs: Iterable[Input], rows: int) -> dict[str, Column]:
     found: dict[str, Column] = {}
     for spec in specs:
         count = 0 if spec.ragged else rows * (spec.columns or 1)
@@ -132,7 +127,7 @@ class EntityRecords:
             np.int64,
         )
         self._sources = frozenset(self._fields[:, kernels.FIELD_SOURCE].tolist())
-        missing = _missing(column_specs(manifest, entity), 1)
+        missing = missing_columns(column_specs(manifest, entity))
         self._default = np.ascontiguousarray(make_records(manifest, entity, missing, 1)[0])
         self._list_values = int(self._fields[:, kernels.FIELD_CAPACITY].sum())
         self._lists = int(np.count_nonzero(self._fields[:, kernels.FIELD_CAPACITY]))

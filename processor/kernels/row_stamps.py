@@ -23,11 +23,10 @@ Costs: the two or three cache misses of a lookup without its row, which are pref
 
 # mypy: ignore-errors
 
-import numba as nb
 import numpy as np
 
 from freshet_serving.processor.kernels.index import home
-from freshet_serving.processor.kernels.kernel import inlined, kernel
+from freshet_serving.processor.kernels.kernel import inlined
 from freshet_serving.processor.kernels.pointers import load_f32_bits, load_i64, prefetch
 from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
@@ -102,22 +101,3 @@ def prefetch_head(table, key):
         prefetch(load_i64(table + HEADS) + 8 * key)
     else:
         prefetch(load_i64(table + INDEX) + 16 * home(key, load_i64(table + CAPACITY)))
-
-
-@kernel(nb.void(nb.int64[::1], nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64, nb.int64[::1]))
-def stamps_of(table, keys, epoch, stamps):
-    """Write the stamp of what each key reads as of an epoch.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        keys: int64 [n].
-        epoch: The epoch that is read.
-        stamps: int64 [n]; written.
-    """
-    at = np.int64(table.ctypes.data)
-    for first in range(0, len(keys), BLOCK):
-        last = min(first + BLOCK, len(keys))
-        for i in range(first, last):
-            prefetch_head(at, keys[i])
-        for i in range(first, last):
-            stamps[i] = stamp_of(at, keys[i], epoch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -182,6 +182,13 @@ class Manifest:
         if not self.fillers:
             return self.inputs
         return [i for i in self.inputs if i.name in sent or i.name not in self.fillers]
+
+    def origins(self, names: Iterable[str]) -> set[str]:
+        """Return the inputs that these inputs and transforms are, or are made of."""
+        made_of, origins = {t.name: t.inputs for t in self.transforms}, set(names)
+        while computed := origins & made_of.keys():
+            origins = (origins - computed).union(*(made_of[name] for name in computed))
+        return origins
 
     def own_name(self, name: str) -> str:
         """Return the name of an input in the model's signature."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freshet_serving.compiler.progress import output, progress_bars
+from freshet_serving.compiler.progress import Reporter, output, progress_bars
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
 from freshet_serving.serving.commands.completion import models
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from freshet_serving.models.config.evaluate_section import EvaluateConfig
     from freshet_serving.models.config.train_config import TrainConfig
     from freshet_serving.models.data.formats import DataConfig
+    from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 
 SHOWN = ("rows", "auc", "log_loss", "predicted", "observed")
 
@@ -110,15 +112,10 @@ def _score(
     from freshet_serving.models.data.formats import label_names
     from freshet_serving.models.evaluation.evaluate import evaluate as run
     from freshet_serving.models.evaluation.evaluate import user_column
-    from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
     from freshet_serving.models.zoo.architectures import NEXT_ITEM
 
     console = output(highlight=False)
-    # If a program reads the output, the progress bar goes to stderr.
-    with (
-        progress_bars(Console(stderr=True) if as_json else console) as reporter,
-        GenerationScorer(repository, model, generation) as scorer,
-    ):
+    with _opened(console, repository, model, generation, as_json) as (scorer, reporter):
         if scorer.description.arch in NEXT_ITEM:
             raise BadInput(f"evaluate: expected --config, as {model!r} ranks what came next in an event log")
         if not measured.group:
@@ -135,6 +132,20 @@ def _score(
         _print(console, [line for line in lines if line["label"] == name], name if len(labels) > 1 else "")
 
 
+@contextmanager
+def _opened(
+    console: Console, repository: str, model: str, generation: Generation | None, as_json: bool
+) -> Iterator[tuple[GenerationScorer, Reporter]]:
+    """Open a generation, and what shows progress: on stderr if a program reads the output."""
+    from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+
+    with (
+        progress_bars(Console(stderr=True) if as_json else console) as reporter,
+        GenerationScorer(repository, model, generation) as scorer,
+    ):
+        yield scorer, reporter
+
+
 def _rank_next(
     repository: str,
     generation: Generation | None,
@@ -147,14 +158,10 @@ def _rank_next(
     trained: TrainConfig,
 ) -> None:
     """Rank what came next among all items, and print hit rate and NDCG."""
-    from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
     from freshet_serving.models.evaluation.next_item_evaluation import rank_next_items
 
     console, model = output(highlight=False), trained.model.name
-    with (
-        progress_bars(Console(stderr=True) if as_json else console) as reporter,
-        GenerationScorer(repository, model, generation) as scorer,
-    ):
+    with _opened(console, repository, model, generation, as_json) as (scorer, reporter):
         ranking, counts = rank_next_items(scorer, data, trained, top, reporter, skip, rows, leave_one_out)
         about = {"model": model, "generation": str(scorer.generation)}
     found = ranking.result()
@@ -186,14 +193,10 @@ def _rank_chosen(
     trained: TrainConfig,
 ) -> None:
     """Rank what users chose among all items of the data, and print recall and NDCG."""
-    from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
     from freshet_serving.models.evaluation.retrieval_evaluation import rank_pairs
 
     console, model = output(highlight=False), trained.model.name
-    with (
-        progress_bars(Console(stderr=True) if as_json else console) as reporter,
-        GenerationScorer(repository, model, generation) as scorer,
-    ):
+    with _opened(console, repository, model, generation, as_json) as (scorer, reporter):
         ranking = rank_pairs(scorer, data, trained, top, reporter, skip, rows)
         about = {"model": model, "generation": str(scorer.generation)}
     if as_json:

@@ -1,6 +1,7 @@
 """Answer requests for the best items of a whole table, from models whose score is a product.
 
 item_ranker  ranks all items of a table: its thread and queue
+best_items   ranks those that count: by their rows, and successors beside them
 row_ranking  ranks a table's rows by their products with given vectors
 item_explanation  an item's place among one user's best items, or what leaves it out
 item_columns  the columns of listed items, for people

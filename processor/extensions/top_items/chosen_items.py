@@ -124,13 +124,11 @@ def _ids(ranking: ItemRanking, name: str, column: Column, users: int) -> list[In
 
 def _keys(ranking: ItemRanking, name: str, ids: Column) -> Int64s:
     """Return the keys of ids."""
-    expected = "strings" if ranking.texts else "whole numbers"
-    if isinstance(ids, Strings):
-        if ranking.texts:
-            return np.asarray(hash_strings(ids, ranking.hash_seed))
-    elif isinstance(ids, np.ndarray) and not ranking.texts and (ids.dtype == np.int64 or not ids.size):
-        return ids.reshape(-1).astype(np.int64)
-    raise BadInput(f"{name}: expected ids that are {expected}, got another type")
+    whole = isinstance(ids, np.ndarray) and (ids.dtype == np.int64 or not ids.size)
+    if not (isinstance(ids, Strings) if ranking.texts else whole):
+        expected = "strings" if ranking.texts else "whole numbers"
+        raise BadInput(f"{name}: expected ids that are {expected}, got another type")
+    return keys_of_ids(ranking, ids).reshape(-1).astype(np.int64)
 
 
 def keys_of_ids(ranking: ItemRanking, ids: Column) -> Int64s:

@@ -1,8 +1,7 @@
 """Explain an item's place among one user's best items: why it is there, or what leaves it out.
 
-The list is made of what ranks (item_ranker): the same items count, their rows are scanned or read by the same kernels,
-and successors are scored by the same function. The user's vector is the one that the explainer computed for the item
-as the only candidate (processor.extensions.explaining).
+The list is made as item_ranker makes it (best_items). The user's vector is the one that the explainer computed for the
+item as the only candidate (processor.extensions.explaining).
 
 Invariants
 - The caller holds the version's lock. All that is read here is of one epoch.
@@ -26,12 +25,13 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.processor.extensions.top_items import code_scan
+from freshet_serving.processor.extensions.top_items.best_items import RankedTable, best_items
 from freshet_serving.processor.extensions.top_items.chosen_items import ChosenItems, chosen_items, keys_of_ids
 from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity, ItemFilter, keys_at
 from freshet_serving.processor.extensions.top_items.item_ranker import histories_of
-from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows, rank_keys, rank_rows
+from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows
 from freshet_serving.processor.extensions.top_items.section import ALLOW, BLOCK, SEEN, ItemRanking, why_unranked
-from freshet_serving.processor.extensions.top_items.successors import merged, score_successors
+from freshet_serving.processor.extensions.top_items.successors import score_successors
 from freshet_serving.processor.extensions.top_items.vector_table import ReadVectors
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
@@ -318,7 +318,6 @@ class ExplainedItem:
     ) -> dict[str, Any]:
         """Return the item's place among the best, from 1, as item_ranker ranks them."""
         ranking, arrays = self.ranking, state.arrays[self.ranking.table]
-        products = np.ascontiguousarray((user if vectors is None else vectors.queries(user))[:, : ranking.columns])
         excluded, counts = chosen.excluded[request.user], "code_count" in arrays
         if chosen.allowed is None and (items := int(arrays["code_count"][0]) if counts else 0) > request.max_ids:
             raise TooLarge(f"max_ids: expected at most {request.max_ids} items to rank per request, got {items}")
@@ -328,27 +327,20 @@ class ExplainedItem:
                 return {"note": f"the place is not known: expected at most {MOST_PAST_ITEMS} items of an earlier state"}
             allowed = keys_at(arrays, np.arange(items))
 
-        def passing(keys: Int64s) -> Any:
-            return slice(None) if chosen.filter is None else chosen.filter.of_keys(state.tables, state.epoch, keys)
-
+        more = []
         if successors is not None:
             counting = ~np.isin(successors.keys, excluded)
-            if allowed is not None:
-                counting &= np.isin(successors.keys, allowed)
-            successors = RankedRows(successors.keys[counting], successors.scores[counting])
-            passed = passing(successors.keys)
-            successors = RankedRows(successors.keys[passed], successors.scores[passed])
-            excluded = np.concatenate([excluded, successors.keys])
-        if allowed is not None:
-            these = [np.unique(allowed)[passing(np.unique(allowed))]]
-            (ranked,) = rank_keys(rows.table, rows.epoch, ranking.columns, products, these, [excluded], MAX_TOP_ITEMS)
-        else:
-            bits = None if chosen.filter is None else chosen.filter.begin(arrays, state.tables, state.epoch).bits
-            (ranked,) = rank_rows(
-                rows.table, rows.epoch, arrays, products, [excluded], MAX_TOP_ITEMS, lambda rows_read: True, bits
-            )
-        if successors is not None:
-            ranked = merged(ranked, successors, MAX_TOP_ITEMS)
+            more = [RankedRows(successors.keys[counting], successors.scores[counting])]
+        (ranked,) = best_items(
+            RankedTable(rows.table, arrays, state.tables, rows.epoch, ranking.columns),
+            user if vectors is None else vectors.queries(user),
+            chosen.filter,
+            None if allowed is None else [np.unique(allowed)],
+            [excluded],
+            more,
+            MAX_TOP_ITEMS,
+            lambda rows_read: True,
+        )
         places = np.flatnonzero(ranked.keys == self.key)
         if len(places):
             return {"place": int(places[0]) + 1, "ranked": len(ranked.keys)}

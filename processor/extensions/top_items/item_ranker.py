@@ -47,11 +47,11 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
 from freshet_serving.processor.cores import on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
+from freshet_serving.processor.extensions.top_items.best_items import RankedTable, best_items
 from freshet_serving.processor.extensions.top_items.chosen_items import ChosenItems, chosen_items, keys_of_ids
-from freshet_serving.processor.extensions.top_items.item_filters import ItemFilter
-from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows, end_to_end, rank_keys, rank_rows
+from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows
 from freshet_serving.processor.extensions.top_items.section import ItemRanking, why_unranked
-from freshet_serving.processor.extensions.top_items.successors import merged, score_successors
+from freshet_serving.processor.extensions.top_items.successors import score_successors
 from freshet_serving.processor.extensions.top_items.vector_table import ReadVectors
 from freshet_serving.processor.features.bound_request import NonFiniteInput
 from freshet_serving.processor.features.limits import RequestLimits
@@ -198,7 +198,6 @@ class RankingSession(Session):
                 by_vectors = ReadVectors.of(ranking.tower, state.generation.version, arrays)
                 table, vectors = by_vectors.table, by_vectors.queries(vectors)
             excluded = [items for work in works for items in work.chosen.excluded]
-            passing = partial(_passing, works[0].chosen.filter, state)
             successors = []
             if ranking.successors is not None:
                 histories = [items[-ranking.length :] for work in works for items in work.history]
@@ -206,21 +205,10 @@ class RankingSession(Session):
                     score_successors(table, state.epoch, ranking.successors, *given)
                     for given in zip(histories, excluded, vectors, results[ranking.mixture])
                 ]
-                excluded = [np.concatenate([items, more.keys]) for items, more in zip(excluded, successors)]
-            products = np.ascontiguousarray(vectors[:, : ranking.columns])
-            allowed = works[0].chosen.allowed
-            if allowed is not None:
-                # Such a request shares nothing.
-                allowed = passing(allowed)
-                ranked = rank_keys(table, state.epoch, ranking.columns, products, allowed, excluded, most)
-            else:
-                items = works[0].chosen.filter
-                bits = None if items is None else items.begin(arrays, state.tables, state.epoch).bits
-                ranked = rank_rows(table, state.epoch, arrays, products, excluded, most, proceed, bits)
-            if successors:
-                counting = passing([more.keys for more in successors]) if allowed is None else allowed
-                within = [_within(more, np.isin(more.keys, keys)) for more, keys in zip(successors, counting)]
-                ranked = [merged(*both, most) for both in zip(ranked, within)]
+            # A request with allowed items shares nothing.
+            chosen = works[0].chosen
+            read = RankedTable(table, arrays, state.tables, state.epoch, ranking.columns)
+            ranked = best_items(read, vectors, chosen.filter, chosen.allowed, excluded, successors, most, proceed)
             named = [_named(ranking, state, rows) for rows in ranked] if ranking.texts else []
             generation, of = state.generation, None
             if by_vectors is not None:
@@ -347,20 +335,6 @@ class ItemRanker(Answerer):
                 self._usual_s[replica] = took_s if usual_s is None else usual_s + SMOOTHING * (took_s - usual_s)
         finally:
             self._busy = False
-
-
-def _passing(items: ItemFilter | None, state: State, lists: Sequence[Int64s]) -> list[Int64s]:
-    """Return those keys of each list that pass a filter in a state; records of all lists are read together."""
-    if items is None:
-        return list(lists)
-    keys, splits = end_to_end(lists)
-    passes = items.of_keys(state.tables, state.epoch, keys)
-    return [keys[first:last][passes[first:last]] for first, last in zip(splits[:-1], splits[1:])]
-
-
-def _within(rows: RankedRows, counting: Any) -> RankedRows:
-    """Return some of the rows."""
-    return RankedRows(rows.keys[counting], rows.scores[counting])
 
 
 def _named(ranking: ItemRanking, state: State, rows: RankedRows) -> NDArray[Any]:

@@ -146,7 +146,7 @@ class ItemTower:
             raise BadInput(f"input {key!r}: expected one id for each item, got another type")
         inputs = frozenset({key, *(entity.inputs if entity is not None else ())})
         for feature in (f for f in manifest.features if f.side != "item"):
-            if both := inputs & _read(manifest, {feature.input}):
+            if both := inputs & manifest.origins({feature.input}):
                 names = f"feature {feature.name!r} of side {feature.side!r} reads {min(both)!r}"
                 raise BadInput(f"{names} of items, so users' vectors are different for each: set its side to 'item'")
         own = [f for f in features if f.input == key and f.kind in ("id", "string") and f.column == -1]
@@ -182,7 +182,7 @@ class ItemTower:
 
 def _catalogue(manifest: Manifest, features: Collection[Feature]) -> tuple[EntityEntry | None, str]:
     """Return the entity that has all inputs of items, or None, and the input with their key."""
-    names = _read(manifest, {f.input for f in features})
+    names = manifest.origins({f.input for f in features})
     for entity in manifest.entities:
         if names <= {entity.key, *entity.inputs}:
             return entity, entity.key
@@ -191,14 +191,6 @@ def _catalogue(manifest: Manifest, features: Collection[Feature]) -> tuple[Entit
     direct = {f.input for f in features if f.kind in ("id", "string") and f.column == -1 and f.input in names}
     others = ", ".join(sorted(names - direct)) if len(direct) == 1 else ", ".join(sorted(names))
     raise BadInput(f"items' vectors need {others[:200]}, which only requests have: make them columns of an entity")
-
-
-def _read(manifest: Manifest, names: set[str]) -> set[str]:
-    """Return the inputs that these inputs and transforms are, or are made of."""
-    made_of = {t.name: t.inputs for t in manifest.transforms}
-    while computed := names & made_of.keys():
-        names = (names - computed).union(*(made_of[name] for name in computed))
-    return names
 
 
 def _check_hashes(manifest: Manifest, entity: EntityEntry | None, key: str, own: Collection[Feature]) -> None:

@@ -8,6 +8,7 @@ Kernels: what they read is laid out as kernels.rows says.
 import numba as nb
 import numpy as np
 
+from freshet_serving.processor.extensions.top_items.code_scan import among
 from freshet_serving.processor.kernels.conversion import copy_row
 from freshet_serving.processor.kernels.kernel import kernel
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, store_release
@@ -94,17 +95,7 @@ def match_lists(words, lists, low, high, members, matches):
             value = lists[j]
             if value < low or value > high:
                 continue
-            if len(members) == 0:
-                found = True
-                break
-            first, last = 0, len(members)
-            while first < last:
-                middle = (first + last) // 2
-                if members[middle] < value:
-                    first = middle + 1
-                else:
-                    last = middle
-            if first < len(members) and members[first] == value:
+            if len(members) == 0 or among(members, 0, len(members), value):
                 found = True
                 break
         matches[i] = found

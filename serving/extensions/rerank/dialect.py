@@ -140,10 +140,7 @@ def _item_input(manifest: Manifest, query: Mapping[str, Any]) -> Input:
         BadInput: There is none, or several could be meant.
     """
     ids = [i for i in manifest.inputs if i.name not in query and not i.ragged and not i.columns]
-    of_items = {f.input for f in manifest.features if f.side == ITEM}
-    for transform in reversed(manifest.transforms):
-        if transform.name in of_items:
-            of_items.update(transform.inputs)
+    of_items = manifest.origins(f.input for f in manifest.features if f.side == ITEM)
     keys = {e.key for e in manifest.entities if of_items.intersection([e.key, *e.inputs])}
     filled = manifest.fillers
     for named in (

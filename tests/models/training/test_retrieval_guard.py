@@ -22,6 +22,7 @@ def test_bad_step_lowers_the_ranks_of_rows_before_the_window(tmp_path):
     work = trainer.transform(pairs(*rows))
     guard.see(work, np.ones(64))
     guard.begin()
+    guard.prepare()
     guard._look_again()
     assert guard._window.figures().fall == pytest.approx(0.0)
     table = trainer.own["item_id"]

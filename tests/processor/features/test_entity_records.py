@@ -137,10 +137,14 @@ def filled(plan, tables, requests, epoch=0, spans=None, fill=None):
     return out, counts
 
 
+def missing_of(model, names, rows):
+    return missing_columns([spec for spec in model.inputs if spec.name in names], rows)
+
+
 def both_ways(items, rows=None):
     """A request with the keys alone, and one with everything, known items having their columns."""
     items = np.array(items, I64)
-    known, missing = columns_of(items), missing_columns(MODEL, ENTITY.inputs, len(items))
+    known, missing = columns_of(items), missing_of(MODEL, ENTITY.inputs, len(items))
     whole = columns_of(items) if (items < ITEMS).all() else {}
     if not whole:
         unknown = items >= ITEMS
@@ -227,7 +231,7 @@ def test_records_are_read_at_the_epoch_of_the_batch():
     tables[-1].apply(TableDelta(changed, rows, np.array([3], I64)), 1)
     alone, before = both_ways([1, 2, 3])
     np.testing.assert_array_equal(filled(PLAN, tables, [alone])[0], filled(PLAN, tables, [before])[0])
-    missing = missing_columns(MODEL, ENTITY.inputs, 1)
+    missing = missing_of(MODEL, ENTITY.inputs, 1)
     new, gone = {"user": alone["user"][:2], "item": changed}, {"user": alone["user"][2:], "item": alone["item"][2:]}
     after = np.concatenate(
         [filled(PLAN, tables, [new | columns_of(changed, 5)])[0], filled(PLAN, tables, [gone | missing])[0]]
@@ -395,7 +399,7 @@ def test_kept_records_give_the_columns_as_they_were_given(item):
     for first, rows in ((0, 1), (1, 3)):
         out = np.empty((rows, plan.width), F32)
         plan.fill(BatchView(described, 0, [bound], np.array([[first, rows]], I64), counts), out)
-    missing = missing_columns(model, KEPT.inputs, 1)
+    missing = missing_of(model, KEPT.inputs, 1)
     for name, column in bound.used.columns().items():
         each = [columns_of([i])[name] if i < ITEMS else missing[name] for i in item]
         assert plain(name, column) == [row for one in each for row in plain(name, one)]
@@ -462,7 +466,7 @@ def test_first_of_several_refusals_is_reported():
 
 def test_missing_columns_have_the_shapes_that_inputs_declare():
     spec = dataclasses.replace(MODEL, inputs=[*MODEL.inputs, Input("pair", "string", columns=2)])
-    missing = missing_columns(spec, ["pair", "sizes", "price"], 3)
+    missing = missing_of(spec, ["pair", "sizes", "price"], 3)
     assert len(missing["pair"]) == 6
     assert missing["sizes"].shape == (3, 2)
     assert missing["price"].shape == (3,)

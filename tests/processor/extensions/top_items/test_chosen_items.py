@@ -9,7 +9,7 @@ import pytest
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.extensions.top_items import item_ranker
+from freshet_serving.processor.extensions.top_items import best_items
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
@@ -129,7 +129,7 @@ def check(processor, step, contents, records):
 
 def test_listed_items_alone_count_and_nothing_is_scanned(opened, monkeypatch):
     processor, records = opened(), records_at(0, RECORDED)
-    monkeypatch.setattr(item_ranker, "rank_rows", None)
+    monkeypatch.setattr(best_items, "rank_rows", None)
     allowed = [9, 3, 12, 999, 3, 30, 1]
     reply = ask(processor, [[1, 2]], 10, allow=np.array(allowed))
     ids, scores = expected(FIRST, 0, [1, 2], 10, set(allowed).__contains__)

@@ -11,7 +11,7 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
-from freshet_serving.processor.extensions.top_items import item_ranker, row_ranking
+from freshet_serving.processor.extensions.top_items import best_items, row_ranking
 from freshet_serving.processor.extensions.top_items.item_ranker import MAX_QUEUED
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
@@ -64,7 +64,7 @@ def held(monkeypatch):
         assert free.wait(60)
         return rank(table, epoch, codes, vectors, *rest)
 
-    monkeypatch.setattr(item_ranker, "rank_rows", wait)
+    monkeypatch.setattr(best_items, "rank_rows", wait)
     yield free, scans
     free.set()
 
@@ -358,14 +358,14 @@ def test_fault_of_one_request_fails_no_other(opened, held, monkeypatch):
     until(lambda: scans)
     processor.predictor.submit(ask(2, [2]), replies.put)
     processor.predictor.submit(ask(2, [3]), replies.put)
-    rank = item_ranker.rank_rows
+    rank = best_items.rank_rows
 
     def fail(table, epoch, codes, vectors, seen, *rest):
         if any(3 in items for items in seen):
             raise ValueError("played")
         return rank(table, epoch, codes, vectors, seen, *rest)
 
-    monkeypatch.setattr(item_ranker, "rank_rows", fail)
+    monkeypatch.setattr(best_items, "rank_rows", fail)
     free.set()
     found = [replies.get(timeout=60) for _ in range(3)]
     assert [isinstance(reply, FreshetError) for reply in found] == [False, False, True]
