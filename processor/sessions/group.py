@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
-from freshet_serving.processor.running.cost import FREE, WORTH
+from freshet_serving.processor.running.cost import FREE, WORTH, CostTable
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
@@ -62,7 +62,7 @@ from freshet_serving.processor.sessions.session_queue import Queue
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.watching import SessionStats, Sketch, total
+from freshet_serving.processor.watching import SHORT_S, Histogram, SessionStats, Sketch, total
 
 if TYPE_CHECKING:
     from freshet_serving.processor.sessions.stages import Stages
@@ -88,11 +88,17 @@ class SessionThread(threading.Thread):
         self.retired = self.computing = False
         self.gate = threading.Lock()
         self.gate.acquire()
-        self._group, self._cpus = group, cpus
+        self._group, self.cpus, self._bound = group, cpus, frozenset[int]()
 
     def run(self) -> None:
-        run_on(self._cpus)
+        self.bind()
         self._group.serve(self)
+
+    def bind(self) -> None:
+        """Go to the cores of this thread, between two batches."""
+        if self._bound is not self.cpus:
+            self._bound = self.cpus
+            run_on(self._bound)
 
 
 class SessionGroup:
@@ -127,6 +133,7 @@ class SessionGroup:
         self._past = SessionStats()
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
         self._past_sketches: weakref.WeakKeyDictionary[Replica, Sketch] = weakref.WeakKeyDictionary()
+        self._responses: Histogram | None = None
         self._inline: Session | None = None
         self._apart: Queue | None = None
         self._turn = threading.RLock()
@@ -278,6 +285,7 @@ class SessionGroup:
         session, queue = thread.session, thread.queue
         taken: NextBatch[Work] = NextBatch([], [])
         while True:
+            thread.bind()
             with self._lock:
                 now_s = self._clock.now_s()
                 queue.finish(session, now_s)
@@ -339,9 +347,37 @@ class SessionGroup:
             while len(self) < sessions:
                 if not shared or not self._queues:
                     self._queues.append(Queue(self.options))
+                    self._queues[-1].responses = self._responses
                 self._start(self._queues[-1])
             while len(self) > sessions:
                 self._retire(self._queues[-1])
+
+    def place(self, sessions: int, cpus: frozenset[int]) -> None:
+        """Move all sessions to the same cores, each at the end of its batch, and change their number.
+
+        Args:
+            sessions: The new number.
+            cpus: The cores.
+        """
+        with self._lock:
+            self.options = replace(self.options, cpus=(cpus,))
+            for thread in self._threads:
+                thread.cpus = cpus
+        self.resize(sessions)
+
+    def measure_responses(self) -> Histogram:
+        """Have queues record what requests take, waiting and computing as predicted; return the counts in seconds."""
+        with self._lock:
+            if self._responses is None:
+                self._responses = Histogram(SHORT_S)
+            for queue in self._queues:
+                queue.responses = self._responses
+            return self._responses
+
+    def cost_tables(self) -> list[CostTable]:
+        """Return the costs of the versions that sessions have computed."""
+        replicas = {replica for session in self._sessions() for replica in list(session.buffers)}
+        return [replica.costs for replica in replicas]
 
     def statistics(self) -> list[SessionStats]:
         """Return the counts of every session and device stage, and the group's own for requests that reached none."""

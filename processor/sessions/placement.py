@@ -2,12 +2,13 @@
 
 Core plan. A group that names cores has them to itself: they are removed from the sessions of every other group, so a
 saturated neighbour does not slow it down. A model that no group names goes to the group with "*", else to the group
-"default", which has the options of the process.
+"default", which has the options of the process. Groups with a budget, a share or a minimum have their cores planned
+while they serve (port core_planner).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -18,6 +19,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import ResourceLimits, available, numa_nodes, parse_cpusets, spread
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.options import check
+from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.sessions.group import SessionGroup
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.session_options import (
@@ -61,6 +63,8 @@ def plan(
         groups[DEFAULT] = GroupConfig([ANY])
     if config.compute == "inline" and len(groups) > 1:
         raise BadInput("compute: expected threads with groups, got inline")
+    if any(group.planned for group in groups.values()):
+        _check_planned(config, groups)
     own: dict[str, tuple[frozenset[int], ...]] = {}
     dedicated: dict[int, str] = {}
     for name, group in groups.items():
@@ -100,6 +104,28 @@ def plan(
     return plans
 
 
+def _check_planned(config: SessionConfig, groups: Mapping[str, GroupConfig]) -> None:
+    """Raise BadInput unless all cores are left to the plan.
+
+    Args:
+        config: The options of the process.
+        groups: Its groups.
+    """
+    for name, group in groups.items():
+        where = f"groups.{name[:64]}"
+        if group.cpus or config.cpus:
+            raise BadInput(f"{where}.cpus: cores are planned (p99_ms, share, min_cores): remove cpus and session_cpus")
+        if group.sessions is not None:
+            raise BadInput(f"{where}.sessions: cores are planned (p99_ms, share, min_cores): remove sessions")
+        for field, value, most in (("p99_ms", group.p99_ms, 1e6), ("share", group.share, 1e6)):
+            if value is not None and not 0 < value <= most:
+                raise BadInput(f"{where}.{field}: expected more than 0, at most {most:.0f}, got {value:g}")
+        if group.p99_ms is not None and group.share is not None:
+            raise BadInput(f"{where}.share: expected p99_ms or share: a group with a budget shares no cores")
+        if group.min_cores is not None and not 1 <= group.min_cores <= MAX_SESSIONS:
+            raise BadInput(f"{where}.min_cores: expected 1 to {MAX_SESSIONS}, got {group.min_cores}")
+
+
 def _own_options(config: SessionConfig, group: GroupConfig) -> SessionOptions:
     """Return the options of a group: its own, else the process's. A group with own cores gets one session per core."""
     own = {f.name: value for f in fields(SessionOptions) if (value := getattr(group, f.name)) is not None}
@@ -128,6 +154,12 @@ class Groups:
             group = self._groups[name] = SessionGroup(options, clock, occupancy)
             self._by_model.update(dict.fromkeys(models, group))
         self._any = self._by_model.pop(ANY)
+        self._planning = None
+        if any(group.planned for group in config.groups.values()):
+            planner = ENGINE.only("core_planner")
+            if planner is None:
+                raise missing("groups: p99_ms, share, min_cores", "core_planner")
+            self._planning = planner(self._groups, config.groups, available(), clock)
 
     def of(self, model: str) -> SessionGroup:
         """Return the group that serves a model, whether or not the model exists."""
@@ -168,6 +200,7 @@ class Groups:
             "compute": options.compute,
             "device_stages": options.device_stages,
             "queue_rows": group.queue_rows,
+            **({} if self._planning is None else self._planning.describe(name)),
         }
 
     def statistics(self) -> dict[str, GroupStats]:
@@ -187,5 +220,7 @@ class Groups:
 
     def close(self) -> None:
         """Answer queued requests, then stop all sessions."""
+        if self._planning is not None:
+            self._planning.close()
         for group in self._groups.values():
             group.close()

@@ -87,6 +87,9 @@ class GroupConfig:
     Attributes:
         sessions: Number of sessions; 0 for one per core.
         cpus: Cores such as "0-1", or one set for each session in turn, such as "0-1;2-3"; "" for any.
+        p99_ms: Milliseconds within which 99 of 100 requests are to be answered, with the least cores for that.
+        share: Its weight among groups that share the other cores; 1 by default.
+        min_cores: Cores that it always has; 1 by default.
     """
 
     models: list[str] = field(default_factory=list)
@@ -98,6 +101,14 @@ class GroupConfig:
     max_queue_rows: int | None = None
     max_queue_ids: int | None = None
     device_stages: int | None = None
+    p99_ms: float | None = None
+    share: float | None = None
+    min_cores: int | None = None
+
+    @property
+    def planned(self) -> bool:
+        """True if the group's cores are planned while it serves."""
+        return (self.p99_ms, self.share, self.min_cores) != (None, None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

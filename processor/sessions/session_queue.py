@@ -12,6 +12,7 @@ from freshet_serving.processor.sessions.batcher import Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Work
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.sessions.session_options import GroupOptions
+from freshet_serving.processor.watching import Histogram
 
 
 class Sleeper(Protocol):
@@ -32,6 +33,7 @@ class Queue:
         self.idle: list[Sleeper] = []
         self.waking = 0
         self.running_s = self.typical_cost_s = 0.0
+        self.responses: Histogram | None = None
 
     @property
     def load_s(self) -> float:
@@ -65,6 +67,9 @@ class Queue:
             session.stats.wait_s += waited_s
             session.wait_s = waited_s / len(taken.batch)
             session.predicted_s = self.batcher.predict_s(taken.batch[0].replica, rows, ids)
+            if self.responses is not None:
+                for work in taken.batch:
+                    self.responses.observe(now_s - work.arrived_s + session.predicted_s)
             session.started_s = session.started_s or now_s
             self.running_s += session.predicted_s
         return taken
