@@ -20,6 +20,8 @@ bench_features  `make -C loadtest features`
 bench_crosses   `make -C loadtest crosses`
 bench_sequences  `make -C loadtest bench-sequences`
 bench_top_items  `make -C loadtest top-items`
+core_simulation  `make -C loadtest cores`
+core_kernels    cores that serve session groups, simulated
 bench_retrieval_peers  `make -C loadtest retrieval-peers`
 retrieval_side  our side of it
 retrieval_peer  one vector index of it, and the data that all sides search

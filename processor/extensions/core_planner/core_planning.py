@@ -48,6 +48,7 @@ class MeasuredGroup:
         self.meter, self.load = LoadMeter(), Load()
         self.responses = group.measure_responses()
         self._before, self._counts = SessionStats(), np.array(self.responses.counts)
+        self._costs, self._most = batch_costs((), 1.0, 1.0, 0.0), 1.0
 
     def demand(self, seconds: float, cores: int) -> Demand:
         """Return what the group asks for after one more turn.
@@ -74,9 +75,6 @@ class MeasuredGroup:
         config = self.config
         p99_s_ = None if config.p99_ms is None else config.p99_ms / 1000
         return Demand(self.name, self.load, p99_s_, config.share or 1.0, config.min_cores or 1)
-
-    _costs: Callable[[float], float] = staticmethod(lambda requests: 0.0)
-    _most = 1.0
 
 
 class CorePlanning:

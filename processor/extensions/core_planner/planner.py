@@ -206,10 +206,10 @@ def _reason(demand: Demand, cores: int) -> str:
     """
     load, budget_ms = demand.load, 1000 * (demand.p99_s or 0.0)
     if not load.rate:
-        return f"{cores} cores; no requests yet"
+        return "no requests yet"
     alone_ms = 1000 * load.batch_s(1.0)
     why = f"{load.rate:.0f} requests/s of {alone_ms:.3g} ms within {budget_ms:g} ms"
     if budget_ms < TOO_SLOW * load.correction * alone_ms:
         why += ", which computing one takes"
     predicted_ms = 1000 * load.response_p99_s(cores)
-    return f"{why}; {predicted_ms:.3g} ms expected with {cores} cores"
+    return f"{why}; {predicted_ms:.3g} ms expected with {cores} core{'s' if cores > 1 else ''}"

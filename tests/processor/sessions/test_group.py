@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.cores import available
 from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overloaded
 from freshet_serving.processor.features.stage import LARGE
 from freshet_serving.processor.sessions.group import SESSION_READERS
@@ -554,3 +555,15 @@ def test_predicted_and_actual_waits_are_counted():
     assert stats.predicted_wait_s == pytest.approx(1.0, rel=1e-3)
     assert stats.wait_s == pytest.approx(3.0)
     assert stats.buckets == {"1": 2}
+
+
+def test_sessions_move_to_other_cores_between_batches():
+    replica, answers = FakeReplica(), Answers()
+    with group(sessions=2) as sessions:
+        cpus = frozenset([min(available())])
+        sessions.place(3, cpus)
+        for number in range(20):
+            sessions.enqueue(answers.work(replica, number, [number]))
+        answers.wait(20)
+        assert (len(sessions), sessions.options.cpus) == (3, (cpus,))
+        assert {thread.cpus for thread in sessions._threads} == {cpus}
