@@ -148,8 +148,8 @@ class Extension:
         stages: What runs the batches that sessions have filled (processor.sessions.stages), by the option that asks for
             it: from their number, reader slots, the clock and the cores of their threads.
         user_states: The store of user states; None for nothing.
-        core_planner: What plans the cores of session groups while they serve: from the groups and their options by
-            name, the cores, and the clock, what describes a group by its name and is closed; None for nothing.
+        core_planner: What plans the cores of session groups while they serve: from the groups by name, the options of
+            the process, the cores, and the clock; None for nothing.
         descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
         explanations: What explains a list of items: "item", one of them, and "items", their columns (None for a version
             without), from a version's manifest and the id.
@@ -173,7 +173,7 @@ class Extension:
     answerers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     stages: Mapping[str, Callable[[int, Sequence[int], Any, frozenset[int]], Any]] = field(default_factory=dict)
     user_states: UserStateStore | None = None
-    core_planner: Callable[[Mapping[str, Any], Mapping[str, Any], frozenset[int], Any], Any] | None = None
+    core_planner: Callable[[Mapping[str, Any], Any, frozenset[int], Any], Any] | None = None
     descriptions: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     explanations: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     reports: Mapping[str, Callable[[Any, str], dict[str, Any]]] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""Measures what a saturated neighbour does to a baseline's latency: alone, sharing all cores, and with a core plan.
+"""Measures what a saturated neighbour does to a baseline's latency: alone, sharing all cores, with
+cores of its own, and with a budget.
 
 `python -m loadtest.bench.crowding`: two models in one process. The baseline gets a steady trickle of single requests;
 the neighbour is kept saturated with large ones by threads that send as soon as they are answered. The three
@@ -29,6 +30,7 @@ ROWS = 20_000
 CANDIDATES, NEIGHBOUR_CANDIDATES, NEIGHBOURS = 8, 256, 4
 REQUESTS = 300
 PAUSE_S = 0.004
+BUDGET_MS = 20.0
 
 
 def main() -> None:
@@ -43,15 +45,18 @@ def main() -> None:
         "baseline": GroupConfig(["baseline"], cpus=",".join(map(str, cores[:half]))),
         "rest": GroupConfig(["*"]),
     }
+    budget = {"baseline": GroupConfig(["baseline"], p99_ms=BUDGET_MS), "rest": GroupConfig(["*"])}
     with tempfile.TemporaryDirectory(prefix="freshet-noisy-") as folder:
         write_models(Path(folder), "baseline", "neighbour")
         sharing = Processor.initialize(ProcessorConfig(folder))
         apart = Processor.initialize(ProcessorConfig(folder, groups=plan))
-        with sharing, apart:
+        planned = Processor.initialize(ProcessorConfig(folder, groups=budget))
+        with sharing, apart, planned:
             sides: dict[str, Callable[[], list[float]]] = {
                 "alone": lambda: trickle(sharing),
                 "neighbour, sharing": lambda: under_noise(sharing),
-                "neighbour, core plan": lambda: under_noise(apart),
+                "neighbour, fixed cores": lambda: under_noise(apart),
+                "neighbour, planned cores": lambda: under_noise(planned),
             }
             seen: dict[str, list[np.ndarray]] = {name: [] for name in sides}
             for number in range(rounds):

@@ -5,6 +5,7 @@ placement        the session groups of a process: their models, session counts a
 occupancy        shared record of which cores are computing, for the processes that share them
 session_options  the options of sessions and groups, as users write them and as the layout has decided
 group            a SessionGroup: N sessions and the queues in front of them
+session_thread  the thread of a session
 session_queue    the work that waits for the sessions of one queue
 session          one executor with its own buffers
 batcher          auto-batching: batch formation, ordering, expiry and load shedding

@@ -50,7 +50,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
 from freshet_serving.processor.running.cost import FREE, WORTH, CostTable
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
@@ -59,6 +58,7 @@ from freshet_serving.processor.sessions.request import Done, PredictReply, Work,
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
 from freshet_serving.processor.sessions.session_queue import Queue
+from freshet_serving.processor.sessions.session_thread import SessionThread
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.versions.replica import Replica
@@ -76,29 +76,6 @@ SESSION_READERS = MAX_SESSIONS
 HANDOVER_S = 1e-4
 # Smoothing rate of the typical request's cost.
 TYPICAL_COST_RATE = 1 / 16
-
-
-class SessionThread(threading.Thread):
-    """A session with a thread of its own."""
-
-    def __init__(self, session: Session, group: SessionGroup, queue: Queue, cpus: frozenset[int]) -> None:
-        super().__init__(name=f"freshet-session-{session.number}", daemon=True)
-        self.session = session
-        self.queue = queue
-        self.retired = self.computing = False
-        self.gate = threading.Lock()
-        self.gate.acquire()
-        self._group, self.cpus, self._bound = group, cpus, frozenset[int]()
-
-    def run(self) -> None:
-        self.bind()
-        self._group.serve(self)
-
-    def bind(self) -> None:
-        """Go to the cores of this thread, between two batches."""
-        if self._bound is not self.cpus:
-            self._bound = self.cpus
-            run_on(self._bound)
 
 
 class SessionGroup:
@@ -442,7 +419,7 @@ class SessionGroup:
         cpus = self.options.cpus
         stages = self._stages
         session = Session(number, self._clock, self._occupancy) if stages is None else stages.session(number)
-        thread = SessionThread(session, self, queue, cpus[number % len(cpus)] if cpus else frozenset())
+        thread = SessionThread(session, self.serve, queue, cpus[number % len(cpus)] if cpus else frozenset())
         # Helpers do not count: predicted waits assume none.
         queue.sessions += self._inline is None
         self._count += 1

@@ -8,7 +8,7 @@ while they serve (port core_planner).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -63,8 +63,6 @@ def plan(
         groups[DEFAULT] = GroupConfig([ANY])
     if config.compute == "inline" and len(groups) > 1:
         raise BadInput("compute: expected threads with groups, got inline")
-    if any(group.planned for group in groups.values()):
-        _check_planned(config, groups)
     own: dict[str, tuple[frozenset[int], ...]] = {}
     dedicated: dict[int, str] = {}
     for name, group in groups.items():
@@ -104,28 +102,6 @@ def plan(
     return plans
 
 
-def _check_planned(config: SessionConfig, groups: Mapping[str, GroupConfig]) -> None:
-    """Raise BadInput unless all cores are left to the plan.
-
-    Args:
-        config: The options of the process.
-        groups: Its groups.
-    """
-    for name, group in groups.items():
-        where = f"groups.{name[:64]}"
-        if group.cpus or config.cpus:
-            raise BadInput(f"{where}.cpus: cores are planned (p99_ms, share, min_cores): remove cpus and session_cpus")
-        if group.sessions is not None:
-            raise BadInput(f"{where}.sessions: cores are planned (p99_ms, share, min_cores): remove sessions")
-        for field, value, most in (("p99_ms", group.p99_ms, 1e6), ("share", group.share, 1e6)):
-            if value is not None and not 0 < value <= most:
-                raise BadInput(f"{where}.{field}: expected more than 0, at most {most:.0f}, got {value:g}")
-        if group.p99_ms is not None and group.share is not None:
-            raise BadInput(f"{where}.share: expected p99_ms or share: a group with a budget shares no cores")
-        if group.min_cores is not None and not 1 <= group.min_cores <= MAX_SESSIONS:
-            raise BadInput(f"{where}.min_cores: expected 1 to {MAX_SESSIONS}, got {group.min_cores}")
-
-
 def _own_options(config: SessionConfig, group: GroupConfig) -> SessionOptions:
     """Return the options of a group: its own, else the process's. A group with own cores gets one session per core."""
     own = {f.name: value for f in fields(SessionOptions) if (value := getattr(group, f.name)) is not None}
@@ -159,7 +135,7 @@ class Groups:
             planner = ENGINE.only("core_planner")
             if planner is None:
                 raise missing("groups: p99_ms, share, min_cores", "core_planner")
-            self._planning = planner(self._groups, config.groups, available(), clock)
+            self._planning = planner(self._groups, config, available(), clock)
 
     def of(self, model: str) -> SessionGroup:
         """Return the group that serves a model, whether or not the model exists."""
@@ -179,8 +155,10 @@ class Groups:
 
         Raises:
             NotFound: There is no such group.
-            BadInput: The number is out of range.
+            BadInput: The number is out of range, or cores are planned.
         """
+        if self._planning is not None:
+            raise BadInput("sessions: cores are planned (p99_ms, share, min_cores), and sessions with them")
         if name is not None and name not in self._groups:
             raise NotFound(f"group does not exist: {name[:64]!r}; expected one of {', '.join(self._groups)}")
         for group in self._groups.values() if name is None else [self._groups[name]]:

@@ -22,12 +22,13 @@ import numpy as np
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.extensions.core_planner.core_sets import SHARED, cores_of
+from freshet_serving.processor.extensions.core_planner.group_options import check_groups
 from freshet_serving.processor.extensions.core_planner.load import LoadMeter
 from freshet_serving.processor.extensions.core_planner.planner import Demand, Plan, Planner
 from freshet_serving.processor.extensions.core_planner.queueing import Load
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.sessions.group import SessionGroup
-from freshet_serving.processor.sessions.session_options import GroupConfig
+from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.processor.watching import Histogram, SessionStats, total
 
@@ -83,7 +84,7 @@ class CorePlanning:
     def __init__(
         self,
         groups: Mapping[str, SessionGroup],
-        configs: Mapping[str, GroupConfig],
+        config: SessionConfig,
         cores: frozenset[int],
         clock: Clock,
         start: bool = True,
@@ -92,14 +93,18 @@ class CorePlanning:
 
         Args:
             groups: The session groups by name.
-            configs: Their options; a group without any shares cores.
+            config: Their options; a group without any shares cores.
             cores: The cores to plan.
             clock: The clock.
             start: False to leave turns to the caller.
+
+        Raises:
+            BadInput: The options contradict each other.
         """
+        check_groups(config)
         self._cores, self._clock = cores, clock
         self._measured = {
-            name: MeasuredGroup(name, group, configs.get(name, GroupConfig())) for name, group in groups.items()
+            name: MeasuredGroup(name, group, config.groups.get(name, GroupConfig())) for name, group in groups.items()
         }
         self._planner = Planner(len(cores))
         self._sets: dict[str, frozenset[int]] = {}

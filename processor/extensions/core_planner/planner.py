@@ -37,7 +37,7 @@ TOO_SLOW = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one group asks for, and its load.
+    """The budget or weight of one group, and its load.
 
     Attributes:
         name: Name of the group.
@@ -56,7 +56,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
-    """What one group has.
+    """The cores of one group.
 
     Attributes:
         cores: Its own cores; 0 for a group that shares.
