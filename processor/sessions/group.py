@@ -549,7 +549,7 @@ class SessionGroup:
         self._apart = Queue(self.options)
         self._apart.sessions = 1
         session = Session(self._free_readers.pop(), self._clock, self._occupancy)
-        thread = SessionThread(session, self, self._apart, self.options.all_cpus)
+        thread = SessionThread(session, self.serve, self._apart, self.options.all_cpus)
         self._threads.append(thread)
         thread.start()
 
