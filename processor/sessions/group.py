@@ -12,7 +12,7 @@ Sessions compute on their own threads, or `inline`: one session without a thread
 (an event loop registered by set_owner()) or, without one, by the thread that waits for a reply. Inline there is no
 hand-over between threads at all: the requests that arrived in one turn of the owner's loop are the next batch. Further
 sessions of an inline group are helpers, with threads: they take only work that is worth a hand-over, and only while a
-core is spare that no process of the server computes on (processor.sessions.occupancy). So a large request, or a queue
+core is spare that no process of the server computes on (processor.cores). So a large request, or a queue
 that only this process has, is computed on all cores; and when all processes are busy, none gets in another's way.
 
 A run of a version with a stage may last as long as its request can wait. So work whose stage computes much has a queue
@@ -50,15 +50,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.cores import run_on
+from freshet_serving.processor.cores import Occupancy, run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
 from freshet_serving.processor.running.cost import FREE, WORTH
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
-from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
-from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.sessions.session import Queue, Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
-from freshet_serving.processor.sessions.session_queue import Queue
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.versions.replica import Replica
