@@ -53,7 +53,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import Occupancy, run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
 from freshet_serving.processor.running.cost import FREE, WORTH
-from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
+from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
 from freshet_serving.processor.sessions.session import Queue, Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
@@ -134,7 +134,7 @@ class SessionGroup:
         self._run_requested = False
         if options.compute == "inline":
             self._inline = Session(0, clock, self._occupancy)
-            self._queues.append(Queue(options))
+            self._queues.append(_queue(options))
             self._queues[0].sessions = self._count = 1
         self.resize(options.sessions)
 
@@ -336,7 +336,7 @@ class SessionGroup:
             shared = self.options.policy == "shared" or self._inline is not None
             while len(self) < sessions:
                 if not shared or not self._queues:
-                    self._queues.append(Queue(self.options))
+                    self._queues.append(_queue(self.options))
                 self._start(self._queues[-1])
             while len(self) > sessions:
                 self._retire(self._queues[-1])
@@ -531,7 +531,7 @@ class SessionGroup:
         """Start the queue and the session of requests with a stage that others would wait for."""
         if not self._free_readers:
             raise Overloaded("queue: too many requests larger than the largest batch are in progress")
-        self._apart = Queue(self.options)
+        self._apart = _queue(self.options)
         self._apart.sessions = 1
         session = Session(self._free_readers.pop(), self._clock, self._occupancy)
         thread = SessionThread(session, self, self._apart, self.options.all_cpus)
@@ -579,6 +579,11 @@ class SessionGroup:
                 work.split_request.release()
             else:
                 answer(partial(self.deliver, work.done) if self._inline is not None else work.done, error)
+
+
+def _queue(options: GroupOptions) -> Queue:
+    rows, ids, window_s = options.max_queue_rows, options.max_queue_ids, options.batch_window_us / 1e6
+    return Queue(Batcher(options.max_batch_rows, rows, window_s, ids))
 
 
 def _load_s(queue: Queue) -> float:

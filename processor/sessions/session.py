@@ -40,7 +40,6 @@ from freshet_serving.processor.running.run_limit import RunEnds, RunLimit
 from freshet_serving.processor.running.runner import Runner, RunningBatch
 from freshet_serving.processor.sessions.batcher import Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
-from freshet_serving.processor.sessions.session_options import GroupOptions
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.replica import Replica, State
 from freshet_serving.processor.watching import SessionStats, StatsBlock, note_batch, note_scores
@@ -312,11 +311,8 @@ class Sleeper(Protocol):
 class Queue:
     """A batcher and the sessions that take from it. Guarded by the group's lock."""
 
-    def __init__(self, options: GroupOptions) -> None:
-        window_s = options.batch_window_us / 1e6
-        rows, ids = options.max_queue_rows, options.max_queue_ids
-        self.batcher: Batcher[Work] = Batcher(options.max_batch_rows, rows, window_s, ids)
-        self.sessions = 0
+    def __init__(self, batcher: Batcher[Work]) -> None:
+        self.batcher, self.sessions = batcher, 0
         self.idle: list[Sleeper] = []
         self.waking = 0
         self.running_s = self.typical_cost_s = 0.0

@@ -19,8 +19,8 @@ row_scoring     the port of what scores sampled rows, for judges
 timeline        the newest records of a version in a form for people
 served_version  a loaded version, writer side: stage, flip, reclaim, undo
 replica         a loaded version, reader side: what sessions pin and run; its warm-up
-control         the shared words that a flip changes, mapped by all processes, and states as the writer keeps them
-changes         a change of what is served: its guards (a watchdog, versions whose log must be re-read), its results
+control         the shared words that a flip changes, mapped by all processes
+changes         a change of what is served: its guards (a watchdog, versions whose log must be re-read), states, results
 score_watch     have bad canaries ejected, bad deltas and versions rolled back
 poll_rounds     poll every model without waiting for slow ones
 routes          select the version that answers a request

@@ -1,7 +1,6 @@
 """Shared control words of a version: which flip is served, what it refers to, and which readers pin it.
 
-A flip changes nothing else. What one flip publishes, and how to go back over it, the writer keeps as StateChange,
-UndoEntry and PastState.
+A flip changes nothing else.
 
 words    int64 [HEADER + ENTRIES * ENTRY + processes * WORDS], mapped by every process that reads the version
 
@@ -40,8 +39,7 @@ read-modify-write of a word that all sessions share, for each batch).
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +47,6 @@ from numpy.typing import NDArray
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels.pointers import exchange
 from freshet_serving.processor.memory import reserve
-
-if TYPE_CHECKING:
-    from freshet_serving.processor.tables.table import RowVersions
-    from freshet_serving.processor.versions.replica import Dense, Frame
 
 IDLE = np.iinfo(np.int64).max
 HEADER, ENTRIES, ENTRY = 8, 64, 5
@@ -187,56 +181,3 @@ class Pins:
 
     def unpin(self, reader: int) -> None:
         self._pins[reader] = IDLE
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StateChange:
-    """A change of a version: what one flip publishes.
-
-    Attributes:
-        publish_seq: The flip.
-        epoch: Epoch of the table rows.
-        generation: The generation that is served under the flip.
-        frame: Buffers and dense weights.
-    """
-
-    publish_seq: int
-    epoch: int
-    generation: Generation
-    frame: Frame
-
-
-@dataclass(slots=True)
-class UndoEntry:
-    """An entry of the undo log: everything needed to go back over one delta.
-
-    Attributes:
-        epoch: Epoch before the delta.
-        versions: Row versions that the delta staged, by table.
-        dense: Dense tensors that it replaced.
-        published_at: `published_at` before the delta.
-        event_time: `event_time` before the delta.
-        digest: Digest of the generation before the delta.
-    """
-
-    epoch: int
-    versions: dict[str, RowVersions]
-    dense: dict[str, NDArray[np.float32]]
-    published_at: float
-    event_time: tuple[float, float] | None
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PastState:
-    """The state of a generation.
-
-    Attributes:
-        generation: The generation.
-        epoch: Epoch of its rows.
-        dense: Its dense tensors.
-    """
-
-    generation: Generation
-    epoch: int
-    dense: Dense

@@ -61,8 +61,7 @@ from freshet_serving.processor.repository import (
     UnrecordedDelta,
     identity_of,
 )
-from freshet_serving.processor.versions.changes import WarningMessage
-from freshet_serving.processor.versions.control import StateChange
+from freshet_serving.processor.versions.changes import StateChange, WarningMessage
 from freshet_serving.processor.versions.delta_checks import DeltaChecks
 from freshet_serving.processor.versions.judges import GATED, ONE, RUN, DeltaHeld
 from freshet_serving.processor.versions.served_version import ServedVersion
