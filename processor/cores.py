@@ -1,6 +1,6 @@
 """Cores: parse cpusets, find memory nodes, spread sessions over them, and read the resource limits of this process.
 
-Pure, except run_on(), on() and ResourceLimits.here().
+Pure, except run_on(), on(), ResourceLimits.here() and Occupancy.
 
 The limits of a process are how many cores' worth of time, and how much memory, it may use. They are read, never set.
 
@@ -8,6 +8,15 @@ Cores are those that it may run on (affinity), limited by the quota of its contr
 that runs all the time). A limit applies wherever it is set: at the process's own group or at any above it. Both
 versions of control groups are read, and the paths of /proc/self/cgroup need not exist here: in a container they name
 folders of the host, and the root of /sys/fs/cgroup is the container's own group.
+
+Occupancy tracks how many of the shared cores are computing, and each process's heartbeat. Each process has two words,
+which it alone writes and all processes read, without a lock:
+
+computing    number of its threads that are computing. A hint: two processes may both take the last core for the length
+of a batch, which then takes longer, but nothing else goes wrong.
+beats        heartbeat: counts up while the process makes progress, with every run of an executable and while its event
+loop runs. Several threads of the process write it, and one of two simultaneous increments may be lost; readers only
+check whether it changes (serving.workers.worker_pool).
 """
 
 from __future__ import annotations
@@ -17,6 +26,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
 
@@ -226,3 +238,47 @@ def _text(file: Path) -> str:
         return file.read_text()
     except (OSError, UnicodeDecodeError, ValueError):
         return ""
+
+
+class Occupancy:
+    """Occupancy of a set of cores. Its own word has one writer at a time; the caller must hold the lock for that."""
+
+    def __init__(
+        self,
+        cores: int,
+        words: NDArray[np.int64] | None = None,
+        slot: int = 0,
+        beats: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Attach to the shared words.
+
+        Args:
+            cores: Number of cores.
+            words: Computing threads of each process, int64 [processes], shared by all; None for a process alone.
+            slot: Index of this process's words.
+            beats: Heartbeats of each process, int64 [processes], shared by all; None for a process alone.
+        """
+        # Reading an item of a memoryview costs a fraction of reading one of an array.
+        self._words, self._beats = (
+            memoryview((np.zeros(slot + 1, np.int64) if given is None else given).data) for given in (words, beats)
+        )
+        self._cores, self._slot, self._own = cores, slot, 0
+
+    def change(self, threads: int) -> None:
+        """Count `threads` more computing threads in this process; fewer if negative."""
+        self._own += threads
+        self._words[self._slot] = self._own
+
+    def beat(self) -> None:
+        """Record progress of this process."""
+        self._beats[self._slot] += 1
+
+    @property
+    def crowded(self) -> bool:
+        """True if more than one thread computes, in this process or in any."""
+        return sum(self._words) > 1
+
+    @property
+    def spare(self) -> int:
+        """Number of cores that no thread computes on."""
+        return self._cores - sum(self._words)

@@ -90,7 +90,7 @@ class InputStores:
         open: Opens the stores of such settings, or of mappings of their fields, on a clock; returns what looks inputs
             up in them (processor.features.input_lookup.InputLookups).
         list_writer: Makes what writes inputs to one store as lookups read them, from its settings, a version's manifest
-            and the inputs (processor.features.input_lookup.ListWriter).
+            and the inputs (processor.features.input_writer.ListWriter).
     """
 
     parse: Callable[[str, Any], Any]

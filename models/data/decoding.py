@@ -121,17 +121,23 @@ class DecoderPool:
             assert process.stdin is not None
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
+            batch: pa.RecordBatch | None = None
             while not done:
-                kind, nbytes = HEAD.unpack(_read(process, HEAD.size))
-                if kind not in (BATCH, DONE, REFUSED) or nbytes > FRAME_NBYTES + OVERHEAD_NBYTES:
-                    raise EOFError
-                payload = _read(process, nbytes)
+                # One frame ahead: a reader that leaves with the last batch has had the whole answer.
+                try:
+                    kind, payload = _frame(process)
+                except (EOFError, OSError):
+                    if batch is not None:
+                        yield batch
+                    raise
                 done = kind != BATCH
+                if batch is not None:
+                    yield batch
                 if kind == REFUSED:
                     raise BadInput(payload.decode(errors="replace"))
                 if kind == BATCH:
                     with pa.ipc.open_stream(payload) as stream:
-                        yield stream.read_next_batch()
+                        batch = stream.read_next_batch()
         finally:
             self._give_back(process, done)
 
@@ -170,6 +176,13 @@ class DecoderPool:
                 self._idle.append(process)
                 return
         _end(process)
+
+
+def _frame(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    kind, nbytes = HEAD.unpack(_read(process, HEAD.size))
+    if kind not in (BATCH, DONE, REFUSED) or nbytes > FRAME_NBYTES + OVERHEAD_NBYTES:
+        raise EOFError
+    return kind, _read(process, nbytes)
 
 
 def _read(process: subprocess.Popen[bytes], nbytes: int) -> bytes:

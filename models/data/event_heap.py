@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.data.event_kernels import NOWHERE
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.memory import ScratchFile, advise
+from freshet_serving.processor.memory import advise
+from freshet_serving.processor.tables.scratch_file import ScratchFile
 
 FIRST_WORDS, FILE_NBYTES, TAKEN_NBYTES = 1 << 16, 1 << 40, 64 << 20
 BORDERS = 64

@@ -38,7 +38,7 @@ from freshet_serving.models.embedding.id_rows import Column, IdRows
 from freshet_serving.models.embedding.row_budget import LFU, RowBudget
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.rows import LOGGED
-from freshet_serving.processor.memory import ScratchFile
+from freshet_serving.processor.tables.scratch_file import ScratchFile
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -41,7 +41,7 @@ from freshet_serving.models.data.source import Source
 from freshet_serving.models.data.user_events import UserEvents
 from freshet_serving.models.runs.outages import Outages
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.features.input_lookup import ListWriter, list_writer
+from freshet_serving.processor.features.input_writer import ListWriter, list_writer
 from freshet_serving.processor.package import Manifest
 
 CHUNK_USERS, CHUNK_EVENTS = 4096, 1 << 16

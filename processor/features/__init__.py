@@ -2,12 +2,12 @@
 
 limits          limits of a request, checked before its values are read
 message_tree    counts the values of a protobuf message before it is parsed
-plan            the sparse graph of one model: binds requests, and fills rows of batches
+plan            the sparse graph of one model: binds requests, fills rows of batches, and what all rows share in steps
 sources         numbers the sources of a manifest and writes its features for kernels
 binding         checks a request's names, types and rows once, and turns it into addresses
 bound_request   a request as the kernel reads it, and a batch's view of several
-pooling         runs of the kernel for some features, and for what all rows of a request share
 input_lookup    what looks up, before a request is bound, the inputs that it leaves out
+input_writer    what writes such inputs, as lookups read them
 input_reader    checks one input and makes the arrays that the kernel reads
 sequences       aligns a request's lists of events and cuts them
 late_values     fills in, with each batch, what a bound request leaves out
@@ -30,12 +30,12 @@ __all__ = [
     "growth_meter",
     "input_lookup",
     "input_reader",
+    "input_writer",
     "key_codes",
     "late_values",
     "limits",
     "message_tree",
     "plan",
-    "pooling",
     "sequences",
     "sources",
     "stage",

@@ -1,4 +1,4 @@
-"""Look up inputs that a request leaves out in stores outside of the process, before it is bound; write them there.
+"""Look up inputs that a request leaves out in stores outside of the process, before it is bound.
 
 Invariants
 - A replica has at most one lookup, made when it is opened: a request asks for no extension.
@@ -12,14 +12,11 @@ who configures a store is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.columns import Column, Ragged
+from freshet_serving.processor.columns import Column
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.package import Manifest
@@ -89,48 +86,6 @@ class InputLookups(Protocol):
         """Close the stores."""
 
 
-class ListWriter(Protocol):
-    """Writes inputs that are lists to a store, as lookups of a version read them. Of one thread."""
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        """The inputs that are written."""
-
-    def begin(self) -> str:
-        """Connect where it is not connected; return what changes once the store may have lost what was written.
-
-        Raises:
-            NotReady: The store cannot be reached.
-        """
-
-    def write(
-        self,
-        keys: Column,
-        lists: Mapping[str, Ragged],
-        newest_s: NDArray[np.int64],
-        left_s: NDArray[np.float64] | None,
-    ) -> None:
-        """Write the lists of entities; an entity without values has no lists afterwards.
-
-        Args:
-            keys: The key of each entity.
-            lists: For each of `inputs`, a list for each entity; all of an entity have one length.
-            newest_s: Unix seconds of each entity's newest value.
-            left_s: Seconds after which each entity's lists are no longer there; None for never.
-
-        Raises:
-            NotReady: The store does not take them, and what begin() returned may no longer be so.
-            BadInput: Something else lies under a key.
-        """
-
-    def erase(self, keys: Column) -> int:
-        """Remove the lists of entities; return how many had any. Raises NotReady.
-
-        Args:
-            keys: The key of each entity.
-        """
-
-
 class NoLookups:
     """The lookups of a process without stores."""
 
@@ -190,24 +145,6 @@ def named_addresses(texts: Sequence[str], option: str) -> dict[str, str]:
         else:
             addresses[name] = address
     return addresses
-
-
-def list_writer(settings: Any, manifest: Manifest, inputs: Collection[str]) -> ListWriter:
-    """Return what writes inputs to a store; connects to nothing yet.
-
-    Args:
-        settings: One of what parse_stores() returned.
-        manifest: The manifest of the version that reads them.
-        inputs: The inputs.
-
-    Raises:
-        BadInput: The version does not read them from this store.
-    """
-    stores = input_stores()
-    if stores is None:
-        raise missing(ONLINE_STORES, EXTENSION)
-    writer: ListWriter = stores.list_writer(settings, manifest, inputs)
-    return writer
 
 
 def open_lookups(settings: Sequence[Any], clock: Clock) -> InputLookups:

@@ -2,11 +2,13 @@
 
 manifest    model.json, the description of a version
 manifest_checks   whether features and subgraphs of a manifest agree with the rest
+part_checks  whether sequences and what a stage reads agree with the rest, loaded where there are any
 manifest_entries  what a manifest lists: inputs, features, tables, outputs, files, executables
 combiners   how the rows of a list become the columns of a feature
 delta       one file of changes since the parent step; merges several into one
 tensors     safetensors files without a copy; the types that rows may be stored as
 transforms  columns computed from a request's inputs
+transform_rules  which inputs and numbers each transform accepts, and the shape of its result
 entities    features by key
 entity_records  what a record of an entity holds
 record_texts  the strings of a record as they were given
@@ -168,6 +170,7 @@ if TYPE_CHECKING:
         parse_tensors,
         write_tensors,
     )
+    from freshet_serving.processor.package.transform_rules import shape_of
     from freshet_serving.processor.package.transforms import (
         FORMAT,
         HASHES,
@@ -176,7 +179,6 @@ if TYPE_CHECKING:
         ColumnShape,
         Transform,
         codes_a_value,
-        shape_of,
     )
     from freshet_serving.processor.package.whole_files import (
         atomic_file,
@@ -236,7 +238,8 @@ else:
                 "ALIGNMENT RECORD ROW_TYPES SCALED STORED_TYPES Tensors all_below array_crc32 crc32 "
                 "file_crc32 header_checksum map_file parse_tensors write_tensors"
             ),
-            "transforms": ("FORMAT HASHES MAX_CROSSED MAX_HASHED_ROWS ColumnShape Transform codes_a_value shape_of"),
+            "transform_rules": "shape_of",
+            "transforms": ("FORMAT HASHES MAX_CROSSED MAX_HASHED_ROWS ColumnShape Transform codes_a_value"),
             "whole_files": (
                 "atomic_file exclusive_file fd_sha256 file_sha256 followed fsync_folder give_name hidden_beside inside "
                 "open_regular read_file same_content"

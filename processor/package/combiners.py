@@ -1,7 +1,7 @@
 """Combiners: how the rows of a list become the columns of a feature. All that depends on which one is here.
 
 A combiner sums the rows of a list in their order and divides the sum by a power of their number; "none" does not
-combine, and its rows lie one after another. A long list of a divided request is summed in pieces (features.pooling), so
+combine, and its rows lie one after another. A long list of a divided request is summed in pieces (features.plan), so
 a combiner says as which one its pieces are combined; one without does not take lists apart. The gradient of a row is
 the feature's, divided as the sum was (models.embedding.kernels).
 

@@ -49,16 +49,11 @@ from freshet_serving.processor.package.replies import (
     validate_signatures,
 )
 from freshet_serving.processor.package.sections import check_sections, dump_sections, filled_by, parse_sections
-from freshet_serving.processor.package.sequences import UNSCALED, SequenceEntry, validate_sequences
-from freshet_serving.processor.package.stage_entries import StageLookup, validate_growth, validate_stage_lookups
-from freshet_serving.processor.package.subgraphs import (
-    SCORE,
-    Subgraph,
-    subgraphs,
-    undivided,
-)
+from freshet_serving.processor.package.sequences import UNSCALED, SequenceEntry
+from freshet_serving.processor.package.stage_entries import StageLookup
+from freshet_serving.processor.package.subgraphs import SCORE, Subgraph, subgraphs, undivided
 from freshet_serving.processor.package.tensors import RECORD, STORED_TYPES
-from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
+from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform
 
 FORMAT_2 = "freshet/2"
 SIGNED = ("key", "signature", "edition", "vouched")
@@ -371,6 +366,9 @@ class Manifest:
     def shapes(self) -> dict[str, ColumnShape]:
         """Shapes of the request's inputs and the transforms, by name; raises BadInput for an invalid transform."""
         found = {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in self.inputs}
+        if self.transforms:
+            # Loaded with the first manifest that has one.
+            from freshet_serving.processor.package.transform_rules import shape_of
         for t in self.transforms:
             for name in t.inputs:
                 want(
@@ -413,6 +411,8 @@ def validate(manifest: Manifest) -> None:
     if m.stage is not None:
         want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: expected a plain name")
         want(m.stage.file in m.files, "manifest.stage.file: not among manifest.files")
+        from freshet_serving.processor.package.part_checks import validate_growth, validate_stage_lookups
+
         validate_stage_lookups(m.stage.lookups, m.stage.outputs, m.shapes, {t.name for t in m.tables})
         if m.stage.growth is not None:
             validate_growth(m.stage.growth, {i.name for i in m.inputs})
@@ -455,8 +455,16 @@ def validate(manifest: Manifest) -> None:
 
         validate_entities(m)
     check_sections(m.sections, m)
-    dims = {t.name: t.dim for t in m.tables}
-    validate_sequences(m.sequences, {i.name: i for i in m.inputs}, {i.name: i for i in sources}, dims)
+    if m.sequences:
+        from freshet_serving.processor.package.part_checks import validate_sequences
+
+        dims = {t.name: t.dim for t in m.tables}
+        validate_sequences(m.sequences, {i.name: i for i in m.inputs}, {i.name: i for i in sources}, dims)
+    floats = {c.input for s in m.sequences for c in s.columns if c.kind == "floats"}
+    floats |= {name for s in m.sequences if not s.columns for name in s.inputs}
+    for i in sources:
+        alone = i.ragged and i.dtype == "float32" and i.name not in floats
+        want(not alone, f"manifest.inputs[{i.name}]: expected lists of float32 only as a column of a sequence")
     for name, shape in m.dense.items():
         want(
             len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape),

@@ -20,11 +20,8 @@ A sequence is the user's: it has one row a request, or one for each candidate wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from freshet_serving.processor.errors import BadInput
 
 SEQUENCE = "sequence"
 """Source of an input of the dense graph that holds a sequence."""
@@ -122,77 +119,3 @@ def expected_lists(name: str, sequences: Sequence[SequenceEntry]) -> str:
             alike = f", as long as those of {first!r}" if name != first else ""
             return f": expected {values}, oldest first, as one list for all rows or one a row{alike}; [] without events"
     return ""
-
-
-PADDINGS: Mapping[str, type] = {"int64": int, "string": str}
-"""Types of a padding value, by the type of its input."""
-MAX_PADDING = 256
-
-
-class TensorShape(Protocol):
-    """An input of the request as far as its shape goes (processor.package.manifest.Input)."""
-
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def ragged(self) -> bool: ...
-
-
-def validate_sequences(
-    sequences: Sequence[SequenceEntry],
-    inputs: Mapping[str, TensorShape],
-    sources: Mapping[str, TensorShape],
-    dims: Mapping[str, int],
-) -> None:
-    """Raise BadInput unless each sequence agrees with inputs and tables.
-
-    Args:
-        sequences: The sequences.
-        inputs: Inputs of the request by name.
-        sources: The request's inputs and all tensors computed from them, by name.
-        dims: Elements per row by table.
-    """
-    names = [s.name for s in sequences]
-    for s in sequences:
-        where = f"manifest.sequences[{s.name[:64]}]"
-        _want(names.count(s.name) == 1 and "." not in s.name, f"{where}: expected a name of its own without '.'")
-        _want(0 < s.max_length <= MAX_EVENTS, f"{where}.max_length: expected 1 to {MAX_EVENTS}, got {s.max_length}")
-        _want(s.keep in KEEPS, f"{where}.keep: expected one of {', '.join(KEEPS)}, got {s.keep[:40]!r}")
-        _want(s.time_unit in TIME_UNITS, f"{where}.time_unit: expected one of {', '.join(TIME_UNITS)}")
-        headed = s.columns[0].table if s.columns else s.inputs and not s.time
-        _want(bool(headed), f"{where}.columns: expected at least one, the first with a table, or none and no time")
-        for name in s.inputs:
-            aligned = name in inputs and inputs[name].ragged and name.startswith(f"{s.name}.")
-            _want(aligned, f"{where}.inputs: expected lists named {s.name}.<column>, got {name[:64]!r}")
-        if s.padding is not None:
-            alike = bool(s.inputs) and type(s.padding) is PADDINGS.get(inputs[s.inputs[0]].dtype)
-            fits = -(2**63) <= s.padding < 2**63 if isinstance(s.padding, int) else len(s.padding) <= MAX_PADDING
-            _want(alike and fits, f"{where}.padding: expected a value of its first input, got {str(s.padding)[:40]!r}")
-        timed = not s.time or (s.time in s.inputs and inputs[s.time].dtype == "int64")
-        _want(timed, f"{where}.time: expected one of its inputs, int64")
-        at = 0
-        for c in s.columns:
-            _want(c.kind in LISTS, f"{where}.columns: expected kind {' or '.join(LISTS)}, got {c.kind[:40]!r}")
-            _want(c.input in sources, f"{where}.columns: {c.input[:64]!r} is not an input")
-            lists = sources[c.input].ragged and sources[c.input].dtype == LISTS[c.kind]
-            _want(lists, f"{where}.columns: expected lists of {LISTS[c.kind]} in {c.input[:64]!r}")
-            if c.kind == "floats":
-                plain = c.input in s.inputs and not c.table
-                _want(plain, f"{where}.columns: expected floats without a table, got {c.table[:64]!r}")
-            else:
-                _want(c.table in dims, f"{where}.columns: {c.table[:64]!r} is not among manifest.tables")
-            wide = (dims[c.table] + 1 if c.table else 1) * s.max_length
-            _want((c.offset, c.width) == (at, wide), f"{where}.columns: expected {wide} columns from {at} on")
-            at += wide
-        at += s.max_length if s.time else 0
-        _want(s.width == at, f"{where}.width: expected {at}, got {s.width}")
-    floats = {c.input for s in sequences for c in s.columns if c.kind == "floats"}
-    floats |= {name for s in sequences if not s.columns for name in s.inputs}
-    for name, spec in sources.items():
-        alone = spec.ragged and spec.dtype == "float32" and name not in floats
-        _want(not alone, f"manifest.inputs[{name}]: expected lists of float32 only as a column of a sequence")
-
-
-def _want(condition: bool, message: str) -> None:
-    if not condition:
-        raise BadInput(message)

@@ -19,12 +19,8 @@ polynomial in the rows of a run and the longest of its lists, in cells: values o
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
-
-from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.transforms import ColumnShape
 
 MAX_POWER = 4
 MAX_TERMS = 32
@@ -60,44 +56,6 @@ def weight_rows(shape: Sequence[int]) -> tuple[int, int]:
     A scalar has one row of one number.
     """
     return (math.prod(shape[:-1]), shape[-1]) if shape else (1, 1)
-
-
-class TensorType(Protocol):
-    """An output of a stage as far as its type goes (processor.package.manifest.Input)."""
-
-    @property
-    def dtype(self) -> str: ...
-
-
-def validate_stage_lookups(
-    lookups: Sequence[StageLookup],
-    outputs: Sequence[TensorType],
-    shapes: Mapping[str, ColumnShape],
-    tables: Collection[str],
-) -> None:
-    """Raise BadInput unless a stage's lookups agree with inputs and tables.
-
-    Args:
-        lookups: The lookups.
-        outputs: The stage's outputs.
-        shapes: Shapes of the request's inputs and the transforms, by name.
-        tables: Names of the tables.
-    """
-    names = [lookup.name for lookup in lookups]
-    floats = all(output.dtype == "float32" for output in outputs)
-    _want(not lookups or floats, "manifest.stage.outputs: expected float32 of a stage with lookups")
-    for lookup in lookups:
-        where = f"manifest.stage.lookups[{lookup.name[:64]}]"
-        _want(bool(lookup.name) and names.count(lookup.name) == 1, f"{where}: expected a name of its own")
-        _want(lookup.table in tables, f"{where}.table: {lookup.table[:64]!r} is not among manifest.tables")
-        if lookup.whole:
-            _want(not lookup.columns, f"{where}.columns: expected none of a weight")
-            continue
-        _want(lookup.input in shapes, f"{where}.input: {lookup.input[:64]!r} is not an input or a transform")
-        shape, columns = shapes[lookup.input], lookup.columns
-        _want(shape.dtype != "float32", f"{where}.input: expected int64 or string, got float32")
-        inside = bool(columns) == bool(shape.columns) and all(0 <= column < shape.columns for column in columns)
-        _want(inside, f"{where}.columns: expected columns of {lookup.input!r}, which has {shape.columns}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,25 +112,3 @@ class StageGrowth:
             else:
                 most = middle - 1
         return least
-
-
-def validate_growth(growth: StageGrowth, inputs: Collection[str]) -> None:
-    """Raise BadInput for a growth that is no polynomial with positive factors.
-
-    Args:
-        growth: The growth.
-        inputs: Names of the request's inputs.
-    """
-    where = "manifest.stage.growth"
-    _want(0 < len(growth.terms) <= MAX_TERMS, f"{where}.terms: expected 1 to {MAX_TERMS}, got {len(growth.terms)}")
-    for term in growth.terms:
-        powers = 0 <= term.rows <= MAX_POWER and 0 <= term.length <= MAX_POWER
-        _want(powers, f"{where}.terms: expected powers from 0 to {MAX_POWER}, got {term.rows} and {term.length}")
-        _want(0 < term.cells <= MAX_FACTOR, f"{where}.terms: expected factors above 0, got {term.cells}")
-    for name in growth.sized_by:
-        _want(name in inputs, f"{where}.sized_by: {name[:64]!r} is not an input")
-
-
-def _want(condition: bool, message: str) -> None:
-    if not condition:
-        raise BadInput(message)

@@ -5,12 +5,11 @@ version_records   decisions about full versions: held, withdrawn, released
 version_record    one such decision, as a file
 version           a version's folder, read through its manifest
 version_writer    write a version's folder aside, and commit it by one rename
-storage           access to the files of a version, in a folder or through a mirror
+storage           access to the files of a version, in a folder or through a mirror; detection of changes to them
 candidates        full versions that a gate has refused, beside the others
 opening           open a repository by its address: a folder, or what an extension's storage has
 model_repository  list and open models, versions and deltas, and find their folders
 version_folders   the version folders of a repository's models, by number
-file_changes      detection of changes to a folder or a file
 mapped_file       a file that is served by memory mapping, and detection of its damage
 trainer_report    progress of a model's trainer, in a file that it replaces every few seconds
 erasures          requests to a trainer to forget a user
@@ -30,7 +29,6 @@ from freshet_serving.processor.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from freshet_serving.processor.repository.erasures import Erasures
-    from freshet_serving.processor.repository.file_changes import FolderWatch, Identity, identity_of
     from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring, check_downgrade
     from freshet_serving.processor.repository.log.chain_record import (
         CHAIN,
@@ -94,7 +92,7 @@ if TYPE_CHECKING:
         open_repository,
         storage_of,
     )
-    from freshet_serving.processor.repository.storage import VersionStorage
+    from freshet_serving.processor.repository.storage import FolderWatch, Identity, VersionStorage, identity_of
     from freshet_serving.processor.repository.trainer_report import (
         MAX_TRAINER_NBYTES,
         TrainerReport,
@@ -137,7 +135,6 @@ else:
         __name__,
         {
             "erasures": "Erasures",
-            "file_changes": "FolderWatch Identity identity_of",
             "keyring": "NO_KEYS Keyring check_downgrade",
             "log.chain_record": (
                 "CHAIN DELTA HOLD MAX_REASON RELEASE REPAIR ROLLBACK ChainRecord delta_digest "
@@ -157,7 +154,7 @@ else:
             "mapped_file": "BYTES CHANGES SIZES is_written_to",
             "model_repository": "FILE_SUFFIXES SAVED_MODEL Repository check_name listed unknown_model",
             "opening": "SCHEMES address_parts is_address open_repository storage_of",
-            "storage": "VersionStorage",
+            "storage": "FolderWatch Identity VersionStorage identity_of",
             "trainer_report": ("MAX_TRAINER_NBYTES TrainerReport TrainerState parse_trainer_report without_values"),
             "trust_memory": "TrustMemory default_memory",
             "version": (

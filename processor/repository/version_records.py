@@ -41,9 +41,9 @@ from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotReady, shortage
 from freshet_serving.processor.package import read_file
-from freshet_serving.processor.repository.file_changes import FolderWatch
 from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.repository.log.chain_record import check_reason
+from freshet_serving.processor.repository.storage import FolderWatch
 
 if TYPE_CHECKING:
     from freshet_serving.processor.repository.version_record import VersionRecord

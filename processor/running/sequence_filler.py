@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.features.bound_request import BatchView
-from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.features.pooling import Pooling
+from freshet_serving.processor.features.plan import Pooling, SparsePlan
 from freshet_serving.processor.package import TIME_UNITS, GraphInput
 
 

@@ -2,12 +2,10 @@
 
 predictor        the entry point for requests in every process that answers them
 placement        the session groups of a process: their models, session counts and cores
-occupancy        shared record of which cores are computing, for the processes that share them
 session_options  the options of sessions and groups, as users write them and as the layout has decided
 group            a SessionGroup: N sessions and the queues in front of them
-session_thread  the thread of a session
-session_queue    the work that waits for the sessions of one queue
-session          one executor with its own buffers
+session_thread   the thread of a session
+session          one executor with its own buffers, and the queue that it takes work from
 batcher          auto-batching: batch formation, ordering, expiry and load shedding
 split_request    a large request divided over sessions and answered as one
 stages           what runs the batches that sessions have filled, if an extension does
@@ -22,7 +20,6 @@ __all__ = [
     "background_worker",
     "group",
     "observers",
-    "occupancy",
     "placement",
     "predictor",
     "request",

@@ -12,7 +12,7 @@ Sessions compute on their own threads, or `inline`: one session without a thread
 (an event loop registered by set_owner()) or, without one, by the thread that waits for a reply. Inline there is no
 hand-over between threads at all: the requests that arrived in one turn of the owner's loop are the next batch. Further
 sessions of an inline group are helpers, with threads: they take only work that is worth a hand-over, and only while a
-core is spare that no process of the server computes on (processor.sessions.occupancy). So a large request, or a queue
+core is spare that no process of the server computes on (processor.cores). So a large request, or a queue
 that only this process has, is computed on all cores; and when all processes are busy, none gets in another's way.
 
 A run of a version with a stage may last as long as its request can wait. So work whose stage computes much has a queue
@@ -50,14 +50,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.cores import Occupancy
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
 from freshet_serving.processor.running.cost import FREE, WORTH, CostTable
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
-from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
-from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.sessions.session import Queue, Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
-from freshet_serving.processor.sessions.session_queue import Queue
 from freshet_serving.processor.sessions.session_thread import SessionThread
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.control import RANKING_READER
@@ -120,7 +119,7 @@ class SessionGroup:
         self._run_requested = False
         if options.compute == "inline":
             self._inline = Session(0, clock, self._occupancy)
-            self._queues.append(Queue(options))
+            self._queues.append(Queue.of(options))
             self._queues[0].sessions = self._count = 1
         self.resize(options.sessions)
 
@@ -323,7 +322,7 @@ class SessionGroup:
             shared = self.options.policy == "shared" or self._inline is not None
             while len(self) < sessions:
                 if not shared or not self._queues:
-                    self._queues.append(Queue(self.options))
+                    self._queues.append(Queue.of(self.options))
                     self._queues[-1].responses = self._responses
                 self._start(self._queues[-1])
             while len(self) > sessions:
@@ -546,7 +545,7 @@ class SessionGroup:
         """Start the queue and the session of requests with a stage that others would wait for."""
         if not self._free_readers:
             raise Overloaded("queue: too many requests larger than the largest batch are in progress")
-        self._apart = Queue(self.options)
+        self._apart = Queue.of(self.options)
         self._apart.sessions = 1
         session = Session(self._free_readers.pop(), self._clock, self._occupancy)
         thread = SessionThread(session, self.serve, self._apart, self.options.all_cpus)

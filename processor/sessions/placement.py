@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.cores import ResourceLimits, available, numa_nodes, parse_cpusets, spread
+from freshet_serving.processor.cores import Occupancy, ResourceLimits, available, numa_nodes, parse_cpusets, spread
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.options import check
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.sessions.group import SessionGroup
-from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.session_options import (
     MAX_SESSIONS,
     GroupConfig,

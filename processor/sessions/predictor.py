@@ -28,6 +28,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, first_value
@@ -39,7 +40,6 @@ from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import unknown_model
 from freshet_serving.processor.running.run_limit import RunEnds, TimeLimit
-from freshet_serving.processor.sessions.answerer import Answerer
 from freshet_serving.processor.sessions.group import Post, Wake
 from freshet_serving.processor.sessions.observers import Observers
 from freshet_serving.processor.sessions.placement import Groups
@@ -53,6 +53,9 @@ from freshet_serving.processor.sessions.request import (
 )
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import Routes, VersionStatus
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.sessions.answerer import Answerer
 
 # How often a thread that waits for an inline reply checks that the owner is still there to compute it.
 OWNER_GONE_S = 0.05

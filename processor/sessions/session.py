@@ -1,5 +1,8 @@
 """Run batches: a session is one executor with its own buffers, over variables that all sessions share.
 
+A Queue holds the work that waits for some sessions, and what their running batches are predicted to take. It belongs to
+one session group (processor.sessions.group), whose lock guards all of it; it computes nothing.
+
 Ownership. A session is used by one thread at a time; no other thread touches its buffers, its bindings or its pin. A
 batch runs wholly on one session, under one pinned state, so all its replies carry one generation. A split request is
 several work items, on one session or several: their SplitRequest holds one pin for all of them, so its reply carries
@@ -20,23 +23,29 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import weakref
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from freshet_serving.processor.backends import EndedRun
 from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.cores import Occupancy
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.bound_request import NonFiniteInput, address
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.run_limit import RunEnds, RunLimit
 from freshet_serving.processor.running.runner import Runner, RunningBatch
-from freshet_serving.processor.sessions.occupancy import Occupancy
+from freshet_serving.processor.sessions.batcher import Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.replica import Replica, State
-from freshet_serving.processor.watching import SessionStats, StatsBlock, note_batch, note_scores
+from freshet_serving.processor.watching import Histogram, SessionStats, StatsBlock, note_batch, note_scores
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.sessions.session_options import GroupOptions
 
 log = logging.getLogger("freshet.sessions")
 
@@ -293,3 +302,81 @@ def client_error(error: Exception) -> FreshetError:
         return error
     log.error("batch failed", exc_info=error)
     return FreshetError("the model could not be run on this request")
+
+
+class Sleeper(Protocol):
+    """A session's thread while it sleeps: releasing its gate wakes it."""
+
+    @property
+    def gate(self) -> threading.Lock: ...
+
+
+class Queue:
+    """A batcher and the sessions that take from it. Guarded by the group's lock."""
+
+    def __init__(self, batcher: Batcher[Work]) -> None:
+        self.batcher, self.sessions = batcher, 0
+        self.idle: list[Sleeper] = []
+        self.waking = 0
+        self.running_s = self.typical_cost_s = 0.0
+        self.responses: Histogram | None = None
+
+    @classmethod
+    def of(cls, options: GroupOptions) -> Queue:
+        """Return an empty queue of a group with these options."""
+        rows, ids, window_s = options.max_queue_rows, options.max_queue_ids, options.batch_window_us / 1e6
+        return cls(Batcher(options.max_batch_rows, rows, window_s, ids))
+
+    @property
+    def load_s(self) -> float:
+        """Predicted session-seconds of all waiting and running work."""
+        return self.batcher.work_s + self.running_s
+
+    def wake(self) -> None:
+        """Wake a session unless those already waking suffice."""
+        if self.idle and (not self.waking or self.batcher.batches(self.waking + 1) > self.waking):
+            self.waking += 1
+            self.idle.pop().gate.release()
+
+    def take(self, session: Session, now_s: float, hurry: bool, free: int, sessions: int) -> NextBatch[Work]:
+        """Take the next batch for a session and record it as running.
+
+        Args:
+            session: The session that will run it.
+            now_s: The clock's reading.
+            hurry: True to ignore the batching window.
+            free: Number of sessions that could take a batch now.
+            sessions: Number of sessions that may run chunks of one ticket at the same time.
+        """
+        taken = self.batcher.take(now_s, free, hurry, sessions)
+        if taken.batch:
+            rows, ids, arrived_s = 0, 0, 0.0
+            for work in taken.batch:
+                rows += work.rows
+                ids += work.ids
+                arrived_s += work.arrived_s
+            waited_s = len(taken.batch) * now_s - arrived_s
+            session.stats.wait_s += waited_s
+            session.wait_s = waited_s / len(taken.batch)
+            session.predicted_s = self.batcher.predict_s(taken.batch[0].replica, rows, ids)
+            if self.responses is not None:
+                for work in taken.batch:
+                    self.responses.observe(now_s - work.arrived_s + session.predicted_s)
+            session.started_s = session.started_s or now_s
+            self.running_s += session.predicted_s
+        return taken
+
+    def finish(self, session: Session, now_s: float) -> None:
+        """Account for a finished batch. Gaps between batches count as busy time while work is queued.
+
+        Args:
+            session: The session.
+            now_s: The clock's reading.
+        """
+        if session.predicted_s:
+            self.running_s = max(0.0, self.running_s - session.predicted_s)
+            measured_s = now_s - session.started_s
+            self.batcher.record_duration(session.predicted_s, measured_s)
+            session.stats.busy_s += measured_s
+            session.predicted_s = 0.0
+        session.started_s = now_s if self.batcher else 0.0

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 
 from freshet_serving.processor.cores import run_on
-from freshet_serving.processor.sessions.session import Session
-from freshet_serving.processor.sessions.session_queue import Queue
+from freshet_serving.processor.sessions.session import Queue, Session
 
 
 class SessionThread(threading.Thread):

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels import rows as row_kernels
-from freshet_serving.processor.memory import ScratchFile, advise
+from freshet_serving.processor.memory import advise
 from freshet_serving.processor.package import STORED_TYPES, TableEntry
+from freshet_serving.processor.tables.scratch_file import ScratchFile
 
 # Records are whole multiples of 8 bytes, so segments are whole pages.
 SEGMENT_RECORDS = 1 << 14

@@ -53,7 +53,6 @@ from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import advise, pieces, private_copy, reserve
 from freshet_serving.processor.package import ALIGNMENT, RECORD, STORED_TYPES, TableDelta, TableEntry, all_below
 from freshet_serving.processor.tables.arena import SlotAllocator
-from freshet_serving.processor.tables.quantise import quantise
 
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.tier import Tier, TierStats
@@ -88,6 +87,9 @@ def packed(
         raise BadInput(f"table: expected {len(keys)} uint32 frequencies, got {frequencies.dtype.name}")
     if dtype == RECORD:
         return packed_stored(keys, rows, frequencies=frequencies)
+    # Loaded by who writes tables.
+    from freshet_serving.processor.tables.quantise import quantise
+
     stored = quantise(rows, dtype)
     return packed_stored(keys, stored.rows, stored.scales if STORED_TYPES[dtype].scaled else None, frequencies)
 

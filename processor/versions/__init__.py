@@ -2,7 +2,7 @@
 
 host            the models of a repository: loading, polling, changes, readiness
 host_readiness  which models a host waits for, and why what it serves is no answer
-upkeep          what a host does by itself between changes, on threads of its own
+upkeep          what a host does by itself between changes: on threads of its own, and finding trainers to watch
 model           one model: its loaded versions, its labels, its single writer
 routed_model    one model as requests see it: its routes, and the policy they follow from
 loaded_version  a loaded version with its applier: load it, publish on it, judge what it serves
@@ -18,17 +18,16 @@ sample          a sample of the rows that a replica is requested to score
 row_scoring     the port of what scores sampled rows, for judges
 timeline        the newest records of a version in a form for people
 served_version  a loaded version, writer side: stage, flip, reclaim, undo
-states          its states, as the writer keeps them
 replica         a loaded version, reader side: what sessions pin and run; its warm-up
 control         the shared words that a flip changes, mapped by all processes
-changes         a change of what is served: its guards (a watchdog, versions whose log must be re-read), its results
+changes         a change of what is served: its guards (a watchdog, versions whose log must be re-read), states, results
 score_watch     have bad canaries ejected, bad deltas and versions rolled back
 poll_rounds     poll every model without waiting for slow ones
 routes          select the version that answers a request
-trainers        the trainers of models, watched from their first report on
 trainer_watch   the trainers of models, as this server sees them
 traffic         traffic splits over labels, and ejected versions
-version_decisions  what bars versions from being chosen, and how people decide about them
+version_decisions  what bars versions from being chosen
+version_actions  decide about a repository's versions, and list them with what was decided
 version_rollback  go back to an earlier generation, or to an earlier version
 overview        reports about the models of a host
 policy          an operator's settings for a model
@@ -50,10 +49,10 @@ __all__ = [
     "sample",
     "score_watch",
     "served_version",
-    "states",
     "timeline",
     "traffic",
     "trainer_watch",
+    "version_actions",
     "version_decisions",
     "version_rollback",
 ]

@@ -1,4 +1,4 @@
-"""A change of what a model serves: how one is guarded, and what it results in.
+"""A change of what a model serves: how one is guarded, the states that it leads between, and what it results in.
 
 LockWatchdog measures, from outside, for how long one holder has had a model's lock. A change that hangs (a disk that
 does not respond, a thread that never started) holds its model's lock. Every delta, rollback and poll of the repository
@@ -9,6 +9,9 @@ Dirty versions are those of which a change may have failed with the log half rea
 log (its history, what failed, what waits) is updated step by step during a change. A FreshetError leaves it consistent,
 because the code that raises one has planned for it. Any other exception, above all MemoryError, may occur between any
 two steps. So the next change does not trust that state and reads the log again, which is a few records.
+
+StateChange, UndoEntry and PastState are states of a version as its writer keeps them: the one to publish, those that
+can be restored, and how.
 
 What a poll results in is event lines; an applied delta and a rollback have results of their own.
 
@@ -29,9 +32,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.generation import Generation
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.tables.table import RowVersions
+    from freshet_serving.processor.versions.replica import Dense, Frame
 
 LONG_S = 60.0
 """A lock that is held for this many seconds is held for too long."""
@@ -178,3 +189,56 @@ class RollbackResult:
     recorded: bool
     kept: tuple[Generation, ...] = ()
     withdrawn: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateChange:
+    """A change of a version: what one flip publishes.
+
+    Attributes:
+        publish_seq: The flip.
+        epoch: Epoch of the table rows.
+        generation: The generation that is served under the flip.
+        frame: Buffers and dense weights.
+    """
+
+    publish_seq: int
+    epoch: int
+    generation: Generation
+    frame: Frame
+
+
+@dataclass(slots=True)
+class UndoEntry:
+    """An entry of the undo log: everything needed to go back over one delta.
+
+    Attributes:
+        epoch: Epoch before the delta.
+        versions: Row versions that the delta staged, by table.
+        dense: Dense tensors that it replaced.
+        published_at: `published_at` before the delta.
+        event_time: `event_time` before the delta.
+        digest: Digest of the generation before the delta.
+    """
+
+    epoch: int
+    versions: dict[str, RowVersions]
+    dense: dict[str, NDArray[np.float32]]
+    published_at: float
+    event_time: tuple[float, float] | None
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PastState:
+    """The state of a generation.
+
+    Attributes:
+        generation: The generation.
+        epoch: Epoch of its rows.
+        dense: Its dense tensors.
+    """
+
+    generation: Generation
+    epoch: int
+    dense: Dense

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Delta
+from freshet_serving.processor.versions.changes import StateChange
 from freshet_serving.processor.versions.judges import ONE, DeltaHeld, DeltaJudge, JudgementCounts
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.versions.states import StateChange
 from freshet_serving.processor.watching import (
     IN_LINE,
     OUT_OF_LINE,

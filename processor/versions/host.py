@@ -38,13 +38,7 @@ from freshet_serving.processor.versions.poll_rounds import PollRounds
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routes import Routes, VersionStatus, find
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.versions.trainers import Trainers
-from freshet_serving.processor.versions.upkeep import CLOSE_S, Upkeep
-from freshet_serving.processor.versions.version_decisions import (
-    describe_served,
-    reject_version,
-    release_version,
-)
+from freshet_serving.processor.versions.upkeep import CLOSE_S, Trainers, Upkeep
 from freshet_serving.processor.watching import DeltaBounds, GroupStats, LabelSums, Sketch
 
 if TYPE_CHECKING:
@@ -417,11 +411,14 @@ class ModelHost(ABC):
         return roll_back(served, RollbackTarget.parse(str(generation)) if generation else None, reason)
 
     def versions(self, model: str) -> list[dict[str, Any]]:
-        """Return the versions of a model with what was decided about each (version_decisions.describe_served).
+        """Return the versions of a model with what was decided about each (version_actions.describe_served).
 
         Args:
             model: Name of the model.
         """
+        # Loaded when a person asks, here and below.
+        from freshet_serving.processor.versions.version_actions import describe_served
+
         if model not in self._models and not self._closed and self.repository.candidates(model):
             return describe_served(self.repository, Routes(model))
         served = self.model(model)
@@ -435,6 +432,8 @@ class ModelHost(ABC):
             version: The version.
             reason: Reason for the record.
         """
+        from freshet_serving.processor.versions.version_actions import release_version
+
         return self._decide(release_version, model, version, reason)
 
     def reject_version(self, model: str, version: int, reason: str = "") -> list[str]:
@@ -445,6 +444,8 @@ class ModelHost(ABC):
             version: The version.
             reason: Reason for the record.
         """
+        from freshet_serving.processor.versions.version_actions import reject_version
+
         return self._decide(reject_version, model, version, reason)
 
     def _decide(self, act: Callable[..., None], model: str, version: int, reason: str) -> list[str]:

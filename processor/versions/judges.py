@@ -25,9 +25,9 @@ from freshet_serving.processor.errors import Conflict
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Delta
 from freshet_serving.processor.ports import ENGINE
+from freshet_serving.processor.versions.changes import StateChange
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.versions.states import StateChange
 from freshet_serving.processor.watching import (
     AutoRollback,
     Finding,

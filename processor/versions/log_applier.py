@@ -57,21 +57,19 @@ from freshet_serving.processor.repository import (
     ChainLink,
     ChangeLog,
     DroppedDeltas,
-    History,
     Identity,
     UnrecordedDelta,
     identity_of,
 )
-from freshet_serving.processor.versions.changes import WarningMessage
+from freshet_serving.processor.versions.changes import StateChange, WarningMessage
 from freshet_serving.processor.versions.delta_checks import DeltaChecks
 from freshet_serving.processor.versions.judges import GATED, ONE, RUN, DeltaHeld
-from freshet_serving.processor.versions.run_reading import ReadRun
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.versions.states import StateChange
 from freshet_serving.processor.watching import DAMAGED, GAP, GATE, REFUSED, UNREADABLE, ChainStatus
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.held_deltas import ReleaseBackoff
+    from freshet_serving.processor.versions.run_reading import ReadRun
 
 LEARNED = 32
 """Number of newest deltas that the guard learns from when many are replayed."""
@@ -303,7 +301,7 @@ class LogApplier:
 
     def _apply_together(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> list[str]:
         """Serve a run of deltas by one flip, or one after another if it is out of line as a whole."""
-        taken, events = ReadRun.of(self.change_log, version, ahead), list[str]()
+        taken, events = self._read_run(version, ahead), list[str]()
         if taken.links:
             newest = taken.links[-1]
             try:
@@ -318,6 +316,12 @@ class LogApplier:
         if taken.stopped is not None:
             events += self._stopped(ahead[len(taken.links)], taken.stopped)
         return events
+
+    def _read_run(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> ReadRun:
+        # Loaded with the first run.
+        from freshet_serving.processor.versions.run_reading import ReadRun
+
+        return ReadRun.of(self.change_log, version, ahead)
 
     def _is_new(self, link: ChainLink) -> bool:
         """Return True if a generation was recorded after this server last served what the records said."""
@@ -373,7 +377,7 @@ class LogApplier:
         try:
             if not self._held_here:
                 self.change_log.may_write()
-            taken = ReadRun.of(self.change_log, version, ahead)
+            taken = self._read_run(version, ahead)
             if taken.stopped is not None:
                 return []
             self._apply_run(version, taken, True, GATED, lambda: self._commit_release(reason, pair))
@@ -582,7 +586,7 @@ class LogApplier:
             state, obstacle = WAITING, REFUSED if refused else GAP
         seen = version.digest, history.number
         if seen != self._counted[0]:
-            self._counted = seen, _distance(history, version.digest)
+            self._counted = seen, history.distance(version.digest)
         behind = self._counted[1] + len(self._dropped)
         if state in (CURRENT, HELD) and self.change_log.folder.is_dir():
             # If the folder has gone, nothing was read, although no record was missed.
@@ -590,11 +594,3 @@ class LogApplier:
         now = ChainStatus(state, reason, version.digest, history.number, history.top + 1, behind, obstacle)
         if now != self.status:
             self.status = now
-
-
-def _distance(history: History, digest: str) -> int:
-    """Return the number of generations of the line after one of it, or all of them if it is not on the line."""
-    if digest == history.head.digest:
-        return 0
-    links = list(history.back(history.head))
-    return next((n for n, link in enumerate(links) if link.digest == digest), len(links))

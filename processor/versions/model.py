@@ -24,13 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.errors import (
-    Conflict,
-    FreshetError,
-    NotFound,
-    NotReady,
-    SigningKeyRequired,
-)
+from freshet_serving.processor.errors import Conflict, FreshetError, NotFound, NotReady, SigningKeyRequired
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Delta, DeltaBytes, parse_delta, read_delta_file
 from freshet_serving.processor.repository import (
@@ -60,7 +54,7 @@ from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus, without
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
-from freshet_serving.processor.versions.version_decisions import VersionDecisions, check_exists
+from freshet_serving.processor.versions.version_decisions import VersionDecisions
 from freshet_serving.processor.versions.version_selection import VersionSelection
 from freshet_serving.processor.watching import AutoRollback, ChainStatus
 
@@ -210,6 +204,9 @@ class ServedModel(RoutedModel):
 
     def prepare(self, number: int) -> None:
         """Fetch what a version of the repository needs to be loaded; raise NotFound if there is no such version."""
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.version_actions import check_exists
+
         check_exists(self._repository, self.name, number)
         self._repository.prepare(self.name, number)
 

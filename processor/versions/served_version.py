@@ -67,10 +67,10 @@ from freshet_serving.processor.repository import DENSE, SIZES, VersionReader, de
 from freshet_serving.processor.running import executable_files
 from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThread
 from freshet_serving.processor.tables.table import RowVersions, ServedTable
+from freshet_serving.processor.versions.changes import PastState, StateChange, UndoEntry
 from freshet_serving.processor.versions.control import ControlEntry, ControlWords
 from freshet_serving.processor.versions.replica import Arrays, Dense, Frame, Replicas
 from freshet_serving.processor.versions.row_watchers import FIRST_SLICES, DerivedState, RowWatchers
-from freshet_serving.processor.versions.states import PastState, StateChange, UndoEntry
 from freshet_serving.processor.watching import LONG_S, SHORT_S, Histogram, PreviewResult
 
 if TYPE_CHECKING:

@@ -1,16 +1,23 @@
-"""Work that a host does by itself: judge what is served, check files, keep requests, maintain tables.
+"""Work that a host does by itself: judge what is served, check files, keep requests, maintain tables, watch trainers.
 
 Each kind of work has a thread of its own, so that none delays another. The threads start with the first poll, and end
 when the host is closed; closing does not wait for one that hangs.
+
+Trainers are watched by the poll, from their first report on. Most servers have none, or none any more: what reads
+reports (processor.versions.trainer_watch) is loaded once there is one, and then every report is read as often as the
+files are looked at. A stat of a file for each model each LOOK_S is all that it costs before. Trainers.poll() is called
+by one thread; standings() by any.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.repository import TRAINER, Repository
 from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.processor.versions.changes import report
 from freshet_serving.processor.versions.host_readiness import HostReadiness
@@ -18,6 +25,7 @@ from freshet_serving.processor.versions.model import ServedModel
 
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.score_watch import ScoreWatch
+    from freshet_serving.processor.versions.trainer_watch import TrainerStanding, TrainerWatch
 
 log = logging.getLogger("freshet.host")
 
@@ -25,6 +33,7 @@ LOOK_INTERVAL_S = 1.0
 BEATS = 4
 KEEP_INTERVAL_S = 60.0
 CLOSE_S = 5.0
+LOOK_S = 1.0
 
 
 class KeptUp(Protocol):
@@ -124,3 +133,40 @@ class Upkeep:
                 except Exception:
                     log.exception("cannot maintain the tables of %s", model.name)
         return busy
+
+
+class Trainers:
+    """The trainers of one repository."""
+
+    def __init__(self, repository: Repository, now_s: Callable[[], float]) -> None:
+        """Look at nothing yet.
+
+        Args:
+            repository: The repository.
+            now_s: Clock for seconds.
+        """
+        self._repository, self._now_s = repository, now_s
+        self._watch: TrainerWatch | None = None
+        self._next_s = -1e9
+
+    def poll(self, models: Collection[str]) -> list[str]:
+        """Return a line for each trainer that ended, failed or fell silent (TrainerWatch.poll), once each LOOK_S.
+
+        Args:
+            models: Names of the models to watch; the others are forgotten.
+        """
+        now_s = self._now_s()
+        if now_s < self._next_s:
+            return []
+        self._next_s = now_s + LOOK_S
+        root = self._repository.root
+        if self._watch is None and any(os.path.lexists(root / model / TRAINER) for model in models):
+            from freshet_serving.processor.versions.trainer_watch import TrainerWatch
+
+            self._watch = TrainerWatch(self._repository, self._now_s)
+        return [] if self._watch is None else self._watch.poll(models)
+
+    def standings(self) -> Mapping[str, TrainerStanding]:
+        """Return the standing of each model's trainer that has reported, by name of the model. Thread-safe."""
+        watch = self._watch
+        return {} if watch is None else watch.standings()

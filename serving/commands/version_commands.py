@@ -34,7 +34,7 @@ def version_list(
 
     if repository:
         from freshet_serving.processor.repository import open_repository
-        from freshet_serving.processor.versions.version_decisions import describe_versions
+        from freshet_serving.processor.versions.version_actions import describe_versions
 
         opened = open_repository(repository)
         opened.check_models([model])
@@ -141,7 +141,7 @@ def _decide(
         AdminClient(admin, admin_token).send_json("POST", route, {"reason": reason})
         return
     from freshet_serving.processor.repository import Keyring, open_repository
-    from freshet_serving.processor.versions.version_decisions import reject_version, release_version
+    from freshet_serving.processor.versions.version_actions import reject_version, release_version
 
     opened = open_repository(repository).with_keys(Keyring.of_writer(key))
     act = release_version if verb == "release" else reject_version

@@ -37,12 +37,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.cores import ResourceLimits
+from freshet_serving.processor.cores import Occupancy, ResourceLimits
 from freshet_serving.processor.errors import FreshetError, NotReady, shortage
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.memory import return_large_blocks
-from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.session_options import GroupOptions, SessionConfig

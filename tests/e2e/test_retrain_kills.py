@@ -20,7 +20,7 @@ from tests.e2e.test_train_live import write_table
 
 pytestmark = [pytest.mark.kills, pytest.mark.tensorflow, pytest.mark.long]
 
-REVIEW, WRITER = "models.training.version_review", "processor.repository.version"
+REVIEW, WRITER = "models.training.version_review", "processor.repository.version_writer"
 JUDGING = [
     Step(REVIEW, "VersionReview.__call__", "before"),
     Step(REVIEW, "VersionReview.__call__", "after"),

@@ -51,7 +51,7 @@ SMALLEST = {
     "loadtest.bench.training.late_labels": "--seeds 1 --out OUT/join",
     "loadtest.bench.training.loops": "--deltas 1 --out OUT",
     "loadtest.bench.training.next_item_race": "--seeds 1 --epochs 1 --data OUT --work OUT",
-    "loadtest.bench.training.nights": "--only MovieLens --nights 1 --data OUT --out OUT",
+    "loadtest.bench.training.nights": "--only shop --nights 1 --data OUT --out OUT",
     "loadtest.bench.training.process_grid": "--only adagrad --rows 600 --out OUT",
     "loadtest.bench.training.process_race": "--rounds 1 --steps 1 --out OUT",
     "loadtest.bench.training.quality_race": "--only dcn --rows 1000 --data OUT --fuxictr= --out OUT",

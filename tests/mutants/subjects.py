@@ -38,7 +38,6 @@ ELSEWHERE = {
     "processor/sessions/session.py": ("tests/processor/running/test_graph_run.py",),
     "processor/features/bound_request.py": ("tests/processor/kernels/test_pool.py",),
     "processor/features/plan.py": ("tests/processor/kernels/test_pool.py",),
-    "processor/features/pooling.py": ("tests/processor/kernels/test_pool.py",),
     "processor/features/binding.py": ("tests/processor/kernels/test_pool.py",),
     "processor/features/sources.py": ("tests/processor/kernels/test_pool.py",),
 }

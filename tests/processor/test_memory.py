@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from freshet_serving.processor.memory import ScratchFile, advise, attach, gather, pieces, private_copy, reserve, share
+from freshet_serving.processor.memory import advise, attach, gather, pieces, private_copy, reserve, share
 from freshet_serving.processor.package.tensors import map_file
 from tests.support.descriptors import open_fds, settled_fds
 
@@ -187,25 +187,3 @@ def test_dropped_pages_of_a_file_are_not_resident(tmp_path):
     before = resident_nbytes()
     advise(mapped, mmap.MADV_DONTNEED)
     assert before - resident_nbytes() > 16 << 20
-
-
-def test_scratch_file_has_no_name_and_uses_only_requested_space(tmp_path):
-    scratch = ScratchFile(tmp_path, 1 << 40)
-    assert os.listdir(tmp_path) == []
-    scratch.take(1 << 20, 1 << 16)
-    scratch.array[1 << 20 : (1 << 20) + 4] = 5
-    assert scratch.array[(1 << 20) - 1 : (1 << 20) + 5].tolist() == [0, 5, 5, 5, 5, 0]
-    scratch.punch_hole(1 << 20, 1 << 16)
-    assert scratch.array[1 << 20] in (0, 5), "zero where the file system can punch holes"
-    scratch.array[: 3 * mmap.PAGESIZE] = 5
-    scratch.punch_hole(0, 100)
-    scratch.punch_hole(mmap.PAGESIZE - 1, mmap.PAGESIZE)
-    assert (scratch.array[: 3 * mmap.PAGESIZE] == 5).all(), "parts of pages stay"
-    files = settled_fds()
-    del scratch
-    assert open_fds() < files
-
-
-def test_scratch_file_in_a_missing_folder_is_an_error(tmp_path):
-    with pytest.raises(OSError):
-        ScratchFile(tmp_path / "missing", 4096)

@@ -1,7 +1,8 @@
 """The files on the way of a predict and of a delta, each in one process around tests.support.packages' model.
 
 - predict: `freshet serve` with one process that computes inline, on a connection that is kept open; JSON, TensorFlow
-  Serving's dialect. From the bytes of the request to those of the reply.
+  Serving's dialect. From the bytes of the request to those of the reply, once the first requests have filled the sample
+  of rows (processor.versions.sample).
 - folder delta, object-store delta: a Processor that the watcher asks. From the publication, by another process, until
   the generation is served; each delta brings rows and dense weights.
 
@@ -36,6 +37,7 @@ NEEDED = ("moto", "obstore")
 
 def predict() -> list[str]:
     """Return the files on the way of one predict over HTTP."""
+    from freshet_serving.processor.versions.sample import MOST_ROWS
     from freshet_serving.serving.serve_config import ServeConfig
     from freshet_serving.serving.server import Server
 
@@ -51,7 +53,7 @@ def predict() -> list[str]:
             with asking(server.http_address) as ask:
                 until(lambda: ask("GET", "/v2/health/ready") == 200)
                 post = lambda _: _expect(ask("POST", f"/v1/models/{MODEL}:predict", body), 200)  # noqa: E731
-                for number in range(WARM):
+                for number in range(MOST_ROWS):
                     post(number)
                 return recorder.files_of(post, TIMES)
         finally:

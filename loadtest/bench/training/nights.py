@@ -225,11 +225,13 @@ class NightCampaign:
             self._converted[key] = CONVERT(graph)
         return self._converted[key]
 
-    def _as_compiled(self, function: Callable[..., Any], takes: Sequence[Any], threads: int) -> XlaFunction:
+    def _as_compiled(
+        self, function: Callable[..., Any], takes: Sequence[Any], threads: int, settings: str = ""
+    ) -> XlaFunction:
         """Trace and compile a step once: all nights have the same, which gets weights and rates with each call."""
         key = function.__qualname__, repr(takes), threads
         if key not in self._steps:
-            self._steps[key] = XlaFunction(function, takes, threads)
+            self._steps[key] = XlaFunction(function, takes, threads, settings)
         return self._steps[key]
 
     def _offered(self, version: VersionReader) -> dict[str, Any]:

@@ -44,14 +44,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.cores import run_on
+from freshet_serving.processor.cores import Occupancy, run_on
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.extensions.device_stages.staging_pool import Span, StagingPool
 from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.graph_run import DividedRun, GraphRun, SubgraphRun
 from freshet_serving.processor.running.runner import Runner, RunningBatch
-from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from freshet_serving.processor.sessions.session import Session, client_error, record_batch, retry_groups
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest

@@ -55,9 +55,9 @@ from freshet_serving.processor.repository import SIZES
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.tables.table import ServedTable, descriptors
+from freshet_serving.processor.versions.changes import PastState
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.versions.states import PastState
 
 FILE, DELTA, REMOVED, NOWHERE = "file", "delta", "removed", "nowhere"
 UNKNOWN = -1

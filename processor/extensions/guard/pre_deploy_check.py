@@ -29,9 +29,9 @@ from freshet_serving.processor.extensions.guard.drift import Drift
 from freshet_serving.processor.extensions.guard.post_deploy_monitor import PostDeployMonitor
 from freshet_serving.processor.generation import OFF, STRICT, Generation
 from freshet_serving.processor.package import Delta
+from freshet_serving.processor.versions.changes import StateChange
 from freshet_serving.processor.versions.judges import GATED, ONE, DeltaJudge
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.versions.states import StateChange
 from freshet_serving.processor.watching import (
     AutoRollback,
     DeltaBounds,

@@ -29,7 +29,7 @@ from freshet_serving.processor.package import Manifest
 
 
 class ListWriter:
-    """Writes inputs of one version to one store; implements processor.features.input_lookup.ListWriter."""
+    """Writes inputs of one version to one store; implements processor.features.input_writer.ListWriter."""
 
     def __init__(self, name: str, store: RedisWriter, manifest: Manifest, inputs: Collection[str]) -> None:
         """Find out where the lists go.

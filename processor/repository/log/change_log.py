@@ -55,7 +55,6 @@ from freshet_serving.processor.package import (
     same_content,
     stream_delta,
 )
-from freshet_serving.processor.repository.file_changes import identity_of
 from freshet_serving.processor.repository.log.chain_record import (
     DELTA,
     HOLD,
@@ -71,7 +70,7 @@ from freshet_serving.processor.repository.log.chain_record import (
 from freshet_serving.processor.repository.log.dropped_deltas import unrecorded_deltas
 from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink, History
 from freshet_serving.processor.repository.log.log_reader import LogReader
-from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.storage import VersionStorage, identity_of
 from freshet_serving.processor.repository.version import DELTAS, VersionReader
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from freshet_serving.processor.errors import NotReady, shortage
 from freshet_serving.processor.package import SUFFIX
-from freshet_serving.processor.repository.file_changes import FolderWatch, Identity, identity_of
+from freshet_serving.processor.repository.storage import FolderWatch, Identity, identity_of
 from freshet_serving.processor.repository.version import DELTAS
 
 STEP = re.compile(r"[1-9][0-9]{0,17}")

@@ -133,6 +133,13 @@ class History:
                 return
             link = self.links[link.parent]
 
+    def distance(self, digest: str) -> int:
+        """Return the number of generations of the line after one of it, or all of them if it is not on the line."""
+        if digest == self.head.digest:
+            return 0
+        links = list(self.back(self.head))
+        return next((n for n, link in enumerate(links) if link.digest == digest), len(links))
+
     def on_line(self, step: int) -> ChainLink | None:
         """Return the generation of the line with this step, or None."""
         link = self.links.get(self._by_step.get(step, ""))

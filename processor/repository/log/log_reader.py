@@ -38,7 +38,6 @@ from freshet_serving.processor.package import (
     read_delta_file,
     read_file,
 )
-from freshet_serving.processor.repository.file_changes import Identity, identity_of
 from freshet_serving.processor.repository.log.chain_record import (
     DELTA,
     HOLD,
@@ -52,7 +51,7 @@ from freshet_serving.processor.repository.log.chain_record import (
     sha256,
 )
 from freshet_serving.processor.repository.log.history import ChainLink, History
-from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.storage import Identity, VersionStorage, identity_of
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 
 if TYPE_CHECKING:

@@ -50,21 +50,24 @@ def folder(published, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    return tmp_path_factory.mktemp("kept")
+    """A folder for what tests have compiled, and the report of each by its name there."""
+    return tmp_path_factory.mktemp("kept"), {}
 
 
 @pytest.fixture
 def compile_once(folder, kept):
     """compile_once(targets): compile the version for these, or copy what the first test that did so has got."""
 
-    def compile_or_copy(targets):
-        made = kept / "-".join(targets)
-        if made.exists():
+    def compile_or_copy(targets, **options):
+        files, reports = kept
+        name = "-".join([*options.get("backends", ()), *targets])
+        if name in reports:
             shutil.rmtree(folder)
-            shutil.copytree(made, folder)
+            shutil.copytree(files / name, folder)
         else:
-            compiled(folder, targets=targets)
-            shutil.copytree(folder, made)
+            reports[name] = compiled(folder, targets=targets, **options)
+            shutil.copytree(folder, files / name)
+        return reports[name]
 
     return compile_or_copy
 
@@ -84,8 +87,8 @@ def tensorrt(monkeypatch):
     return module
 
 
-def test_gpu_code_is_listed_first_with_its_source_graph(folder):
-    report = compiled(folder, targets=TARGETS)
+def test_gpu_code_is_listed_first_with_its_source_graph(folder, compile_once):
+    report = compile_once(TARGETS)
     reader = VersionReader(folder)
     reader.verify()
     entries = reader.manifest.executables
@@ -147,9 +150,9 @@ def test_a_hundred_deltas_of_dense_weights_never_serve_stale_ones(folder, compil
     assert played.compiled == 0
 
 
-def test_a_hundred_deltas_reach_tensorrts_engines_as_inputs(folder, tensorrt):
+def test_a_hundred_deltas_reach_tensorrts_engines_as_inputs(folder, compile_once, tensorrt):
     """As with XLA: an engine holds no weights, and all are the same engine before and after."""
-    compiled(folder, backends=("onnxruntime", "tensorrt"), targets=("cuda-sm_80",))
+    compile_once(("cuda-sm_80",), backends=("onnxruntime", "tensorrt"))
     built, device = tensorrt.built, put_cuda(tensorrt.patch, "80")
     tensorrt.runtime = device
     entries = [e for e in VersionReader(folder).manifest.executables if e.backend == "tensorrt"]
@@ -242,9 +245,9 @@ def test_lower_precision_beyond_the_bound_leaves_the_version_as_it_was(folder):
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_cpu_serves_a_package_with_engines_and_logs_one_line(installed, folder, tensorrt, caplog):
+def test_cpu_serves_a_package_with_engines_and_logs_one_line(installed, folder, compile_once, tensorrt, caplog):
     before = scores(open_version(folder))
-    compiled(folder, backends=("onnxruntime", "tensorrt"), targets=("cuda-sm_80",))
+    compile_once(("cuda-sm_80",), backends=("onnxruntime", "tensorrt"))
     tensorrt.patch.setitem(sys.modules, "cuda.bindings", None)
     if not installed:
         for name in ("tensorrt", "tensorrt_rtx_libs", "tensorrt_rtx_bindings"):

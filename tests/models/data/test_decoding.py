@@ -53,6 +53,15 @@ def test_pieces_contain_the_rows_that_this_process_decodes(decoders, sound):
     assert len(decoders._idle) == 1
 
 
+def test_process_is_kept_for_a_reader_that_leaves_with_the_last_batch(decoders, sound):
+    batches = decoders.rows(sound, [0, 1])
+    process = decoders._idle[-1]
+    assert next(batches).num_rows == 2
+    batches.close()
+    assert decoders._idle[-1] is process
+    assert process.poll() is None
+
+
 def test_rows_of_all_columns_are_read_by_number(decoders, sound):
     wanted = [0, 1, 17_999, 18_000, ROWS - 1]
     found = pa.Table.from_batches(decoders.rows(sound, wanted))
@@ -62,7 +71,7 @@ def test_rows_of_all_columns_are_read_by_number(decoders, sound):
 
 
 def test_concurrent_readers_have_own_processes_that_end_with_them(decoders, sound):
-    first, second = (decoders.piece(sound, ["id"], number) for number in (0, 1))
+    first, second = decoders.rows(sound, [0, 18_000, 36_000]), decoders.piece(sound, ["id"], 1)
     assert next(first)["id"][0].as_py() == 0
     assert next(second)["id"][0].as_py() == 18_000
     first.close()

@@ -14,7 +14,8 @@ from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry, feature_width
-from freshet_serving.processor.package.transforms import HASHES, ColumnShape, codes_a_value, shape_of
+from freshet_serving.processor.package.transform_rules import shape_of
+from freshet_serving.processor.package.transforms import HASHES, ColumnShape, codes_a_value
 from freshet_serving.processor.tables.table import descriptors
 
 DIM = 3

@@ -14,8 +14,8 @@ from freshet_serving.models.embedding.tiered_rows import LEAST_ROWS, MAPPED_NBYT
 from freshet_serving.models.embedding.variable import EmbeddingVariable, Eviction
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.rows import LOGGED
-from freshet_serving.processor.memory import ScratchFile
 from freshet_serving.processor.tables import row_log
+from freshet_serving.processor.tables.scratch_file import ScratchFile
 from tests.models.embedding.test_variable import DIM, RATE, TableMachine, assert_same, int64s, some_ids
 
 SEGMENT = 8

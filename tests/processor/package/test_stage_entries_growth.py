@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.stage_entries import MAX_TERMS, GrowthTerm, StageGrowth, validate_growth
+from freshet_serving.processor.package.part_checks import validate_growth
+from freshet_serving.processor.package.stage_entries import MAX_TERMS, GrowthTerm, StageGrowth
 
 ATTENTION = StageGrowth([GrowthTerm(0, 0, 7.0), GrowthTerm(1, 1, 10.0), GrowthTerm(1, 2, 2.0)])
 

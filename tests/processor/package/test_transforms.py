@@ -7,7 +7,8 @@ import pytest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
-from freshet_serving.processor.package.transforms import MAX_CROSSED, OPS, ColumnShape, Transform, shape_of
+from freshet_serving.processor.package.transform_rules import OPS, shape_of
+from freshet_serving.processor.package.transforms import MAX_CROSSED, ColumnShape, Transform
 
 WORD, ID, FLOAT = ColumnShape("string"), ColumnShape("int64"), ColumnShape("float32")
 WORDS, IDS = ColumnShape("string", 0, True), ColumnShape("int64", 0, True)

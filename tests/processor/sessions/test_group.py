@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.cores import available
+from freshet_serving.processor.cores import Occupancy, available
 from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overloaded
 from freshet_serving.processor.features.stage import LARGE
 from freshet_serving.processor.sessions.group import SESSION_READERS
-from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.watching.stats import total
 from tests.processor.sessions.fakes import (
     TIMEOUT_S,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.clock import FakeClock, SystemClock
 from freshet_serving.processor.errors import Expired, FreshetError, Overloaded
 from freshet_serving.processor.features.bound_request import BatchView
-from freshet_serving.processor.features.pooling import RowInvariants
+from freshet_serving.processor.features.plan import RowInvariants
 from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.sessions.group import SESSION_READERS

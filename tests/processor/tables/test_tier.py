@@ -334,7 +334,7 @@ def test_full_disk_keeps_rows_in_memory_and_serves_them(tmp_path, monkeypatch):
         raise OSError(28, "no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr("freshet_serving.processor.memory.ScratchFile.take", full)
+        patch.setattr("freshet_serving.processor.tables.scratch_file.ScratchFile.take", full)
         for publish_seq in range(2, 30):
             table.maintain(publish_seq, publish_seq + 1, 0.0)
         assert refused

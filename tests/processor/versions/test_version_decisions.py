@@ -10,7 +10,7 @@ from freshet_serving.processor.repository.log.chain_record import HOLD
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version_record import WITHDRAW, VersionRecord
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.version_decisions import (
+from freshet_serving.processor.versions.version_actions import (
     describe_served,
     describe_versions,
     reject_version,

@@ -4,7 +4,8 @@ import pytest
 
 from freshet_serving.processor.errors import Conflict, NotReady
 from freshet_serving.processor.repository import Repository
-from freshet_serving.processor.versions.version_decisions import VersionDecisions, release_version
+from freshet_serving.processor.versions.version_actions import release_version
+from freshet_serving.processor.versions.version_decisions import VersionDecisions
 from tests.processor.versions.models import USERS
 from tests.support.packages import write_package
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.versions.version_decisions import reject_version, release_version
+from freshet_serving.processor.versions.version_actions import reject_version, release_version
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
 from tests.processor.extensions.guard.test_version_gate_model import asked, write_bad
 from tests.processor.repository.test_candidates import commit

@@ -27,7 +27,7 @@ def test_version_refused_by_a_gate_gives_one_line_and_code_3(monkeypatch, capsys
 
 def test_help_and_lists_load_no_kernels():
     code = (
-        "import sys, freshet_serving.serving.commands.cli, freshet_serving.processor.versions.version_decisions\n"
+        "import sys, freshet_serving.serving.commands.cli, freshet_serving.processor.versions.version_actions\n"
         "print([name for name in ('numba', 'scipy', 'freshet_serving.serving.server') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -6,7 +6,7 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.versions.score_watch import ScoreWatch
-from freshet_serving.processor.versions.version_decisions import release_version
+from freshet_serving.processor.versions.version_actions import release_version
 from freshet_serving.processor.watching import Sketch, StatsBlock
 from tests.processor.engines import USERS, publish, request, watch_scores
 from tests.processor.versions.models import open_model

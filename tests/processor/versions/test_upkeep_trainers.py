@@ -4,7 +4,7 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.repository import Repository, TrainerReport, TrainerState
-from freshet_serving.processor.versions.trainers import LOOK_S, Trainers
+from freshet_serving.processor.versions.upkeep import LOOK_S, Trainers
 
 REPORT = TrainerReport("0badcafe", TrainerState.RUNNING, 1, 10.0, written_at=1.0).dump()
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from freshet_serving.processor.repository import file_changes
-from freshet_serving.processor.repository.file_changes import FolderWatch
+from freshet_serving.processor.repository import storage
+from freshet_serving.processor.repository.storage import FolderWatch
 
 LONG_AGO_S = 1_600_000_000
 
@@ -32,7 +32,7 @@ def test_folder_counts_as_changed_first_and_then_only_after_changes(root):
 
 def test_recently_changed_folder_counts_as_changed_next_time_too(root, monkeypatch):
     now_ns = time.time_ns()
-    monkeypatch.setattr(file_changes.time, "time_ns", lambda: now_ns)
+    monkeypatch.setattr(storage.time, "time_ns", lambda: now_ns)
     os.utime(root, ns=(now_ns, now_ns - 1_000_000))
     watch = FolderWatch(root)
     assert [watch.changed() for _ in range(3)] == [True, True, True]
@@ -42,7 +42,7 @@ def test_recently_changed_folder_counts_as_changed_next_time_too(root, monkeypat
 
 def test_change_within_the_same_clock_tick_is_seen_next_time(root, monkeypatch):
     now_ns = time.time_ns()
-    monkeypatch.setattr(file_changes.time, "time_ns", lambda: now_ns)
+    monkeypatch.setattr(storage.time, "time_ns", lambda: now_ns)
     os.utime(root, ns=(now_ns, now_ns))
     watch = FolderWatch(root)
     assert watch.changed()

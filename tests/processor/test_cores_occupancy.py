@@ -1,6 +1,6 @@
 import numpy as np
 
-from freshet_serving.processor.sessions.occupancy import Occupancy
+from freshet_serving.processor.cores import Occupancy
 
 
 def test_each_process_reports_its_load_and_sees_all():
