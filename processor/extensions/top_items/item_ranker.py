@@ -218,8 +218,9 @@ class RankingSession(Session):
                 gone, before = scan.gone(ranked), scanned
                 if not any(map(len, gone)) or not proceed(0):
                     break
-                # Rare: sources are published with the items.
+                # Rare: what ranks items for everybody is published with the items.
                 excluded = [np.concatenate(both) for both in zip(excluded, gone)]
+                most = max(most, min(2 * most, MAX_TOP_ITEMS))
             ranked = scan.scored(ranked)
             named = [_named(ranking, state, rows) for rows in ranked] if ranking.texts else []
             generation, of = state.generation, scan.generation
