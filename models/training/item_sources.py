@@ -10,9 +10,10 @@ Invariants
   reads it at once.
 - Only events that are learned, or counted before that, say anything. Taking them in again changes no time.
 - Popularity is counted as that of next-item networks is, on the same clock.
-- Hours are counted from the earliest event of the full version, in units of UNIT_HOURS: then both numbers of a row are
-  of one size, which their codes need (row_codes has one scale a row). A float32 tells a quarter of a minute apart for
-  7 years after the origin, and a minute for 29.
+- Hours are counted from the earliest event of the full version, in units of UNIT_HOURS, and from 1: then both numbers of
+  a row are of one size, which their codes need (row_codes has one scale a row), and a new item's row is not many times
+  as long as any before, by which the guard knows broken deltas. A float32 tells a quarter of a minute apart for 7 years
+  after the origin, and a minute for 29.
 - Popularity grows by log 2 each half-life, and has three decimals for 10,000 of them. Even the shortest one is 1/64 of
   the full version's rows, so these are the rows of 156 full versions.
 
@@ -185,9 +186,10 @@ class ItemSources:
             popularity = source_entry(self.table.name, POPULARITY.dim, SCALE, -LOG_FLOOR)
         sources = {} if popularity is None else {POPULAR: popularity}
         if self.origin_s is not None:
-            sources[NEW] = source_entry(self.table.name, self.table.dim - 1, UNIT_HOURS, origin_s=self.origin_s)
+            place = self.table.name, self.table.dim - 1
+            sources[NEW] = source_entry(*place, UNIT_HOURS, -UNIT_HOURS, self.origin_s)
         return replace(manifest, notes={**manifest.notes, NOTE: {**ranking, "sources": sources}})
 
     def _numbers(self, times: Float64s) -> NDArray[np.float32]:
         assert self.origin_s is not None, "an event has a time"
-        return np.asarray((times - self.origin_s) / (HOUR_S * UNIT_HOURS), np.float32)
+        return np.asarray(1 + (times - self.origin_s) / (HOUR_S * UNIT_HOURS), np.float32)

@@ -3,7 +3,8 @@
 The manifest's notes list them by name in the entry "sources" (section.NOTE):
 
     "sources": {"popular": {"table": "item", "column": 50, "scale": 32.0, "shift": -20.0},
-                "new": {"table": "item_sources", "column": 0, "scale": 4096.0, "origin_s": 1767225600}}
+                "new": {"table": "item_sources", "column": 0, "scale": 4096.0, "shift": -4096.0,
+                        "origin_s": 1767225600}}
 
 The keys of the table are those of the items. A score is number * scale + shift:
 
