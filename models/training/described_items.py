@@ -55,7 +55,7 @@ def described_by(source: Source, key: str) -> list[EntityTable | FollowedTable]:
 
 
 class NewestKeys(NamedTuple):
-    """What a table says of items.
+    """The newest state of a table of items.
 
     Attributes:
         keys: int64 [n], their keys, as their table has them.

@@ -10,10 +10,10 @@ Invariants
   reads it at once.
 - Only events that are learned, or counted before that, say anything. Taking them in again changes no time.
 - Popularity is counted as that of next-item networks is, on the same clock.
-- Hours are counted from the earliest event of the full version, in units of UNIT_HOURS, and from 1: then both numbers of
-  a row are of one size, which their codes need (row_codes has one scale a row), and a new item's row is not many times
-  as long as any before, by which the guard knows broken deltas. A float32 tells a quarter of a minute apart for 7 years
-  after the origin, and a minute for 29.
+- Hours are counted from the earliest event of the full version, in units of UNIT_HOURS, and from 1: then both numbers
+  of a row are of one size, which their codes need (row_codes has one scale a row), and a new item's row is not many
+  times as long as any before, by which the guard knows broken deltas. A float32 tells a quarter of a minute apart for 7
+  years after the origin, and a minute for 29.
 - Popularity grows by log 2 each half-life, and has three decimals for 10,000 of them. Even the shortest one is 1/64 of
   the full version's rows, so these are the rows of 156 full versions.
 
@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from freshet_serving.models.embedding.variable import EmbeddingVariable
 from freshet_serving.models.training.item_counts import ItemCounts
 from freshet_serving.processor.columns import Column, Strings
-from freshet_serving.processor.extensions.top_items.item_sources import NEW, POPULAR, source_entry
-from freshet_serving.processor.extensions.top_items.section import NOTE
+from freshet_serving.processor.extensions.top_items.section import source_entry, with_sources_note
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Feature, Manifest, TableEntry
 from freshet_serving.processor.package.item_rows import LOG_FLOOR, SCALE, ItemRows
@@ -179,16 +178,12 @@ class ItemSources:
             manifest: The manifest of a model that ranks items.
             popularity: The entry of the popularity that items' own rows have; None without it.
         """
-        ranking = manifest.notes.get(NOTE)
-        if ranking is None:
-            return manifest
+        name, new = self.table.name, None
         if self.counts is not None:
-            popularity = source_entry(self.table.name, POPULARITY.dim, SCALE, -LOG_FLOOR)
-        sources = {} if popularity is None else {POPULAR: popularity}
+            popularity = source_entry(name, POPULARITY.dim, SCALE, -LOG_FLOOR)
         if self.origin_s is not None:
-            place = self.table.name, self.table.dim - 1
-            sources[NEW] = source_entry(*place, UNIT_HOURS, -UNIT_HOURS, self.origin_s)
-        return replace(manifest, notes={**manifest.notes, NOTE: {**ranking, "sources": sources}})
+            new = source_entry(name, self.table.dim - 1, UNIT_HOURS, -UNIT_HOURS, self.origin_s)
+        return replace(manifest, notes=with_sources_note(manifest.notes, popularity, new))
 
     def _numbers(self, times: Float64s) -> NDArray[np.float32]:
         assert self.origin_s is not None, "an event has a time"

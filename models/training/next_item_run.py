@@ -38,7 +38,7 @@ from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.processor.columns import Column, take_rows
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.extensions.top_items.item_sources import source_entry
+from freshet_serving.processor.extensions.top_items.section import source_entry
 from freshet_serving.processor.package.item_rows import LOG_FLOOR, SCALE
 
 

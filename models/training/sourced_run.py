@@ -15,8 +15,7 @@ from freshet_serving.models.training.item_sources import ItemSources
 from freshet_serving.models.training.lineage import Lineage
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.extensions.top_items.item_sources import NEW
-from freshet_serving.processor.extensions.top_items.section import NOTE
+from freshet_serving.processor.extensions.top_items.section import noted_origin
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import VersionContents
 
@@ -63,12 +62,11 @@ class SourcedRun(TrainingRun):
 
     def _begin_with(self, old: VersionContents) -> None:
         manifest = old.base.root_manifest
-        ranking = manifest.notes.get(NOTE)
-        entry = (ranking or {}).get("sources", {}).get(NEW)
-        if self._sources is not None and entry is not None:
+        origin_s = noted_origin(manifest.notes)
+        if self._sources is not None and origin_s is not None:
             # Times in its rows are counted from there.
-            newest_s = manifest.event_time[-1] if manifest.event_time else entry["origin_s"]
-            self._sources.restore({"origin_s": entry["origin_s"], "newest_s": newest_s})
+            newest_s = manifest.event_time[-1] if manifest.event_time else origin_s
+            self._sources.restore({"origin_s": origin_s, "newest_s": newest_s})
             self.state.sources = self._sources.saved()
         super()._begin_with(old)
 

@@ -160,7 +160,8 @@ class Client:
         Raises:
             FreshetError: As predict().
         """
-        inputs, headers = _recommending(user, k, filters, (allow, block, seen), like, source, options.pop("headers", None))
+        lists, headers = (allow, block, seen), options.pop("headers", None)
+        inputs, headers = _recommending(user, k, filters, lists, like, source, headers)
         return Recommendation.of(self.predict(model, inputs, headers=headers, **options))
 
     def ready(self, timeout_s: float | None = 1.0) -> bool:
@@ -257,7 +258,8 @@ class AsyncClient:
         **options: Any,
     ) -> Recommendation:
         """Return the best items of the whole table for one user, like Client.recommend."""
-        inputs, headers = _recommending(user, k, filters, (allow, block, seen), like, source, options.pop("headers", None))
+        lists, headers = (allow, block, seen), options.pop("headers", None)
+        inputs, headers = _recommending(user, k, filters, lists, like, source, headers)
         return Recommendation.of(await self.predict(model, inputs, headers=headers, **options))
 
     async def ready(self, timeout_s: float | None = 1.0) -> bool:

@@ -16,8 +16,7 @@ import numpy as np
 
 from freshet_serving.models.publishing.entity_rows import entity_rows
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.extensions.top_items.item_sources import source_entry
-from freshet_serving.processor.extensions.top_items.section import item_ranking_note
+from freshet_serving.processor.extensions.top_items.section import item_ranking_note, source_entry
 from freshet_serving.processor.package import (
     RECORD,
     SCORE,

@@ -34,7 +34,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskedSource:
-    """What ranks the items of a request.
+    """The source that a request asks for.
 
     Attributes:
         name: MODEL, LIKE, or one of the version's sources.

@@ -1,4 +1,4 @@
-"""What ranks items for everybody, such as their popularity: a number of each item, in a column of a table.
+"""Rank items for everybody, such as by popularity: a number of each item, in a column of a table.
 
 The manifest's notes list them by name in the entry "sources" (section.NOTE):
 
@@ -21,7 +21,6 @@ change all rows).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,10 +92,3 @@ def sources_of(manifest: Manifest, noted: Any, ranked: int, columns: int) -> dic
         if of_items and 0 <= column < coded and all(type(n) in (int, float) and abs(n) < LARGEST for n in numbers):
             sources[name] = ItemSource(number, column, coded, *map(float, numbers))
     return sources
-
-
-def source_entry(
-    table: str, column: int, scale: float = 1.0, shift: float = 0.0, origin_s: float = 0.0
-) -> Mapping[str, Any]:
-    """Return what the notes say of a source; arguments as the attributes of ItemSource, the table by name."""
-    return {"table": table, "column": column, "scale": scale, "shift": shift, "origin_s": origin_s}

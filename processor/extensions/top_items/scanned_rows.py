@@ -31,7 +31,7 @@ Float32s = NDArray[np.float32]
 
 
 class ScannedRows(NamedTuple):
-    """What one scan reads.
+    """The rows and vectors of one scan.
 
     Attributes:
         rows: The rows.

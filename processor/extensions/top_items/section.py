@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity
-from freshet_serving.processor.extensions.top_items.item_sources import MODEL, ItemSource, sources_of
+from freshet_serving.processor.extensions.top_items.item_sources import MODEL, NEW, POPULAR, ItemSource, sources_of
 from freshet_serving.processor.extensions.top_items.item_tower import SIGMOID, ItemTower
 from freshet_serving.processor.package import (
     RANKED_OUTPUTS,
@@ -225,6 +225,37 @@ def vector_ranking_note(
     """
     score = {"score": {"link": SIGMOID, "scale": scale, "bias": bias}} if scale else {}
     return {NOTE: {"output": output, "vectors": vectors, "weights": list(weights), **score}}
+
+
+def source_entry(
+    table: str, column: int, scale: float = 1.0, shift: float = 0.0, origin_s: float = 0.0
+) -> dict[str, Any]:
+    """Return what the notes say of a source; arguments as the attributes of ItemSource, the table by name."""
+    return {"table": table, "column": column, "scale": scale, "shift": shift, "origin_s": origin_s}
+
+
+def with_sources_note(
+    notes: Mapping[str, Any], popular: Mapping[str, Any] | None, new: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return a version's notes with its sources; the same notes if it ranks no items.
+
+    Args:
+        notes: The notes.
+        popular: source_entry() of the popularity; None without it.
+        new: source_entry() of the time when items were first seen; None without it.
+    """
+    if NOTE not in notes:
+        return dict(notes)
+    sources = {name: dict(entry) for name, entry in ((POPULAR, popular), (NEW, new)) if entry is not None}
+    return {**notes, NOTE: {**notes[NOTE], "sources": sources}}
+
+
+def noted_origin(notes: Mapping[str, Any]) -> float | None:
+    """Return the Unix seconds that with_sources_note() has noted as the origin of times; None for no times."""
+    ranking = notes.get(NOTE)
+    sources = ranking.get("sources") if isinstance(ranking, dict) else None
+    entry = sources.get(NEW) if isinstance(sources, dict) else None
+    return float(entry["origin_s"]) if isinstance(entry, dict) and "origin_s" in entry else None
 
 
 def why_unranked(manifest: Manifest) -> str:

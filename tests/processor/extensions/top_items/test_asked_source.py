@@ -66,7 +66,10 @@ def test_the_source_is_the_model_unless_the_request_says_otherwise():
             {"like": ids(1, 2), "seen": Ragged.of([[1]] * 3)},
             "like: expected a row for each of 3 users, or one for all, got 2",
         ),
-        ({"source": text("new"), "seen": Ragged.of([])}, "seen: expected a row for each of 1 users, or one for all, got 0"),
+        (
+            {"source": text("new"), "seen": Ragged.of([])},
+            "seen: expected a row for each of 1 users, or one for all, got 0",
+        ),
         ({"source": text("new"), "history__item": ids(1)}, "history.item: expected lists of ids, got another type"),
         ({"source": text("new"), "user": ids(1)}, "input 'user' is not one of the model's: item, history.item"),
         ({"source": text("new"), "history__item": Ragged(ids(1), ids(0, 9))}, "history.item: expected lists of ids"),

@@ -5,8 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.extensions.top_items.item_sources import ItemSource, source_entry, sources_of
-from freshet_serving.processor.extensions.top_items.section import ItemRanking, describe_ranking, item_ranking_note
+from freshet_serving.processor.extensions.top_items.item_sources import ItemSource, sources_of
+from freshet_serving.processor.extensions.top_items.section import (
+    ItemRanking,
+    describe_ranking,
+    item_ranking_note,
+    noted_origin,
+    source_entry,
+    with_sources_note,
+)
 from freshet_serving.processor.package import TableEntry
 from tests.support.ranked import DIM, NUMBERS, SOURCES, manifest, with_filters
 
@@ -61,6 +68,14 @@ def test_tables_by_another_hash_are_no_sources():
 )
 def test_notes_of_any_kind_are_read(noted):
     assert sources_of(manifest(), noted, 0, DIM) == {}
+
+
+def test_notes_of_sources_are_those_that_versions_read():
+    notes = with_sources_note(manifest().notes, SOURCES["popular"], SOURCES["new"])
+    assert notes["item_ranking"]["sources"] == SOURCES
+    assert noted_origin(notes) == 1.7e9
+    assert noted_origin(with_sources_note(manifest().notes, SOURCES["popular"], None)) is None
+    assert with_sources_note({}, SOURCES["popular"], None) == {}
 
 
 def test_products_of_a_source_are_its_numbers():
