@@ -120,9 +120,13 @@ class ItemSources:
 
         Args:
             keys: int64 [n], their items.
-            times: float64 [n], Unix seconds; None for a log without times.
+            times: float64 [n], Unix seconds, NaN for none; None for a log without times.
         """
-        if times is None or not len(keys):
+        if times is None:
+            return
+        known = np.isfinite(times)
+        keys, times = keys[known], times[known]
+        if not len(keys):
             return
         if self.origin_s is None:
             self.origin_s = self.newest_s = float(times.min())
@@ -130,10 +134,9 @@ class ItemSources:
         order = np.argsort(keys, kind="stable")
         items, firsts = np.unique(keys[order], return_index=True)
         numbers = self._numbers(np.minimum.reduceat(times[order], firsts))
-        known = self.table.find(items) >= 0
+        new = self.table.find(items) < 0
         refs = self.table.insert(items)
-        seen = self.table.rows[refs, -1]
-        earlier = ~known | (numbers < seen)
+        earlier = new | (numbers < self.table.rows[refs, -1])
         self.table.rows[refs[earlier], -1] = numbers[earlier]
         self.table.touch(refs[earlier])
 

@@ -77,7 +77,7 @@ def sources_of(manifest: Manifest, noted: Any, ranked: int, columns: int) -> dic
         columns: Leading numbers of its rows that have codes; 0 for none.
     """
     tables = {t.name: number for number, t in enumerate(manifest.tables) if t.dtype != RECORD}
-    sources = {}
+    sources: dict[str, ItemSource] = {}
     for name in (POPULAR, NEW):
         entry = noted.get(name) if isinstance(noted, dict) else None
         if not isinstance(entry, dict):
@@ -88,6 +88,8 @@ def sources_of(manifest: Manifest, noted: Any, ranked: int, columns: int) -> dic
         number = tables[table]
         coded = columns if number == ranked else manifest.tables[number].dim
         numbers = [entry.get(key, plain) for key, plain in (("scale", 1.0), ("shift", 0.0), ("origin_s", 0.0))]
+        # Beside the items' rows, one table has codes.
+        coded = 0 if any(number != s.table != ranked != number for s in sources.values()) else coded
         of_items = manifest.tables[number].hash_seed == manifest.tables[ranked].hash_seed
         if of_items and 0 <= column < coded and all(type(n) in (int, float) and abs(n) < LARGEST for n in numbers):
             sources[name] = ItemSource(number, column, coded, *map(float, numbers))

@@ -109,6 +109,14 @@ def test_items_that_only_have_a_record_are_as_old_as_the_newest_event():
     assert set(rows_of(sources)) == {1, 3}
 
 
+def test_events_without_a_time_say_nothing_of_it():
+    sources = made(1)
+    sources.see(np.array([1]), np.array([np.nan]))
+    assert sources.saved() == {}
+    sources.see(np.array([1, 2, 2]), np.array([np.nan, 7.0, np.inf]))
+    assert (set(rows_of(sources)), sources.origin_s, sources.newest_s) == ({2}, 7.0, 7.0)
+
+
 def test_only_changed_rows_are_published():
     sources = made(1)
     sources.see(np.array([1, 2]), np.array([10.0, 20.0]) * HOUR)

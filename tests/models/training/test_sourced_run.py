@@ -53,13 +53,13 @@ def describe(folder, items):
     (folder / ".items").rename(folder / "items.parquet")
 
 
-def pairs(tmp_path, name="followed", follow=True, time="ts", entity=False, full_rows=400, **train):
+def pairs(tmp_path, name="followed", follow=True, time="ts", entity=False, full_rows=400, kind="id", **train):
     raw = {
         "model": {"name": name, "arch": "two_tower", "hidden": [8], "vector_dim": 4, "negatives": 16},
         "data": {"path": str(tmp_path / "events"), "label": "clicked", "follow": follow, "time": time},
         "features": {
             "user": {"kind": "id", "side": "user", "dim": 4},
-            "item": {"kind": "id", "side": "item", "dim": 4},
+            "item": {"kind": kind, "side": "item", "dim": 4},
         },
         "train": {"batch_rows": 100, "seed": 3, "learning_rate": 0.05, "optimizer": "adagrad"} | train,
         "publish": {"repository": str(tmp_path / "repository"), "full_rows": full_rows, "delta_rows": 200},
@@ -143,6 +143,21 @@ def test_records_without_an_event_are_new_when_they_come(tmp_path, events):
     assert by_source(tmp_path, "new", 1) == [500]
     # Least popular.
     assert by_source(tmp_path, "popular", 30)[-1] == 500
+
+
+def test_items_whose_ids_are_strings_are_named(tmp_path, events):
+    events.send(400)
+    path = events.folder / "00000.parquet"
+    table = pq.read_table(path)
+    names = [f"item {item}" for item in table["item"].to_pylist()]
+    pq.write_table(table.set_column(1, "item", [names]), path)
+    described = [*sorted(set(names)), "item new"]
+    pq.write_table(pa.table({"item": described, "stock": np.arange(len(described))}), tmp_path / "items.parquet")
+    pairs(tmp_path, follow=False, entity=True, kind="string").full()
+    assert by_source(tmp_path, "new", 1) == ["item new"]
+    assert set(by_source(tmp_path, "popular", 30)) == set(described)
+    like = top(tmp_path, 30, like=Strings.of(["item 104"]))
+    assert set(like) == set(described) - {"item 104"}
 
 
 def test_a_log_without_times_has_no_new_items(tmp_path, events):

@@ -55,6 +55,14 @@ def test_entries_that_cannot_be_read_are_no_sources(entry):
     assert ItemRanking.of(made).sources == {}
 
 
+def test_one_table_beside_the_ranked_one_has_sources():
+    made = described({"popular": source_entry(NUMBERS, 0), "new": source_entry("more", 0)})
+    made.tables.append(TableEntry("more", 2, 0))
+    assert list(ItemRanking.of(made).sources) == ["popular"]
+    made.notes["item_ranking"]["sources"]["popular"] = source_entry("item", 0)
+    assert list(ItemRanking.of(made).sources) == ["popular", "new"]
+
+
 def test_tables_by_another_hash_are_no_sources():
     made = described(SOURCES)
     made.tables[1] = TableEntry(NUMBERS, 2, 0, hash_seed=3)
