@@ -33,7 +33,7 @@ from freshet_serving.models.training.retrieval_step import Candidates, Retrieval
 from freshet_serving.models.training.trainer import FEW_IDS, NO_SPLITS, BoundBatch, Float32s, Int64s, Trainer
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
-from freshet_serving.processor.package import COMBINERS, Manifest, TableEntry
+from freshet_serving.processor.package import COMBINERS, Feature, Manifest, TableEntry
 
 DRAWN = 7_919
 """Distinguishes the seeds of drawn items from others of the run."""
@@ -68,8 +68,7 @@ class RetrievalTrainer(Trainer):
         """Create a model with new weights; arguments as of Trainer."""
         assert network.towers is not None
         key = next(f for f in manifest.lookups if f.name == network.towers[1])
-        # By ids that no transform makes.
-        direct = key.kind in ("id", "string") and key.input in {i.name for i in manifest.inputs}
+        direct = _as_sent(manifest, key)
         self._sources_name = ""
         if direct:
             manifest, self._sources_name = with_sources(manifest, key, 2)
@@ -253,3 +252,8 @@ class RetrievalTrainer(Trainer):
             if number in self._of_items:
                 splits = further.keep[self.plan.lookups[number, SOURCE]].splits
                 yield number, features[number], self.own[name].find(ids), NO_SPLITS if splits is None else splits
+
+
+def _as_sent(manifest: Manifest, item: Feature) -> bool:
+    """Return whether a feature looks items up by their own ids, which no transform makes."""
+    return item.kind in ("id", "string") and item.input in {i.name for i in manifest.inputs}

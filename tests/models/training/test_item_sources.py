@@ -59,6 +59,7 @@ def test_numbers_are_those_of_a_plain_count(log, size):
         assert abs(hours(sources, key) - expected) * HOUR <= 7.5
 
 
+@settings(deadline=None)
 @given(logs, st.integers(1, 9))
 def test_times_are_the_same_however_the_log_is_cut(log, size):
     keys, times = np.array([k for k, _, _ in log], np.int64), np.array([t for _, t, _ in log], np.float64)

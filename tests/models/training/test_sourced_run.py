@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.train_config import StartOptions, parse_config
+from freshet_serving.models.training import retrieval_trainer
 from freshet_serving.models.training.retrieval_run import RetrievalRun
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
@@ -158,6 +159,26 @@ def test_items_whose_ids_are_strings_are_named(tmp_path, events):
     assert set(by_source(tmp_path, "popular", 30)) == set(described)
     like = top(tmp_path, 30, like=Strings.of(["item 104"]))
     assert set(like) == set(described) - {"item 104"}
+
+
+def test_a_checkpoint_of_an_older_release_goes_on_and_its_next_version_has_sources(tmp_path, events, monkeypatch):
+    events.send(600)
+    with monkeypatch.context() as older:
+        older.setattr(retrieval_trainer, "_as_sent", lambda manifest, item: False)
+        run = pairs(tmp_path)
+        run.full()
+        assert run.trainer.sources is None
+        assert stream_to(run, 600) == ["1.1"]
+    with pytest.raises(BadInput, match="has no 'new', only 'model', 'like'"):
+        by_source(tmp_path, "new")
+    again = pairs(tmp_path)
+    events.send(200)
+    # The version has no such table, and its deltas have none.
+    assert stream_to(again, 800) == ["1.2"]
+    version = RetrievalRun(again.config, reporter=Notes(), start_options=StartOptions(new_version=True))
+    assert version.state.version == 2
+    counted = by_source(tmp_path, "new", 30)
+    assert set(counted) == set(by_source(tmp_path, "popular", 30)) == set(version.trainer.sources.table.export().keys)
 
 
 def test_a_log_without_times_has_no_new_items(tmp_path, events):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.extensions.top_items.item_sources import ItemSource, sources_of
@@ -69,6 +69,7 @@ def test_tables_by_another_hash_are_no_sources():
     assert ItemRanking.of(made).sources == {}
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.integers() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
