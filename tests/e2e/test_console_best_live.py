@@ -95,6 +95,8 @@ def test_items_are_ranked_by_another_source(page):
     assert '{"inputs": {"like": [3]}}' in curl
     assert "user=user, k=200, like=3)" in python
     page.get_by_role("button", name="Reset").click()
+    # Hidden while nothing of a user is asked for.
+    page.get_by_label("history.item").wait_for()
     assert page.get_by_label("Ranked by").input_value() == "model"
 
 
