@@ -71,8 +71,10 @@ class NextItemRows:
             there = np.searchsorted(np.concatenate(read), np.arange(since, until))
             self._user_of_row = self._user_of_row[np.minimum(there, len(self._user_of_row) - 1)]
         at = np.concatenate(rows) if rows else np.empty(0, np.int64)
-        order = np.lexsort((np.concatenate(times) if times else at, self._user_of_row[at - since]))
+        when = np.concatenate(times) if times else np.zeros(0)
+        order = np.lexsort((when, self._user_of_row[at - since]))
         self._rows: Int64s = at[order]
+        self._times = when[order] if source.schema.time else None
         self._columns = {f.name: take_rows(join_columns(values), order) for f, values in zip(columns, zip(*parts))}
         count = _count(self._user_of_row)
         self._ends: Int64s = np.cumsum(np.bincount(self._user_of_row[at - since], minlength=count))
@@ -80,6 +82,14 @@ class NextItemRows:
     def distinct(self, name: str) -> int:
         """Return how many different values the events of a column have."""
         return _count(_numbered(self._columns[name]))
+
+    def times_of(self, name: str) -> tuple[Column, NDArray[np.float64] | None]:
+        """Return a column of all events, and their times; None for a log without times.
+
+        Args:
+            name: Name of the column.
+        """
+        return self._columns[name], self._times
 
     def events_before(self, row: int, name: str) -> tuple[Column, NDArray[np.bool_]]:
         """Return a column of the events before a row, user by user, and which of them are their user's first.

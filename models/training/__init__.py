@@ -16,6 +16,8 @@ batch_part       one part of a batch, with the buffers that an executable reads
 item_count_kernels  counting events one by one
 described_items  rows of items that no event had, by what an entity says
 item_counts      what it counts in the items' rows
+item_sources     what ranks items for everybody: how popular they are, and when they were first seen
+sourced_run      a run that keeps item_sources
 vector_note      the note of a version with two towers
 next_item_step   dense_step for histories whose next item is learned
 dense_functions  the functions that XLA compiles

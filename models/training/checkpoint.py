@@ -83,6 +83,7 @@ class RunState:
         entities: Marks of the entities that the newest step's generation has (models.training.entity_deltas).
         parent_entities: Marks of those that the generation has which it is based on.
         popularity: The clock of a next-item network's counts (models.training.item_counts); {} without one.
+        sources: What ranks items for everybody (models.training.item_sources); {} without it.
         log_odds: Of each label, measured once.
         borders: Mark of the steps of deltas (models.training.batch_borders); [] before the first one.
     """
@@ -111,6 +112,7 @@ class RunState:
     entities: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
     parent_entities: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
     popularity: dict[str, Any] = dataclasses.field(default_factory=dict)
+    sources: dict[str, Any] = dataclasses.field(default_factory=dict)
     log_odds: list[float] = dataclasses.field(default_factory=list)
     borders: list[int] = dataclasses.field(default_factory=list)
 
@@ -405,9 +407,12 @@ class Checkpoints:
         changes = {
             table: Changes(**{part: tensors.arrays[f"tables/{table}/{part}"] for part in TABLE_PARTS})
             for table in trainer.tables
+            # An older release had no table of items' sources.
+            if f"tables/{table}/keys" in tensors.arrays
         }
         for name, table in trainer.tables.items():
-            table.restore(changes[name])
+            if name in changes:
+                table.restore(changes[name])
             filtered = {p.rpartition("/")[2]: a for p, a in groups["admission"].items() if p.rpartition("/")[0] == name}
             if filtered:
                 table.admission.restore(filtered)

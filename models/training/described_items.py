@@ -19,6 +19,7 @@ with a value, and each delta would have them all.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,37 +54,36 @@ def described_by(source: Source, key: str) -> list[EntityTable | FollowedTable]:
     ]
 
 
-class DescribedItems:
-    """The rows of items that tables describe."""
+class NewestKeys(NamedTuple):
+    """The newest state of a table of items.
 
-    def __init__(self, trainer: NextItemTrainer, tables: Sequence[EntityTable | FollowedTable]) -> None:
-        """Make no rows yet.
+    Attributes:
+        keys: int64 [n], their keys, as their table has them.
+        columns: n rows each, of what the network reads.
+    """
+
+    keys: Int64s
+    columns: list[Column]
+
+
+class DescribedKeys:
+    """The items that tables describe."""
+
+    def __init__(self, tables: Sequence[EntityTable | FollowedTable], seed: int) -> None:
+        """Read nothing yet.
 
         Args:
-            trainer: The trainer.
             tables: The tables.
+            seed: Seed of hashes of ids that are strings.
         """
-        self._trainer, self._tables = trainer, tables
-        item = next(f for f in trainer.manifest.features if f.side == "item")
-        self._seed = trainer.manifest.table(item.table).hash_seed
-        self._read: dict[str, tuple[object, Int64s, list[Column]]] = {}
+        self._tables, self._seed = tables, seed
+        self._read: dict[str, tuple[object, NewestKeys]] = {}
 
-    def add(self, row: int) -> int:
-        """Make the rows that are missing, and return how many.
+    def newest(self) -> list[NewestKeys]:
+        """Return what each table says now."""
+        return [self._newest(table) for table in self._tables]
 
-        Args:
-            row: Row of the log that their one event counts as.
-        """
-        made = 0
-        for table in self._tables:
-            keys, columns = self._newest(table)
-            missing = self._trainer.items.find(keys) < 0
-            if missing.any():
-                made += self._make(keys, columns, missing, row)
-        return made
-
-    def _newest(self, table: EntityTable | FollowedTable) -> tuple[Int64s, list[Column]]:
-        """Return the keys of a table, as the items' table has them, and its columns."""
+    def _newest(self, table: EntityTable | FollowedTable) -> NewestKeys:
         mark = (table.identity, table.mark) if isinstance(table, FollowedTable) else None
         known = self._read.get(table.name)
         if known is None or known[0] != mark:
@@ -93,12 +93,35 @@ class DescribedItems:
             else:
                 keys, columns = table.newest()
             ids = hash_strings(keys, self._seed) if isinstance(keys, Strings) else np.asarray(keys, np.int64)
-            known = self._read[table.name] = (
-                mark,
-                ids,
-                [columns[f.name] for f in table.fields if f not in table.further],
-            )
-        return known[1], known[2]
+            known = mark, NewestKeys(ids, [columns[f.name] for f in table.fields if f not in table.further])
+            self._read[table.name] = known
+        return known[1]
+
+
+class DescribedItems:
+    """The rows of items that tables describe."""
+
+    def __init__(self, trainer: NextItemTrainer, described: DescribedKeys) -> None:
+        """Make no rows yet.
+
+        Args:
+            trainer: The trainer.
+            described: The items that tables describe.
+        """
+        self._trainer, self._described = trainer, described
+
+    def add(self, row: int) -> int:
+        """Make the rows that are missing, and return how many.
+
+        Args:
+            row: Row of the log that their one event counts as.
+        """
+        made = 0
+        for keys, columns in self._described.newest():
+            missing = self._trainer.items.find(keys) < 0
+            if missing.any():
+                made += self._make(keys, columns, missing, row)
+        return made
 
     def _make(self, keys: Int64s, columns: Sequence[Column], missing: NDArray[np.bool_], row: int) -> int:
         items, layout = self._trainer.items, self._trainer.rows

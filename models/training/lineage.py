@@ -262,6 +262,8 @@ class Lineage:
 
     def _delta(self, changes: dict[str, Changes], records: dict[str, TableDelta], head: ChainLink, step: int) -> Delta:
         state, dense = self._state, self._trainer.dense.weights()
+        # A version of an older release has no table of items' sources.
+        named = {table.name for table in self._version.root_manifest.tables}
         return Delta(
             model=self._version.manifest.model,
             version=state.version,
@@ -270,7 +272,7 @@ class Lineage:
             tables={
                 name: TableDelta(c.keys, c.rows, c.removed)
                 for name, c in changes.items()
-                if len(c.keys) or len(c.removed)
+                if name in named and (len(c.keys) or len(c.removed))
             }
             | records,
             dense={n: a for n, a in dense.items() if not np.array_equal(a, self._dense[n])},
@@ -432,7 +434,10 @@ def rebuild(trainer: Trainer, contents: VersionContents) -> None:
         contents: The generation.
     """
     trainer.clear()
+    named = {table.name for table in contents.base.root_manifest.tables}
     for name, table in trainer.tables.items():
+        if name not in named:
+            continue
         keys, rows = contents.table(name)
         table.overwrite(keys, rows, NOTHING_REMOVED, trainer.rates[name], trainer.steps)
     trainer.dense.begin_with(contents.dense)

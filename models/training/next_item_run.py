@@ -8,34 +8,54 @@ The held-out tail is measured by hit rate and NDCG over the whole catalogue, bef
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from freshet_serving.models.data.next_item_rows import NextItemRows, newest_histories
 from freshet_serving.models.data.prefetch import PrefetchPipeline
-from freshet_serving.models.data.sequence_columns import SequenceSource
+from freshet_serving.models.data.sequence_columns import SequenceSource, entering, event_values
 from freshet_serving.models.data.source import Batch
+from freshet_serving.models.embedding.variable import EmbeddingVariable
 from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
-from freshet_serving.models.training.described_items import DescribedItems, described_by
+from freshet_serving.models.training.described_items import DescribedItems
 from freshet_serving.models.training.item_counts import PopularityClock
-from freshet_serving.models.training.lineage import Lineage
-from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.item_sources import ItemSources
 from freshet_serving.models.training.next_item_guard import RANKED, NextItemGuard
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.run_summary import Summary
+from freshet_serving.models.training.sourced_run import SourcedRun
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.target_ranks import rank_targets
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
+from freshet_serving.processor.columns import Column, take_rows
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.extensions.top_items.section import source_entry
+from freshet_serving.processor.package.item_rows import LOG_FLOOR, SCALE
 
 
-class NextItemRun(TrainingRun):
+@dataclass(frozen=True, slots=True)
+class SeenBatch(BoundBatch):
+    """Histories that end with new rows of the log.
+
+    Attributes:
+        ids: The rows' items.
+        times: float64 [n], the rows' times; None for a log without times.
+    """
+
+    ids: Column = field(kw_only=True)
+    times: NDArray[np.float64] | None = field(kw_only=True)
+
+
+class NextItemRun(SourcedRun):
     """One training run over one event log; resumes from its checkpoints automatically."""
 
     default_trainer = NextItemTrainer
@@ -113,6 +133,8 @@ class NextItemRun(TrainingRun):
             if self._passed is None or self._passed_until != until:
                 self._passed = NextItemRows(self._log, self._sequence, self._columns, until)
                 self._passed_until = until
+                # Each has one time, however often it is taken in.
+                self._see(*self._passed.times_of(self._items.item_column))
                 self._catalogue = self._passed.distinct(self._items.item_column)
             self._items.counted_ahead = mixed
             if mixed and not first and not self.state.epoch and self._items.counts is not None:
@@ -128,8 +150,14 @@ class NextItemRun(TrainingRun):
     def _transformed(self, batch: Batch | None) -> BoundBatch | None:
         if batch is None:
             return None
-        made = newest_histories(batch, self._sequence, self._columns, self.source.schema.labels)
-        return self.trainer.transform(made)
+        labels = self.source.schema.labels
+        made = newest_histories(batch, self._sequence, self._columns, labels)
+        work = self.trainer.transform(made)
+        events = np.flatnonzero(entering(batch, self._sequence, labels))
+        item = next(f for f in self._columns if f.name == self._items.item_column)
+        ids = take_rows(event_values(item, batch, labels), events)
+        times = None if batch.time is None else batch.time[events]
+        return SeenBatch(work.batch, work.bound, firsts=work.firsts, ids=ids, times=times)
 
     def _measure(self, work: BoundBatch, evaluation_metrics: EvaluationMetrics) -> None:
         self.guard.see_held_out(work, rank_targets(self._items, work, self.ranked))
@@ -144,13 +172,27 @@ class NextItemRun(TrainingRun):
             self.guard.see(work, gains)
         self._learned(work, self.trainer.learn(work))
 
-    def _save_version(self) -> None:
-        self._described.add(self.state.position)
-        super()._save_version()
+    def _learned(self, work: BoundBatch, loss: float) -> None:
+        if isinstance(work, SeenBatch):
+            self._see(work.ids, work.times)
+        super()._learned(work, loss)
 
-    def _publish_delta(self, lineage: Lineage) -> Generation | None:
+    def _describe(self) -> None:
         self._described.add(self.state.position)
-        return super()._publish_delta(lineage)
+        super()._describe()
+
+    def _item_table(self) -> EmbeddingVariable:
+        assert isinstance(self.trainer, NextItemTrainer)
+        return self.trainer.items
+
+    def _find_sources(self) -> ItemSources:
+        assert isinstance(self.trainer, NextItemTrainer)
+        return self.trainer.sources
+
+    def _popularity(self) -> Mapping[str, Any] | None:
+        assert isinstance(self.trainer, NextItemTrainer)
+        rows = self.trainer.rows
+        return source_entry(self.trainer.items.name, rows.dim, SCALE, -LOG_FLOOR) if rows.popularity else None
 
     def _restore_clock(self) -> bool:
         """Set the clock of popularity to that of the run's state; return False if it has none."""
@@ -165,8 +207,7 @@ class NextItemRun(TrainingRun):
         assert isinstance(self.trainer, NextItemTrainer)
         # A version may be published as soon as the run's state is found.
         self._restore_clock()
-        item = next(f for f in self.config.features if f.side == "item")
-        return DescribedItems(self.trainer, described_by(self.source, item.column))
+        return DescribedItems(self.trainer, self._item_keys)
 
     def _make_guard(self) -> StreamGuard:
         assert isinstance(self.trainer, NextItemTrainer)

@@ -25,6 +25,7 @@ from freshet_serving.models.embedding import kernels
 from freshet_serving.models.embedding.variable import EmbeddingVariable, RowInitializer
 from freshet_serving.models.training.batch_part import Write, write_rows
 from freshet_serving.models.training.item_counts import Followed, ItemCounts, ItemRowInitializer
+from freshet_serving.models.training.item_sources import ItemSources, with_sources
 from freshet_serving.models.training.next_item_step import NextItemStep, Targets
 from freshet_serving.models.training.trainer import NO_SPLITS, BoundBatch, Float32s, Int64s, Trainer
 from freshet_serving.models.zoo.dense_input import DenseInput
@@ -53,6 +54,7 @@ class NextItemTrainer(Trainer):
         expected_items: Number of items that the batches to come will have met; 0 if unknown.
         rows: The items' rows.
         counts: Counts of the items; None for rows that have none.
+        sources: What ranks items for everybody.
         counted_ahead: Whether the events of the batches to come are counted, in place of being counted when learned.
     """
 
@@ -68,7 +70,9 @@ class NextItemTrainer(Trainer):
         *others: Any,
     ) -> None:
         """Create a model with new weights; arguments as of Trainer."""
-        super().__init__(manifest, settings, network, fusion, tables, *others)
+        own = next(f for f in manifest.features if f.side == "item")
+        with_table, self._sources_name = with_sources(manifest, own, 1)
+        super().__init__(with_table, settings, network, fusion, tables, *others)
         assert isinstance(self.dense, NextItemStep)
         self._step_of: NextItemStep = self.dense
         next_item = self.dense.arch.next_item
@@ -94,12 +98,16 @@ class NextItemTrainer(Trainer):
         self.rows = next_item.rows
         self.counts = ItemCounts(self.items, self.rows) if self.rows.popularity else None
         self.counted_ahead = False
+        seed = manifest.table(own.table).hash_seed
+        self.sources = ItemSources(self.own[self._sources_name], seed, counted=False)
         self._seed = settings.known_seed
 
     def _first_rows(
         self, manifest: Manifest, table: TableEntry, network: NetworkConfig, config: TableConfig
     ) -> RowInitializer:
         plain = super()._first_rows(manifest, table, network, config)
+        if table.name == self._sources_name:
+            return RowInitializer("zeros")
         if table.name not in {f.table for f in manifest.features if f.side == "item"}:
             return plain
         layout = ItemRows.of(table.dim, network.options)

@@ -209,7 +209,9 @@ def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Sca
         return measure_scaling(source, config.features)
     scaling = {f.name: (f.mean, f.scale) for f in old.lookups if f.kind in ("float", FLOATS)}
     drafted = draft(config, scaling, hash_seeds_of(config, old))
-    shapes = [{t.name: t.dim for t in m.embeddings} for m in (old, drafted)]
+    # Not those that training keeps beside what is looked up.
+    tables = [{f.table for f in m.lookups} for m in (old, drafted)]
+    shapes = [{t.name: t.dim for t in m.embeddings if t.name in of} for m, of in zip((old, drafted), tables)]
     columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (old, drafted)]
     # The type that requests have does not change the weights.
     read = [[replace(i, declared="") for i in m.read_inputs] for m in (old, drafted)]

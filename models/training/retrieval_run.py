@@ -12,14 +12,22 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from freshet_serving.models.data.prefetch import PrefetchPipeline
+from freshet_serving.models.embedding.variable import EmbeddingVariable
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
+from freshet_serving.models.evaluation.retrieval_evaluation import POSITIVE
 from freshet_serving.models.evaluation.retrieval_ranking import RetrievalRanking
 from freshet_serving.models.training.early_stopping import EpochQuality
-from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.item_counts import PopularityClock
+from freshet_serving.models.training.item_sources import ItemSources
 from freshet_serving.models.training.pair_ranks import PairRanks
+from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.retrieval_guard import RetrievalGuard
 from freshet_serving.models.training.retrieval_trainer import PairBatch, RetrievalTrainer
 from freshet_serving.models.training.run_summary import Summary
+from freshet_serving.models.training.sourced_run import SourcedRun
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
@@ -31,17 +39,22 @@ RANKED = 256
 """Rows of a batch of the stream that are ranked."""
 
 
-class RetrievalRun(TrainingRun):
+class RetrievalRun(SourcedRun):
     """One training run over one source; resumes from its checkpoints automatically."""
 
     default_trainer = RetrievalTrainer
     batches_have_rows = False
+    _counted_ahead = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """Open the data, find the state to start from, and restore it; arguments as of TrainingRun."""
         if named.get("make_trainer") is not None:
             raise BadInput("--processes: expected 1 for two towers that learn to retrieve, which one process trains")
         super().__init__(*given, **named)
+        counts = self._sources.counts if self._sources is not None else None
+        if counts is not None and not self._restore_clock() and self.state.position:
+            # The weights of a version whose checkpoint is not there, or of an older release.
+            self.state.popularity = counts.go_on(self.state.position).saved()
         self._find_items()
 
     @cached_property
@@ -84,6 +97,61 @@ class RetrievalRun(TrainingRun):
         for work in works:
             self._ranks.rank(_pairs(work), ranking)
         return EpochQuality(ranking.figures(), ranking.result().ndcg, ranking.told())
+
+    def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
+        self._counted_ahead = mixed
+        if mixed and not first and not self.state.epoch and self._sources is not None:
+            self._count_log(self._sources, until)
+        return super()._works(first, until, mixed)
+
+    def _count_log(self, sources: ItemSources, until: int) -> None:
+        """Count the rows of a pass before they are learned.
+
+        Args:
+            sources: What counts.
+            until: Row after the last one.
+        """
+        keys, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for batch in self._timed(self.source.batches(self.config.train.batch_rows), until):
+            chosen = np.flatnonzero(batch.label > POSITIVE)
+            pairs = batch.take(chosen)
+            ids = pairs.columns[self._items.item_input]
+            self._see(ids, pairs.time)
+            keys.append(sources.keys_of(ids))
+            rows.append(batch.start + chosen)
+        sources.count_log(np.concatenate(keys), np.concatenate(rows), until)
+        assert sources.counts is not None
+        assert sources.counts.clock is not None
+        self.state.popularity = sources.counts.clock.saved()
+
+    def _learned(self, work: BoundBatch, loss: float) -> None:
+        pairs = _pairs(work).pairs
+        if self._sources is not None and not self._counted_ahead and len(pairs):
+            ids = pairs.columns[self._items.item_input]
+            self._see(ids, pairs.time)
+            self._sources.count(self._sources.keys_of(ids), work.batch.start)
+        super()._learned(work, loss)
+
+    def _restore_clock(self) -> bool:
+        """Set the clock of popularity to that of the run's state; return False if it has none."""
+        if self._sources is not None and self._sources.counts is not None and self.state.popularity:
+            self._sources.counts.clock = PopularityClock(**self.state.popularity)
+        return bool(self.state.popularity)
+
+    def _item_table(self) -> EmbeddingVariable:
+        return self._items.items
+
+    def _find_sources(self) -> ItemSources | None:
+        return self._items.sources
+
+    def _item_feature(self) -> str:
+        assert self.config.network.towers is not None
+        return self.config.network.towers[1]
+
+    @property
+    def _items(self) -> RetrievalTrainer:
+        assert isinstance(self.trainer, RetrievalTrainer)
+        return self.trainer
 
     def _measure(self, work: BoundBatch, evaluation_metrics: EvaluationMetrics) -> None:
         """Rank a held-out batch before training on it."""

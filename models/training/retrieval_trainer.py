@@ -18,19 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.config.model_section import NetworkConfig
+from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.embedding import kernels
+from freshet_serving.models.embedding.variable import RowInitializer
 from freshet_serving.models.evaluation.item_vectors import item_inputs
 from freshet_serving.models.evaluation.retrieval_evaluation import POSITIVE, nothing
 from freshet_serving.models.training.batch_part import GradientPiece, write_rows
+from freshet_serving.models.training.item_sources import ItemSources, with_sources
 from freshet_serving.models.training.losses import mean_shares
 from freshet_serving.models.training.recent_items import RecentItems
 from freshet_serving.models.training.retrieval_step import Candidates, RetrievalStep
 from freshet_serving.models.training.trainer import FEW_IDS, NO_SPLITS, BoundBatch, Float32s, Int64s, Trainer
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
-from freshet_serving.processor.package import COMBINERS, Manifest
+from freshet_serving.processor.package import COMBINERS, Feature, Manifest, TableEntry
 
 DRAWN = 7_919
 """Distinguishes the seeds of drawn items from others of the run."""
@@ -54,15 +57,23 @@ class RetrievalTrainer(Trainer):
 
     Attributes:
         recent: The items that were chosen last.
+        item_input: Name of the input with items' ids.
+        items: The rows of the items themselves.
+        sources: What ranks items for everybody; None for items whose ids are made by a transform.
     """
 
     dense_step = RetrievalStep
 
     def __init__(self, manifest: Manifest, settings: TrainSettings, network: NetworkConfig, *others: Any) -> None:
         """Create a model with new weights; arguments as of Trainer."""
+        assert network.towers is not None
+        key = next(f for f in manifest.lookups if f.name == network.towers[1])
+        direct = _as_sent(manifest, key)
+        self._sources_name = ""
+        if direct:
+            manifest, self._sources_name = with_sources(manifest, key, 2)
         super().__init__(manifest, settings, network, *others)
         assert isinstance(self.dense, RetrievalStep)
-        assert network.towers is not None
         self._towers: RetrievalStep = self.dense
         numbers = {f.name: number for number, f in enumerate(manifest.lookups)}
         user, item = network.towers
@@ -70,7 +81,16 @@ class RetrievalTrainer(Trainer):
         self._item_inputs = [spec.name for spec in item_inputs(self.manifest)]
         self._of_items = {number for number, f in enumerate(manifest.lookups) if f.side == "item"}
         self.recent = RecentItems(self._item_inputs)
+        self.item_input, self.items = key.input, self.own[key.table]
+        seed = self.manifest.table(key.table).hash_seed
+        self.sources = ItemSources(self.own[self._sources_name], seed, counted=True) if direct else None
         self._seed = settings.known_seed
+
+    def _first_rows(
+        self, manifest: Manifest, table: TableEntry, network: NetworkConfig, config: TableConfig
+    ) -> RowInitializer:
+        plain = super()._first_rows(manifest, table, network, config)
+        return RowInitializer("zeros") if table.name == self._sources_name else plain
 
     def transform(self, batch: Batch) -> PairBatch:
         """Bind the rows of a batch that were chosen. Thread-safe."""
@@ -91,7 +111,8 @@ class RetrievalTrainer(Trainer):
             for table in self.own.values():
                 table.shrink_to_budget()
             inserted = self._worker_pool.run(
-                [partial(self._insert, name, bound) for name in self.own], bound.ids < FEW_IDS
+                [partial(self._insert, name, bound) for name, read in self._readers.items() if read],
+                bound.ids < FEW_IDS,
             )
             refs = dict(item for table in inserted for item in table)
             keys = self.see_items(work)
@@ -107,7 +128,11 @@ class RetrievalTrainer(Trainer):
         pieces = [GradientPiece(0, len(pairs), {self._held_by[0]: by_rows})]
         with self.profile.timed("update"):
             moves: list[Callable[[], None]] = [self.dense.move]
-            moves += [partial(self._moved, name, work, refs, pieces, further, by_items) for name in self.own]
+            moves += [
+                partial(self._moved, name, work, refs, pieces, further, by_items)
+                for name, read in self._readers.items()
+                if read
+            ]
             self._worker_pool.run(moves, bound.ids < FEW_IDS)
         return loss
 
@@ -227,3 +252,8 @@ class RetrievalTrainer(Trainer):
             if number in self._of_items:
                 splits = further.keep[self.plan.lookups[number, SOURCE]].splits
                 yield number, features[number], self.own[name].find(ids), NO_SPLITS if splits is None else splits
+
+
+def _as_sent(manifest: Manifest, item: Feature) -> bool:
+    """Return whether a feature looks items up by their own ids, which no transform makes."""
+    return item.kind in ("id", "string") and item.input in {i.name for i in manifest.inputs}

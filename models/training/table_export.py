@@ -33,7 +33,7 @@ def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
     with RowsFile(folder / ROWS) as rows:
         for name, table in trainer.tables.items():
             slots_nbytes = len(table) * table.slots_nbytes
-            hashed = hashes[name] != NO_HASH
+            hashed = hashes.get(name, NO_HASH) != NO_HASH
             summary = TableSummary(name, table.dim, "float32", trainer.steps, hashed, slots_nbytes=slots_nbytes)
             rows.begin(name, len(table), trainer.steps)
             summaries.append(summarise(summary, rows.tee(_pieces(table)), report.advance))

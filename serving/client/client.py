@@ -136,6 +136,8 @@ class Client:
         allow: Values = None,
         block: Values = None,
         seen: Values = None,
+        like: int | str | None = None,
+        source: str | None = None,
         **options: Any,
     ) -> Recommendation:
         """Return the best items of the whole table for one user, best first: at most k, fewer if fewer are left.
@@ -150,12 +152,16 @@ class Client:
             allow: Ids of the only items that may be returned.
             block: Ids of items that may not be returned.
             seen: Ids of items that the user has had; those of the history are left out anyway.
+            like: Id of the item that others are to be like; the list is empty if the model does not know it.
+            source: What ranks the items: "model" (the default), "popular" (lately), "new" (newest first), or "like".
+                For all but the model, `user` may be {}.
             **options: Options of predict().
 
         Raises:
             FreshetError: As predict().
         """
-        inputs, headers = _recommending(user, k, filters, allow, block, seen, options.pop("headers", None))
+        lists, headers = (allow, block, seen), options.pop("headers", None)
+        inputs, headers = _recommending(user, k, filters, lists, like, source, headers)
         return Recommendation.of(self.predict(model, inputs, headers=headers, **options))
 
     def ready(self, timeout_s: float | None = 1.0) -> bool:
@@ -247,10 +253,13 @@ class AsyncClient:
         allow: Values = None,
         block: Values = None,
         seen: Values = None,
+        like: int | str | None = None,
+        source: str | None = None,
         **options: Any,
     ) -> Recommendation:
         """Return the best items of the whole table for one user, like Client.recommend."""
-        inputs, headers = _recommending(user, k, filters, allow, block, seen, options.pop("headers", None))
+        lists, headers = (allow, block, seen), options.pop("headers", None)
+        inputs, headers = _recommending(user, k, filters, lists, like, source, headers)
         return Recommendation.of(await self.predict(model, inputs, headers=headers, **options))
 
     async def ready(self, timeout_s: float | None = 1.0) -> bool:
@@ -309,17 +318,18 @@ def _recommending(
     user: Mapping[str, Values],
     k: int,
     filters: Mapping[str, Any] | None,
-    allow: Values,
-    block: Values,
-    seen: Values,
+    lists: tuple[Values, Values, Values],
+    like: int | str | None,
+    source: str | None,
     headers: Mapping[str, str] | None,
 ) -> tuple[dict[str, Values], dict[str, str]]:
     """Return the inputs and headers of a request for the best items."""
     chosen: dict[str, Values] = {
         name: items if isinstance(items, Ragged) else Ragged.of([items])
-        for name, items in (("allow", allow), ("block", block), ("seen", seen))
+        for name, items in zip(("allow", "block", "seen"), lists)
         if items is not None
     }
+    chosen |= {name: [value] for name, value in (("like", like), ("source", source)) if value is not None}
     if filters is not None:
         chosen["filter"] = [_json(filters)]
     if both := user.keys() & chosen.keys():

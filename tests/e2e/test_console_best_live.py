@@ -85,6 +85,21 @@ def test_shown_call_sends_what_the_view_sends(page, server):
     compile(python, "shown", "exec")
 
 
+def test_items_are_ranked_by_another_source(page):
+    page.get_by_label("Ranked by").select_option("like")
+    assert page.inner_text(".lines .problem").startswith("like: expected a number")
+    page.get_by_label("Like item").fill("3")
+    page.get_by_label("Number of items").fill("200")
+    assert {int(row[1]) for row in listed(page)} == set(ITEMS) - {3}
+    curl, python = page.locator(".lines code").all_inner_texts()
+    assert '{"inputs": {"like": [3]}}' in curl
+    assert "user=user, k=200, like=3)" in python
+    page.get_by_role("button", name="Reset").click()
+    # Hidden while nothing of a user is asked for.
+    page.get_by_label("history.item").wait_for()
+    assert page.get_by_label("Ranked by").input_value() == "model"
+
+
 def test_wrong_values_are_said_before_or_by_the_server(page):
     page.get_by_label("price, number").select_option("range")
     page.get_by_label("price to").fill("cheap")

@@ -16,7 +16,7 @@ import numpy as np
 
 from freshet_serving.models.publishing.entity_rows import entity_rows
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.extensions.top_items.section import item_ranking_note
+from freshet_serving.processor.extensions.top_items.section import item_ranking_note, source_entry
 from freshet_serving.processor.package import (
     RECORD,
     SCORE,
@@ -54,6 +54,11 @@ COLUMNS = [
     Input("sellers", "int64", ragged=True, declared="uint64"),
 ]
 RECORDS = "entities.item"
+NUMBERS = "item_sources"
+SOURCES = {
+    "popular": source_entry(NUMBERS, 0, 2.0, -20.0),
+    "new": source_entry(NUMBERS, 1, 4096.0, origin_s=1.7e9),
+}
 SELLERS = (0, 7, 2**63 + 5, 2**64 - 1)
 
 
@@ -149,8 +154,11 @@ def rows_of(keys, step):
     return np.array(made, np.float32).reshape(len(same), DIM)
 
 
-def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=None, recorded=None):
-    """Commits a version with step 0's rows and matrix, and with filters if some items have records."""
+def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=None, recorded=None, numbers=None):
+    """Commits a version with step 0's rows and matrix, and with filters if some items have records.
+
+    Some items may have numbers that rank them for everybody: popularity and age, or rather youth (SOURCES).
+    """
     keys = np.array(list(items), np.int64)
     with VersionWriter(Path(repository), MODEL, version) as writer:
         writer.tensors(table_file("item"), packed(keys, rows_of(keys.tolist(), 0), dtype))
@@ -165,7 +173,18 @@ def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=
             made = with_filters(made, len(with_records))
             records = records_of(made, with_records.tolist(), 0)
             writer.tensors(table_file(RECORDS), packed(with_records, records, RECORD))
+        if numbers is not None:
+            entry = TableEntry(NUMBERS, 2, len(numbers))
+            ranking = {**made.notes["item_ranking"], "sources": SOURCES}
+            made = replace(made, tables=[*made.tables, entry], notes={"item_ranking": ranking})
+            writer.tensors(table_file(NUMBERS), packed(*numbers_of(numbers), "float32"))
         return writer.commit(made)
+
+
+def numbers_of(numbers):
+    """Keys and rows of numbers by item."""
+    keys = np.array(sorted(numbers), np.int64)
+    return keys, np.array([numbers[key] for key in keys.tolist()], np.float32).reshape(-1, 2)
 
 
 def ranked_delta(step, items=(), removed=(), parent=None, recorded=None, unrecorded=()):

@@ -5,6 +5,9 @@ best_items   ranks those that count: by their rows, and successors beside them
 row_ranking  ranks a table's rows by their products with given vectors
 item_explanation  an item's place among one user's best items, or what leaves it out
 item_columns  the columns of listed items, for people
+asked_source  what ranks the items of a request: the model, likeness to an item, or what ranks them for everybody
+item_sources  numbers of items that rank them for everybody, such as their popularity
+scanned_rows  the rows and vectors of one scan, of a pinned state
 chosen_items  which items count in a request: its filter, allow, block, seen and candidates
 filter_text  reads the text of a filter
 item_filters  says of items whether they pass a filter
@@ -52,6 +55,12 @@ def _ranked_rows(files: Any, tables: Any, tensors: Any) -> Any:
     return RankedRowWatcher.of(files.manifest, tables, tensors)
 
 
+def _source_rows(files: Any, tables: Any, tensors: Any) -> Any:
+    from freshet_serving.processor.extensions.top_items.ranked_rows import RankedRowWatcher
+
+    return RankedRowWatcher.of_sources(files.manifest, tables, tensors)
+
+
 def _explained_item(manifest: Any, item: Any) -> Any:
     from freshet_serving.processor.extensions.top_items.item_explanation import ExplainedItem
 
@@ -73,7 +82,7 @@ def _describe_ranking(manifest: Any) -> str:
 REQUIRES = ()
 EXTENSION = Extension(
     answerers={"top_items": _item_ranker},
-    row_watchers={"top_items": _ranked_rows},
+    row_watchers={"top_items": _ranked_rows, "item_sources": _source_rows},
     explanations={"item": _explained_item, "items": _item_columns},
     descriptions={"top items": _describe_ranking},
 )

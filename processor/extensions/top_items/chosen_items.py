@@ -58,7 +58,11 @@ class ChosenItems:
 
 
 def chosen_items(
-    ranking: ItemRanking, inputs: Mapping[str, Column], history: Sequence[Int64s], max_ids: int
+    ranking: ItemRanking,
+    inputs: Mapping[str, Column],
+    history: Sequence[Int64s],
+    max_ids: int,
+    like: Int64s | None = None,
 ) -> ChosenItems:
     """Return the items that count in a request.
 
@@ -67,13 +71,14 @@ def chosen_items(
         inputs: Its inputs.
         history: The items of each user's history.
         max_ids: Most ids of the request.
+        like: int64 [n], for each user an item that never counts; None for none.
 
     Raises:
         BadInput: An input is wrong.
         TooLarge: There are too many ids.
     """
     users, sent = len(history), {name: inputs[name] for name in ranking.options if name in inputs}
-    text = _text(sent.get(FILTER))
+    text = single_text(FILTER, sent.get(FILTER))
     source = ranking.filtered
     if text and source is None:
         raise BadInput(
@@ -84,7 +89,7 @@ def chosen_items(
     filter_ = ItemFilter(text, source, ranking.texts) if source is not None and (text or ranking.texts) else None
     lists = {name: _ids(ranking, name, sent[name], users) for name in (ALLOW, BLOCK, SEEN) if name in sent}
     if ranking.item in inputs:
-        lists[ranking.item] = [_keys(ranking, ranking.item, inputs[ranking.item])] * users
+        lists[ranking.item] = [keys_of(ranking, ranking.item, inputs[ranking.item])] * users
         history = [np.empty(0, np.int64)] * users
     count = sum(len(of_user) for of_users in lists.values() for of_user in of_users)
     if count > max_ids:
@@ -93,20 +98,21 @@ def chosen_items(
         both = zip(lists[ranking.item], lists.get(ALLOW, lists[ranking.item]))
         lists[ALLOW] = [np.intersect1d(*of_user) for of_user in both]
     without = [lists.get(name, [np.empty(0, np.int64)] * users) for name in (BLOCK, SEEN)]
-    excluded = [np.concatenate(of_user) for of_user in zip(history, *without)]
+    itself = [np.empty(0, np.int64)] * users if like is None else list(like[:, None])
+    excluded = [np.concatenate(of_user) for of_user in zip(history, *without, itself)]
     allowed = [np.unique(of_user) for of_user in lists[ALLOW]] if ALLOW in lists else None
     return ChosenItems(text, filter_, allowed, excluded)
 
 
-def _text(column: Column | None) -> bytes:
-    """Return the text of a filter, which all of its rows have; b"" for none."""
+def single_text(name: str, column: Column | None) -> bytes:
+    """Return the text of an input, which all of its rows have; b"" for none."""
     if column is None:
         return b""
     if not isinstance(column, Strings):
-        raise BadInput("filter: expected one text for all users, got another type")
+        raise BadInput(f"{name}: expected one text for all users, got another type")
     texts = set(column.tolist())
     if len(texts) > 1:
-        raise BadInput(f"filter: expected one text for all users, got {len(column)} that differ")
+        raise BadInput(f"{name}: expected one text for all users, got {len(column)} that differ")
     return next(iter(texts), b"")
 
 
@@ -114,16 +120,16 @@ def _ids(ranking: ItemRanking, name: str, column: Column, users: int) -> list[In
     """Return the keys of each user."""
     if not isinstance(column, Ragged):
         # A list for all users, as callers in this process may send it.
-        return [_keys(ranking, name, column)] * users
-    keys, splits = _keys(ranking, name, column.values), column.row_splits
+        return [keys_of(ranking, name, column)] * users
+    keys, splits = keys_of(ranking, name, column.values), column.row_splits
     if len(column) not in (1, users):
         raise BadInput(f"{name}: expected a list of ids for each of {users} users, or one for all, got {len(column)}")
     lists = [keys[splits[n] : splits[n + 1]] for n in range(len(column))]
     return lists * users if len(lists) == 1 else lists
 
 
-def _keys(ranking: ItemRanking, name: str, ids: Column) -> Int64s:
-    """Return the keys of ids."""
+def keys_of(ranking: ItemRanking, name: str, ids: Column) -> Int64s:
+    """Return the keys of ids, int64 [n]; raise BadInput, with the input's name, for what are none."""
     whole = isinstance(ids, np.ndarray) and (ids.dtype == np.int64 or not ids.size)
     if not (isinstance(ids, Strings) if ranking.texts else whole):
         expected = "strings" if ranking.texts else "whole numbers"

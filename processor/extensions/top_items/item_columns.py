@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.extensions.top_items.chosen_items import keys_of_ids
-from freshet_serving.processor.extensions.top_items.section import ItemRanking
+from freshet_serving.processor.extensions.top_items.item_sources import MODEL
+from freshet_serving.processor.extensions.top_items.section import LIKE, SOURCE, ItemRanking
 from freshet_serving.processor.package import Input, Manifest
 
 MOST_VALUES = 16
@@ -38,11 +39,13 @@ class ItemColumns:
         return None if ranking is None else cls(ranking)
 
     def described(self) -> dict[str, Any]:
-        """Return the item's input, the inputs of a user, and the columns that can be filtered on, JSON-able."""
+        """Return the item's input, the sources, the inputs of a user, and the columns to filter on, JSON-able."""
         ranking, source = self.ranking, self.ranking.filtered
         others = (ranking.item, *ranking.options)
         return {
             "item": ranking.item,
+            "dtype": ranking.manifest.input(ranking.item).dtype,
+            "sources": [MODEL, LIKE, *ranking.sources] if {LIKE, SOURCE} <= ranking.options else [MODEL],
             "inputs": [spec.name for spec in ranking.manifest.inputs if spec.name not in others],
             "columns": [
                 {"name": name, "dtype": spec.dtype, "ragged": spec.ragged}

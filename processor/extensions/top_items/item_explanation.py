@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.processor.extensions.top_items import code_scan
+from freshet_serving.processor.extensions.top_items.asked_source import AskedSource, histories_of
 from freshet_serving.processor.extensions.top_items.best_items import RankedTable, best_items
 from freshet_serving.processor.extensions.top_items.chosen_items import ChosenItems, chosen_items, keys_of_ids
 from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity, ItemFilter, keys_at
-from freshet_serving.processor.extensions.top_items.item_ranker import histories_of
+from freshet_serving.processor.extensions.top_items.item_sources import MODEL
 from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows
 from freshet_serving.processor.extensions.top_items.section import ALLOW, BLOCK, SEEN, ItemRanking, why_unranked
 from freshet_serving.processor.extensions.top_items.successors import score_successors
@@ -162,6 +163,8 @@ class ExplainedItem:
 
     def candidate(self, inputs: Mapping[str, Column]) -> dict[str, Column]:
         """Return a request's inputs with the item as the only candidate."""
+        if (name := AskedSource.of(self.ranking, inputs).name) != MODEL:
+            raise BadInput(f"source: expected 'model', which is what is explained, got {name!r}")
         own = {name: column for name, column in inputs.items() if name not in self.ranking.options}
         return {**own, self.ranking.item: self.ids}
 

@@ -1,8 +1,9 @@
 """Rank all items of a table for users: the best ids and scores, of one generation.
 
 A request for the best items leaves the candidates out, or ranks these alone. Its users' vectors are computed as for
-candidates; then the items' rows are scanned by their codes (row_ranking), all of them or those that count
-(chosen_items). Where the request says which ids count, these rows are read and nothing is scanned.
+candidates, unless it asks for another source (asked_source); then the items' rows are scanned by their codes
+(scanned_rows, row_ranking), all of them or those that count (chosen_items). Where the request says which ids count,
+these rows are read and nothing is scanned.
 
 Ownership. Each process has one thread for it, started with the first such request, with a session and a reader slot of
 its own in every version (processor.versions.control). The thread pins a state before the users' vectors are computed
@@ -17,8 +18,8 @@ Invariants
 - A request costs no more than its limits say: every row of the table counts as an id for each user (`max_ids`), and
   once more for each CLAUSES_AN_ID clauses of a filter; so does every item of the reply. A scan ends early once each of
   its requests is beyond its limit or its deadline.
-- At most MAX_QUEUED requests wait. Those that wait for one version, with the same filter, share a scan, for up to
-  SHARED_USERS users: reading a row takes longer than a product with it.
+- At most MAX_QUEUED requests wait. Those that wait for one version, with the same filter and source, share a scan, for
+  up to SHARED_USERS users: reading a row takes longer than a product with it.
 - Every request that was accepted is answered once, also when the processor closes.
 
 Costs. The pin is held for the scan, a hundredth of a second for a million items. A delta that arrives meanwhile is
@@ -35,7 +36,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,15 +45,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
+from freshet_serving.processor.columns import Strings, nbytes_of
 from freshet_serving.processor.cores import on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
-from freshet_serving.processor.extensions.top_items.best_items import RankedTable, best_items
-from freshet_serving.processor.extensions.top_items.chosen_items import ChosenItems, chosen_items, keys_of_ids
+from freshet_serving.processor.extensions.top_items.asked_source import AskedSource, BoundUsers
+from freshet_serving.processor.extensions.top_items.best_items import best_items
+from freshet_serving.processor.extensions.top_items.chosen_items import ChosenItems, chosen_items
 from freshet_serving.processor.extensions.top_items.row_ranking import RankedRows
+from freshet_serving.processor.extensions.top_items.scanned_rows import ScannedRows
 from freshet_serving.processor.extensions.top_items.section import ItemRanking, why_unranked
 from freshet_serving.processor.extensions.top_items.successors import score_successors
-from freshet_serving.processor.extensions.top_items.vector_table import ReadVectors
 from freshet_serving.processor.features.bound_request import NonFiniteInput
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
@@ -89,8 +91,9 @@ class RankingWork(Work):
     Attributes:
         ranking: How its version ranks items.
         k: Items for each user.
-        history: The items of each user's history.
+        history: The items of the history that each user's vector is computed of.
         chosen: The items that count.
+        asked: What ranks them.
         max_ids: Most ids of the request.
         nbytes: Size of its inputs.
     """
@@ -99,6 +102,7 @@ class RankingWork(Work):
     k: int
     history: Sequence[Int64s]
     chosen: ChosenItems
+    asked: AskedSource
     max_ids: int
     nbytes: int
 
@@ -176,30 +180,31 @@ class RankingSession(Session):
         Of items whose ids are strings, `keys` are their texts.
         """
         replica = works[0].replica
-        ranking, rows, scanned = works[0].ranking, sum([work.rows for work in works]), 0
+        ranking, asked, rows, scanned, before = works[0].ranking, works[0].asked, sum([w.rows for w in works]), 0, 0
         results = {name: np.empty((rows, columns), np.float32) for name, columns in replica.outputs.items()}
 
         def proceed(rows_read: int) -> bool:
             nonlocal scanned
-            scanned = rows_read
+            scanned = before + rows_read
             now_s = self._clock.now_s()
-            return any(work.problem(rows_read, now_s) is None for work in works)
+            return any(work.problem(scanned, now_s) is None for work in works)
 
         state = replica.pin(self.number)
         try:
-            timing = self._compute(replica, state, works, rows, results, len(works))
-            vectors = results[ranking.output]
-            if not np.isfinite(vectors).all():
+            if asked.computed:
+                timing = self._compute(replica, state, works, rows, results, len(works))
+            else:
+                began_s = self._clock.now_s()
+                timing = Timing(began_s, began_s, 0.0, 0.0, len(works), rows)
+            vectors = results[ranking.output] if asked.computed else None
+            if vectors is not None and not np.isfinite(vectors).all():
                 raise FreshetError(f"{ranking.output}: the model computed numbers that are not finite")
-            most, number = max(work.k for work in works), ranking.table
-            table, arrays = state.tables[number], state.arrays[number]
-            by_vectors: ReadVectors | None = None
-            if ranking.tower is not None:
-                by_vectors = ReadVectors.of(ranking.tower, state.generation.version, arrays)
-                table, vectors = by_vectors.table, by_vectors.queries(vectors)
+            likes = [work.asked.like for work in works if work.asked.like is not None]
+            scan = ScannedRows.of(ranking, asked.name, state, vectors, np.concatenate(likes) if likes else None, rows)
+            most, table = max(work.k for work in works), scan.rows.table
             excluded = [items for work in works for items in work.chosen.excluded]
             successors = []
-            if ranking.successors is not None:
+            if vectors is not None and ranking.successors is not None:
                 histories = [items[-ranking.length :] for work in works for items in work.history]
                 successors = [
                     score_successors(table, state.epoch, ranking.successors, *given)
@@ -207,12 +212,18 @@ class RankingSession(Session):
                 ]
             # A request with allowed items shares nothing.
             chosen = works[0].chosen
-            read = RankedTable(table, arrays, state.tables, state.epoch, ranking.columns)
-            ranked = best_items(read, vectors, chosen.filter, chosen.allowed, excluded, successors, most, proceed)
+            asking = chosen.filter, chosen.allowed
+            while True:
+                ranked = best_items(scan.rows, scan.vectors, *asking, excluded, successors, most, proceed)
+                gone, before = scan.gone(ranked), scanned
+                if not any(map(len, gone)) or not proceed(0):
+                    break
+                # Rare: what ranks items for everybody is published with the items.
+                excluded = [np.concatenate(both) for both in zip(excluded, gone)]
+                most = max(most, min(2 * most, MAX_TOP_ITEMS))
+            ranked = scan.scored(ranked)
             named = [_named(ranking, state, rows) for rows in ranked] if ranking.texts else []
-            generation, of = state.generation, None
-            if by_vectors is not None:
-                ranked, of = [RankedRows(r.keys, by_vectors.scores(r.scores)) for r in ranked], by_vectors.generation
+            generation, of = state.generation, scan.generation
         finally:
             replica.unpin(self.number)
         ended_s = self._clock.now_s()
@@ -254,16 +265,16 @@ class ItemRanker(Answerer):
         self, request: PredictRequest, replica: Replica, deadline_s: float | None, limits: RequestLimits, done: Done
     ) -> None:
         ranking, k = self._ranking(replica), request.top_items
-        own = {name: column for name, column in request.inputs.items() if name not in ranking.options}
-        # One candidate, whose score nobody reads.
-        blank = Strings.of([""]) if ranking.texts else np.zeros(1, np.int64)
-        inputs = replica.plan.aligned({**own, ranking.item: blank})
-        bound = replica.plan.bind_inputs(inputs, limits)
-        history = histories_of(ranking, inputs, bound.rows)
-        chosen = chosen_items(ranking, request.inputs, history, limits.max_ids)
+        asked = AskedSource.of(ranking, request.inputs)
+        number = ranking.sources[asked.name].table if asked.name in ranking.sources else ranking.table
+        if table := _row_store(replica, number):
+            raise BadInput(f"source: expected a table in memory, got {table!r}, whose rows are in a row store")
+        inputs, bound, history = BoundUsers.of(request.inputs, ranking, asked, replica.plan, replica.manifest, limits)
+        asked = asked.spread(bound.rows)
+        chosen = chosen_items(ranking, request.inputs, history, limits.max_ids, asked.like)
         if chosen.filter is not None and (table := _row_store(replica, chosen.filter.source.table)):
             raise BadInput(f"filter: expected a table in memory, got {table!r}, whose rows are in a row store")
-        items = replica.manifest.tables[ranking.table].rows if chosen.allowed is None else 0
+        items = replica.manifest.tables[number].rows if chosen.allowed is None else 0
         if (bound.rows + chosen.cost) * items > limits.max_ids:
             raise _too_many(limits.max_ids, str(items), bound.rows)
         if bound.rows * k > limits.max_ids:
@@ -272,7 +283,8 @@ class ItemRanker(Answerer):
         work = RankingWork(
             bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=partial(group.deliver, done),
             caller=request.caller, ranking=ranking, k=k,
-            history=history, chosen=chosen, max_ids=limits.max_ids, nbytes=nbytes_of(inputs),
+            history=history if asked.like is None else list(asked.like[:, None]),
+            chosen=chosen, asked=asked, max_ids=limits.max_ids, nbytes=nbytes_of(inputs),
         )  # fmt: skip
         usual_s = self._usual_s.get(replica, 0.0)
         with self._lock:
@@ -315,6 +327,7 @@ class ItemRanker(Answerer):
 
             def shares(work: RankingWork) -> bool:
                 alike = work.replica is replica and work.chosen.shared_by == first.chosen.shared_by is not None
+                alike = alike and work.asked.name == first.asked.name
                 return alike and users + work.rows <= SHARED_USERS
 
             while (work := self._worker.take_if(shares)) is not None:
@@ -354,19 +367,6 @@ def _too_many(max_ids: int, items: str, users: int) -> TooLarge:
         f"max_ids: expected at most {max_ids} items to rank per request, over all users, got {items} for {users}; ask "
         "for fewer users at once, or raise the model's limit"
     )
-
-
-def histories_of(ranking: ItemRanking, inputs: Mapping[str, Column], users: int) -> list[Int64s]:
-    """Return the items of each user's history, as far as the model reads it; one history is that of all users."""
-    found: list[list[Int64s]] = [[] for _ in range(users)]
-    for name in ranking.history:
-        column = inputs[name]
-        assert isinstance(column, Ragged), "the plan has checked it"
-        items, lists = keys_of_ids(ranking, column.values), len(column)
-        for user, of_user in enumerate(found):
-            row = user if lists > 1 else 0
-            of_user.append(items[column.row_splits[row] : column.row_splits[row + 1]])
-    return [np.concatenate([np.empty(0, np.int64), *lists]) for lists in found]
 
 
 def _reply(ranked: Sequence[RankedRows], work: RankingWork, generations: Generations, timing: Timing) -> PredictReply:

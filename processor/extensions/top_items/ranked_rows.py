@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from freshet_serving.processor.extensions.top_items.filter_columns import FilterColumns
+from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity
 from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
 from freshet_serving.processor.extensions.top_items.section import ItemRanking
 from freshet_serving.processor.package import Manifest
@@ -34,10 +35,43 @@ class RankedRowWatcher:
     ) -> RankedRowWatcher | None:
         """Return the watcher of a version; None if it ranks no table in memory. Arguments: see RowWatchers."""
         ranking = ItemRanking.of(manifest)
-        name = "" if ranking is None else manifest.tables[ranking.table].name
-        if ranking is None or ranking.tower is not None or name not in tensors:
+        if ranking is None or ranking.tower is not None:
             return None
-        codes, source = RowCodes(tables[name], tensors[name], ranking.columns), ranking.filtered
+        return cls.beside(manifest.tables[ranking.table].name, ranking.columns, ranking.filtered, tables, tensors)
+
+    @classmethod
+    def of_sources(
+        cls, manifest: Manifest, tables: Mapping[str, ServedTable], tensors: Mapping[str, Mapping[str, NDArray[Any]]]
+    ) -> RankedRowWatcher | None:
+        """Return the watcher of a table that ranks items for everybody (item_sources); None if there is none."""
+        ranking = ItemRanking.of(manifest)
+        sources = [] if ranking is None else [s for s in ranking.sources.values() if s.table != ranking.table]
+        if ranking is None or not sources:
+            return None
+        name, columns = manifest.tables[sources[0].table].name, sources[0].columns
+        return cls.beside(name, columns, ranking.filtered, tables, tensors)
+
+    @classmethod
+    def beside(
+        cls,
+        name: str,
+        columns: int,
+        source: FilteredEntity | None,
+        tables: Mapping[str, ServedTable],
+        tensors: Mapping[str, Mapping[str, NDArray[Any]]],
+    ) -> RankedRowWatcher | None:
+        """Return the watcher of a table; None if it is not in memory.
+
+        Args:
+            name: The table.
+            columns: Leading numbers of a row that products read.
+            source: The entity whose columns filters read; None for none.
+            tables: See RowWatchers.
+            tensors: See there.
+        """
+        if name not in tensors:
+            return None
+        codes = RowCodes(tables[name], tensors[name], columns)
         if source is None or source.entity.table not in tensors:
             return cls(name, codes)
         records = source.entity.table

@@ -11,18 +11,20 @@ whose ids are strings are ranked if the version's entity of items has the texts 
 An entry "successors": {"output": "mixture", "dim": 50, "count": 16} says that rows have 50 learned numbers and 16
 successors (processor.package.item_rows), whose scores are products and what counts add to them.
 
-An entry "vectors" in place of "feature" names the output with items' vectors (item_tower).
+An entry "vectors" in place of "feature" names the output with items' vectors (item_tower). An entry "sources" says
+which numbers items have that rank them for everybody (item_sources).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.extensions.top_items.item_filters import FilteredEntity
+from freshet_serving.processor.extensions.top_items.item_sources import MODEL, NEW, POPULAR, ItemSource, sources_of
 from freshet_serving.processor.extensions.top_items.item_tower import SIGMOID, ItemTower
 from freshet_serving.processor.package import (
     RANKED_OUTPUTS,
@@ -37,8 +39,8 @@ from freshet_serving.processor.package import (
 from freshet_serving.processor.package.item_rows import MOST_SUCCESSORS, ItemRows
 
 NOTE = "item_ranking"
-FILTER, ALLOW, BLOCK, SEEN = OPTIONS = ("filter", "allow", "block", "seen")
-"""Inputs of a request for the best items that say which items count."""
+FILTER, ALLOW, BLOCK, SEEN, LIKE, SOURCE = OPTIONS = ("filter", "allow", "block", "seen", "like", "source")
+"""Inputs of a request for the best items that say which items count, and what ranks them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,10 +57,11 @@ class ItemRanking:
         length: Most events of a history that the network reads.
         filtered: The entity whose columns filters read; None if there is none.
         columns: Leading numbers of a row that products read.
-        manifest: How a request for the best items is read and answered: `item` and OPTIONS may be left out, and it has
-            RANKED_OUTPUTS.
+        manifest: How a request for the best items is read and answered: all of its inputs may be left out, those of the
+            user only where `source` says so, and it has RANKED_OUTPUTS.
         options: Those of OPTIONS that are no inputs of the model.
         tower: The items of a version with two towers, whose vectors are ranked in place of the table's rows.
+        sources: What ranks items for everybody, by name.
     """
 
     item: str
@@ -72,6 +75,7 @@ class ItemRanking:
     filtered: FilteredEntity | None = None
     options: frozenset[str] = frozenset()
     tower: ItemTower | None = None
+    sources: Mapping[str, ItemSource] = field(default_factory=dict)
 
     @property
     def hash_seed(self) -> int:
@@ -95,10 +99,25 @@ class ItemRanking:
         noted = manifest.notes.get(NOTE)
         if not isinstance(noted, dict):
             return None
+        ranking = None
         if "vectors" in noted:
             with suppress(BadInput):
-                return cls.by_vectors(manifest, noted)
+                ranking = cls.by_vectors(manifest, noted)
+        else:
+            ranking = cls.by_rows(manifest, noted)
+        if ranking is None:
             return None
+        own = ranking.columns if ranking.tower is None else 0
+        return replace(ranking, sources=sources_of(manifest, noted.get("sources"), ranking.table, own))
+
+    @classmethod
+    def by_rows(cls, manifest: Manifest, noted: Mapping[str, Any]) -> Self | None:
+        """Return how a version ranks the rows of a table; None if its notes say what is not there.
+
+        Args:
+            manifest: The version's manifest.
+            noted: What its notes say.
+        """
         kinds = ("id", "string")
         feature = next((f for f in manifest.features if f.name == noted.get("feature") and f.kind in kinds), None)
         output = next((o for o in manifest.outputs if o.name == noted.get("output")), None)
@@ -156,14 +175,16 @@ def _read_as(manifest: Manifest, item: Input, without: Set[str] = frozenset()) -
     outputs = RANKED_OUTPUTS[item.declared if item.declared == "uint64" else item.dtype]
     inputs = [*(i for i in manifest.inputs if i.name not in without), *options]
     read = replace(manifest, inputs=inputs, outputs=outputs, signatures=[], notes={})
-    read.fillers.update(dict.fromkeys((item.name, *(spec.name for spec in options)), InputFiller(UNREAD, "", ())))
+    # What the model needs of the user is asked for where it is computed.
+    left_out = dict.fromkeys((spec.name for spec in inputs), InputFiller(UNREAD, "", ()))
+    read.fillers.update(left_out | read.fillers | {item.name: InputFiller(UNREAD, "", ())})
     return read, frozenset(spec.name for spec in options)
 
 
 def _options(item: Input) -> list[Input]:
-    """Return the inputs that say which items count."""
+    """Return the inputs that say which items count, and what ranks them."""
     lists = [Input(name, item.dtype, ragged=True, declared=item.declared) for name in (ALLOW, BLOCK, SEEN)]
-    return [Input(FILTER, "string"), *lists]
+    return [Input(FILTER, "string"), *lists, Input(LIKE, item.dtype, declared=item.declared), Input(SOURCE, "string")]
 
 
 def _successors(noted: Any, manifest: Manifest, table: TableEntry) -> tuple[ItemRows | None, str]:
@@ -206,6 +227,37 @@ def vector_ranking_note(
     return {NOTE: {"output": output, "vectors": vectors, "weights": list(weights), **score}}
 
 
+def source_entry(
+    table: str, column: int, scale: float = 1.0, shift: float = 0.0, origin_s: float = 0.0
+) -> dict[str, Any]:
+    """Return what the notes say of a source; arguments as the attributes of ItemSource, the table by name."""
+    return {"table": table, "column": column, "scale": scale, "shift": shift, "origin_s": origin_s}
+
+
+def with_sources_note(
+    notes: Mapping[str, Any], popular: Mapping[str, Any] | None, new: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return a version's notes with its sources; the same notes if it ranks no items.
+
+    Args:
+        notes: The notes.
+        popular: source_entry() of the popularity; None without it.
+        new: source_entry() of the time when items were first seen; None without it.
+    """
+    if NOTE not in notes:
+        return dict(notes)
+    sources = {name: dict(entry) for name, entry in ((POPULAR, popular), (NEW, new)) if entry is not None}
+    return {**notes, NOTE: {**notes[NOTE], "sources": sources}}
+
+
+def noted_origin(notes: Mapping[str, Any]) -> float | None:
+    """Return the Unix seconds that with_sources_note() has noted as the origin of times; None for no times."""
+    ranking = notes.get(NOTE)
+    sources = ranking.get("sources") if isinstance(ranking, dict) else None
+    entry = sources.get(NEW) if isinstance(sources, dict) else None
+    return float(entry["origin_s"]) if isinstance(entry, dict) and "origin_s" in entry else None
+
+
 def why_unranked(manifest: Manifest) -> str:
     """Return why the items of a version with two towers cannot be ranked; "" if they can, or for another version."""
     noted = manifest.notes.get(NOTE)
@@ -224,9 +276,11 @@ def describe_ranking(manifest: Manifest) -> str:
         return f"none: {why}"
     if ranking is None:
         return ""
+    by = ", ".join([MODEL, LIKE, *ranking.sources])
     if ranking.tower is not None:
-        return f"{ranking.output} by {ranking.tower.vectors} of the items of {ranking.tower.table}"
+        return f"{ranking.output} by {ranking.tower.vectors} of the items of {ranking.tower.table}; sources {by}"
     table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
     source = ranking.filtered
     filters = f"; filters on {', '.join(source.columns)}" if source is not None and source.columns else ""
-    return f"{ranking.output} by the rows of {table.name}{seen}; {ranking.columns + 4} bytes a row beside them{filters}"
+    rows = f"the rows of {table.name}{seen}; {ranking.columns + 4} bytes a row beside them"
+    return f"{ranking.output} by {rows}; sources {by}{filters}"

@@ -251,7 +251,7 @@ def test_a_described_item_is_found_before_its_first_event(tmp_path, in_order):
     assert np.allclose(served, run.trainer.score(scored), atol=1e-5)
     # The catalogue grows: its next delta has the item.
     describe(tmp_path, [*items, 500, 501])
-    until(lambda: run._described._tables[0].newest().mark > 1 or run._described._tables[0].refresh(None))
+    until(lambda: run._item_keys._tables[0].newest().mark > 1 or run._item_keys._tables[0].refresh(None))
     events.send(200)
     stream_to(run, 800)
     assert 501 in top_of(tmp_path, given, ITEMS + 2)
@@ -292,7 +292,7 @@ def test_columns_for_filters_follow_with_the_deltas(tmp_path, in_order):
     assert found({"brand": "b1", "kind": 1}) == {item for item in others if item % 3 == 1 and item % 2 == 0}
     assert found({"brand": {"not": "b1"}}) == {item for item in others if item % 3 != 1}
     stocked_items(tmp_path, items[:-1], [0 if item < 110 else 5 for item in items[:-1]])
-    table = run._described._tables[0]
+    table = run._item_keys._tables[0]
     assert [f.name for f in table.further] == ["stock", "brand"]
     until(lambda: table.newest().mark > 1 or table.refresh(None))
     events.send(200)

@@ -116,7 +116,8 @@ def test_reply_without_best_items_of_one_user_is_an_error(recommend):
 
 
 def recommending(user, **options):
-    arguments = {"k": 3, "filters": None, "allow": None, "block": None, "seen": None, "headers": None}
+    lists = tuple(options.pop(name, None) for name in ("allow", "block", "seen"))
+    arguments = {"k": 3, "filters": None, "lists": lists, "like": None, "source": None, "headers": None}
     return client_module._recommending(user, **{**arguments, **options})
 
 
@@ -131,6 +132,13 @@ def test_choice_of_items_is_sent_as_inputs():
     assert json.loads(inputs["filter"][0]) == {"price": [None, 20.0]}
     assert inputs["allow"].values.tolist() == [1, 2]
     assert inputs["seen"].values.tolist() == [b"a"]
+
+
+def test_sources_and_items_to_be_like_are_sent_as_inputs():
+    assert recommending({}, source="popular")[0] == {"source": ["popular"]}
+    assert recommending({}, like=7)[0] == {"like": [7]}
+    with pytest.raises(BadInput, match=r"^source: expected either in user or as an option, got both"):
+        recommending({"source": ["new"]}, source="popular")
 
 
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, object()])

@@ -114,6 +114,71 @@ def test_filters_and_lists_come_in_every_form(shop):
     assert set(json.loads(reply.body)["outputs"][0]["data"]) == good - {4, 6}
 
 
+@pytest.fixture
+def sourced(tmp_path):
+    write_ranked(tmp_path, recorded=range(0, 40, 2), numbers={item: (item % 7, item) for item in range(40)})
+    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+        yield serve(processor.predictor)[0]
+
+
+def test_sources_come_in_every_form_without_a_user(sourced):
+    columns = post(sourced, PREDICT, {"inputs": {"source": ["new"], "block": [[39]]}})
+    assert json.loads(columns.body)["outputs"] == {
+        "item_ids": [[38, 37, 36]], "scores": [[38 * 4096.0, 37 * 4096.0, 36 * 4096.0]],
+    }  # fmt: skip
+    assert columns.headers["x-model-generation"] == "1.0"
+    rows = post(
+        sourced, PREDICT, {"instances": [{"source": "popular", "seen": [6]}, {"source": "popular", "seen": []}]}
+    )
+    assert [row["item_ids"] for row in json.loads(rows.body)["predictions"]] == [[13, 20, 27], [6, 13, 20]]
+    text = {"name": "source", "shape": [1], "datatype": "BYTES", "data": ["popular"]}
+    reply = post(sourced, INFER, {"inputs": [text]})
+    assert json.loads(reply.body)["outputs"][0]["data"] == [6, 13, 20]
+    # A history that is sent is left out.
+    sent = [text, *HISTORY, {"name": "filter", "shape": [1], "datatype": "BYTES", "data": ['{"stock": [0, null]}']}]
+    reply = post(sourced, INFER, {"inputs": sent})
+    assert json.loads(reply.body)["outputs"][0]["data"] == [6, 20, 34]
+
+
+def test_items_like_one_are_what_follows_it(sourced):
+    wanted = json.loads(post(sourced, PREDICT, {"inputs": {"history.item": [[7]]}}).body)["outputs"]
+    assert json.loads(post(sourced, PREDICT, {"inputs": {"like": [7]}}).body)["outputs"] == wanted
+    rows = json.loads(post(sourced, PREDICT, {"instances": [{"like": 7}, {"like": 7}]}).body)["predictions"]
+    assert [row["item_ids"] for row in rows] == wanted["item_ids"] * 2
+    tensor = {"name": "like", "shape": [1], "datatype": "INT64", "data": [7]}
+    assert json.loads(post(sourced, INFER, {"inputs": [tensor]}).body)["outputs"][0]["data"] == wanted["item_ids"][0]
+    reply = post(sourced, PREDICT, {"inputs": {"like": [4000]}})
+    assert (json.loads(reply.body)["outputs"], reply.headers["x-unfilled"]) == ({"item_ids": [[]], "scores": [[]]}, "3")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"source": ["x"]}, "source: expected 'model', 'like', 'popular' or 'new', got 'x'"),
+        ({"source": [""]}, "history.item"),
+        ({"source": [1]}, "source"),
+        ({"source": ["like"]}, "like: expected the id of an item"),
+        ({"source": ["new"], "like": [3]}, "like: expected it with source 'like' alone, got source 'new'"),
+        ({"like": ["a"]}, "like"),
+        ({"like": [2**63]}, "like"),
+        ({"like": [3.5]}, "like"),
+        ({"source": ["new"], "history.item": [3]}, "history.item"),
+        ({}, "history.item"),
+        ({"block": [[1]]}, "history.item"),
+    ],
+)
+def test_hostile_sources_are_refused_by_name(sourced, inputs, message):
+    reply = post(sourced, PREDICT, {"inputs": inputs})
+    assert reply.status == 400
+    assert message in json.loads(reply.body)["error"]
+
+
+def test_versions_without_a_source_are_named(shop):
+    reply = post(shop, PREDICT, {"inputs": {"source": ["popular"]}})
+    assert reply.status == 400
+    assert "version 1 has no 'popular', only 'model', 'like'" in json.loads(reply.body)["error"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

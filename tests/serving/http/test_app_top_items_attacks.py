@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.engine import Processor, ProcessorConfig
-from freshet_serving.processor.extensions.top_items import item_ranker
+from freshet_serving.processor.extensions.top_items import best_items
 from freshet_serving.processor.extensions.top_items.item_filters import READ_ROWS, FilteredEntity
 from freshet_serving.processor.features.limits import RequestLimits
 from tests.serving.fakes import send
@@ -35,7 +35,7 @@ def app(tmp_path_factory):
 def cost(monkeypatch):
     """Counts what requests scan and read."""
     counted = {"scanned": 0, "reads": 0, "rows read": 0}
-    scan, read = item_ranker.rank_rows, FilteredEntity.read
+    scan, read = best_items.rank_rows, FilteredEntity.read
 
     def count_scan(table, epoch, arrays, vectors, excluded, k, proceed, bits=None):
         def counting(rows):
@@ -49,7 +49,7 @@ def cost(monkeypatch):
         counted["rows read"] += len(keys)
         return read(self, table, epoch, keys)
 
-    monkeypatch.setattr(item_ranker, "rank_rows", count_scan)
+    monkeypatch.setattr(best_items, "rank_rows", count_scan)
     monkeypatch.setattr(FilteredEntity, "read", count_read)
     return counted
 
@@ -130,6 +130,16 @@ ATTACKS = {
     ),
     "no splits": (kserve(tensor("block", "INT64", [1, 2])), "block"),
     "lists for other users": (columns(allow=[[1], [2], [3]]), "allow: expected a list of ids for each of 1 users"),
+    "ten megabytes of a source": (columns(source=["x" * 10_000_000]), "source: expected 'model', 'like'"),
+    "a source that is no UTF-8": (binary("source", "BYTES", [1], in_bytes(b"\xff\xfe")), "source: expected 'model'"),
+    "a source of numbers": (kserve(tensor("source", "INT64", [1])), "source"),
+    "sources that differ": (columns(source=["like", "model"]), "source: expected one text for all users"),
+    "a source that is not there": (columns(source=["popular"]), "version 1 has no 'popular', only 'model', 'like'"),
+    "more items to be like than there may be users": (columns(like=list(range(1_000_000))), "max_"),
+    "an item beyond int64 to be like": (columns(like=[2**63]), "like"),
+    "a lone surrogate to be like": (columns(like=["\ud800"]), ""),
+    "no item to be like": (columns(like=[]), ""),
+    "a like of another source": (columns(like=[1], source=["model"]), "like: expected it with source 'like' alone"),
     "a shape beyond its bytes": (binary("seen", "INT64", [2**40], b"\0" * 16), "seen"),
     "a negative shape": (binary("seen", "INT64", [-1], b"\0" * 16), "seen"),
 }  # fmt: skip

@@ -57,7 +57,7 @@ const shown = value => value === null || value === undefined ? null : Array.isAr
 export function bestView(page) {
   const fields = h("div", { class: "fields" }), lines = h("div", { class: "lines" }), result = h("div", { class: "result", "aria-live": "polite" });
   const element = h("div", { class: "halves wide best" }, h("div", { class: "stacked" }, section("User and filters", fields), section("The same call", lines)), section("Items", result));
-  const state = kept.get(page.name) || { values: new Map(), filters: new Map(), k: "10" };
+  const state = kept.get(page.name) || { values: new Map(), filters: new Map(), k: "10", source: "model", like: "" };
   kept.set(page.name, state);
   let ranks = null, signature = null;
 
@@ -69,19 +69,34 @@ export function bestView(page) {
     for (const c of ranks.columns) if (!state.filters.has(c.name)) state.filters.set(c.name, {});
     const find = button("Find", () => go(find), { class: "main" });
     const count = h("input", { type: "number", min: "1", max: String(MOST), value: state.k, class: "small", oninput: () => { state.k = count.value; draw(); } });
-    replace(fields, inputFields(ranks, state.values, draw),
+    if (!ranks.sources.includes(state.source)) state.source = "model";
+    const like = h("input", { value: state.like, autocomplete: "off", spellcheck: false, oninput: () => { state.like = like.value; draw(); } });
+    const ofItem = field("Like item", like), ofUser = h("div", {}, inputFields(ranks, state.values, draw));
+    const show = () => { ofItem.hidden = state.source !== "like"; ofUser.hidden = state.source !== "model"; };
+    const source = h("select", { onchange: () => { state.source = source.value; show(); draw(); } }, ranks.sources.map(value => h("option", { value, selected: value === state.source }, value)));
+    show();
+    replace(fields, field("Ranked by", source), ofItem, ofUser,
       ranks.columns.length ? h("div", { class: "filters", role: "group", "aria-label": "Filters" }, ranks.columns.map(c => filterRow(c, state.filters.get(c.name), draw))) : h("p", { class: "soft" }, "The items have no columns to filter on: give them an entity with filters."),
       h("div", { class: "row between" }, field("Number of items", count),
-        h("div", { class: "row" }, button("Reset", () => { state.values.clear(); state.filters.clear(); state.k = "10"; look(); }, { class: "quiet" }), find)));
+        h("div", { class: "row" }, button("Reset", () => { state.values.clear(); state.filters.clear(); Object.assign(state, { k: "10", source: "model", like: "" }); look(); }, { class: "quiet" }), find)));
     replace(result, h("p", { class: "soft" }, "The data port answers it like any other request."));
     draw();
   }
 
   const most = () => Math.min(MOST, Math.max(1, Math.floor(Number(state.k) || 10)));
 
+  // What ranks the items, as inputs: of another source than the model, without the user's.
+  function source() {
+    if (state.source !== "like") return { source: JSON.stringify(state.source) };
+    return { like: literalOf({ name: "like", dtype: ranks.dtype }, state.like.trim()) };
+  }
+
   function body() {
-    const filter = filterOf(ranks.columns, state.filters), text = bodyOf(ranks, state.values);
-    return filter ? `${text.slice(0, -2)}${ranks.inputs.length ? ", " : ""}"filter": [${JSON.stringify(filter)}]}}` : text;
+    const filter = filterOf(ranks.columns, state.filters), own = state.source === "model";
+    const more = [...(own ? [] : Object.entries(source()).map(([name, value]) => `${JSON.stringify(name)}: [${value}]`)), ...(filter ? [`"filter": [${JSON.stringify(filter)}]`] : [])].join(", ");
+    if (!own) return `{"inputs": {${more}}}`;
+    const text = bodyOf(ranks, state.values);
+    return more ? `${text.slice(0, -2)}${ranks.inputs.length ? ", " : ""}${more}}}` : text;
   }
 
   function draw() {
@@ -89,10 +104,11 @@ export function bestView(page) {
     let sent, filter;
     try { sent = body(); filter = filterOf(ranks.columns, state.filters); } catch (error) { replace(lines, h("p", { class: "problem" }, error.message)); return; }
     // recommend() takes one user's values: what is within the outer list.
-    const user = ranks.inputs.map(i => `${JSON.stringify(i.name)}: ${literal(state.values.get(i.name)).replace(/^\[([^]*)\]$/, "$1").trim() || "[]"}`).join(", ");
+    const own = state.source === "model", by = own ? "" : Object.entries(source()).map(([name, value]) => `, ${name}=${value}`).join("");
+    const user = (own ? ranks.inputs : []).map(i => `${JSON.stringify(i.name)}: ${literal(state.values.get(i.name)).replace(/^\[([^]*)\]$/, "$1").trim() || "[]"}`).join(", ");
     replace(lines,
       code(`curl -s ${quote(base + route)} -H 'x-top-items: ${most()}' --json ${quote(sent)}`, "curl"),
-      code(`from freshet_serving import Client\n\nuser = {${user}}\n${filter ? `filters = ${literal(filter)}\n` : ""}with Client(${JSON.stringify(base)}) as client:\n    best = client.recommend(${JSON.stringify(page.name)}, user=user, k=${most()}${filter ? ", filters=filters" : ""})\nprint(best)`, "Python"));
+      code(`from freshet_serving import Client\n\nuser = {${user}}\n${filter ? `filters = ${literal(filter)}\n` : ""}with Client(${JSON.stringify(base)}) as client:\n    best = client.recommend(${JSON.stringify(page.name)}, user=user, k=${most()}${filter ? ", filters=filters" : ""}${by})\nprint(best)`, "Python"));
   }
 
   async function go(find) {

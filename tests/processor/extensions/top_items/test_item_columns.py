@@ -61,6 +61,7 @@ def test_versions_say_what_a_request_needs(processor):
     version = processor.host.catalogue[MODEL].pick()
     told = ItemColumns.of(version.manifest).described()
     assert (told["item"], told["inputs"]) == ("item", ["history.item"])
+    assert (told["dtype"], told["sources"]) == ("int64", ["model", "like"])
     assert [column["name"] for column in told["columns"]] == ["price", "stock", "category", "tags", "sizes", "sellers"]
     assert told["columns"][3] == {"name": "tags", "dtype": "string", "ragged": True}
     plain = ItemColumns.of(manifest())

@@ -233,3 +233,9 @@ def test_matrix_of_the_step_scores(opened):
     vector = np.sum(rows_of(HISTORY, 0), axis=0) @ matrix_of(0)
     told = opened.explained(histories(HISTORY), 8)
     np.testing.assert_allclose(told["parts"]["product"], rows_of([8], 0)[0] @ vector, atol=1e-4)
+
+
+def test_other_sources_than_the_model_are_not_explained():
+    item = ExplainedItem.of(manifest(), 3)
+    with pytest.raises(BadInput, match="source: expected 'model', which is what is explained, got 'like'"):
+        item.candidate({"like": np.array([4])})

@@ -46,7 +46,10 @@ def test_ranking_reads_requests_without_the_inputs_of_items():
     ranking = ItemRanking.of(manifest(True))
     assert [i.name for i in ranking.manifest.inputs] == ["user", "item", *OPTIONS]
     assert [o.name for o in ranking.manifest.outputs] == ["item_ids", "scores"]
-    assert describe_ranking(manifest(True)) == "user_vector by item_vector of the items of entities.item"
+    assert (
+        describe_ranking(manifest(True))
+        == "user_vector by item_vector of the items of entities.item; sources model, like"
+    )
 
 
 def unknown_input(described):

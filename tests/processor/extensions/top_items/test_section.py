@@ -18,8 +18,9 @@ def test_requests_for_best_items_leave_the_candidates_out():
     ranking = ItemRanking.of(manifest())
     assert (ranking.item, ranking.output, ranking.table) == ("item", "user_vector", 0)
     assert ranking.history == ("history.item",)
-    assert [i.name for i in ranking.manifest.expected_inputs(())] == ["history.item"]
-    assert [i.name for i in ranking.manifest.inputs[2:]] == ["filter", "allow", "block", "seen"]
+    # What the network reads is asked for where it is run: other sources need nothing of the user.
+    assert ranking.manifest.expected_inputs(()) == []
+    assert [i.name for i in ranking.manifest.inputs[2:]] == ["filter", "allow", "block", "seen", "like", "source"]
     assert [(o.name, o.dtype) for o in ranking.manifest.outputs] == [(ITEM_IDS, "int64"), (SCORES, "float32")]
     assert ranks_items(ranking.manifest)
     assert not ranks_items(manifest())
@@ -29,7 +30,7 @@ def test_ranking_is_described_only_where_there_is_one():
     assert describe_ranking(manifest()).startswith("user_vector by the rows of item, without those of history.item")
     assert describe_ranking(manifest(notes={})) == ""
     assert describe_ranking(with_filters(manifest())).endswith(
-        "; filters on price, stock, category, tags, sizes, sellers"
+        "; sources model, like; filters on price, stock, category, tags, sizes, sellers"
     )
 
 
