@@ -17,6 +17,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.bound_request import BoundRequest, UsedRecords
 from freshet_serving.processor.features.input_lookup import FilledInputs
+from freshet_serving.processor.features.user_calls import CompletedInputs, KeptUsers, UserCall
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import DROP
 from freshet_serving.processor.sessions.batcher import Ticket
@@ -68,6 +69,8 @@ class PredictRequest:
         used: These values, complete once there is a reply; None if there are none.
         top_items: Number of the best items to reply with instead of the scores of candidates: of all items, or of the
             candidates if there are any; 0 to score candidates.
+        user_call: What it says about a user whose inputs are kept; None for nothing.
+        completed: Its inputs with those of the user, once they are known.
     """
 
     model: str
@@ -83,6 +86,8 @@ class PredictRequest:
     shows_features: bool = False
     used: UsedRecords | None = None
     top_items: int = 0
+    user_call: UserCall | None = None
+    completed: CompletedInputs | None = None
 
 
 class PredictReply(NamedTuple):
@@ -137,6 +142,27 @@ def without_rows(done: Done) -> Done:
         done(result)
 
     return answer_none
+
+
+def forgetting(call: UserCall, users: KeptUsers, model: str, done: Done) -> Done:
+    """Return the callback to give a request's reply to, so that its user is forgotten before done() gets a reply.
+
+    Args:
+        call: What the request says about its user.
+        users: The kept users.
+        model: Name of the model.
+        done: Receives the reply or error.
+    """
+
+    def answer_last(result: PredictReply | FreshetError) -> None:
+        if not isinstance(result, FreshetError):
+            try:
+                users.release(call, model)
+            except FreshetError as error:
+                result = error
+        done(result)
+
+    return answer_last
 
 
 def _known(bound: BoundRequest, reply: PredictReply) -> PredictReply:
