@@ -22,7 +22,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.package import Manifest
 
-SCORE, PREPARE, APPEND, REPLACE, REMOVE, RELEASE = "score", "prepare", "append", "replace", "remove", "release"
+SCORE, PREPARE, APPEND, REPLACE, REMOVE = "score", "prepare", "append", "replace", "remove"
 CHANGES = (PREPARE, APPEND, REPLACE, REMOVE)
 MAX_ID_NBYTES = 256
 MAX_VERSION = 2**53

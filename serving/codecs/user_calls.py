@@ -29,7 +29,6 @@ from freshet_serving.processor.features.user_calls import (
     MAX_ID_NBYTES,
     MAX_VERSION,
     PREPARE,
-    RELEASE,
     REMOVE,
     REPLACE,
     SCORE,
@@ -39,6 +38,7 @@ from freshet_serving.processor.package import UNREAD, InputFiller, Manifest
 
 ID, VERSION, START, END = "sequence_id", "sequence_version", "sequence_start", "sequence_end"
 FLAGS = {START: PREPARE, "sequence_replace": REPLACE, "sequence_remove": REMOVE}
+RELEASE = "release"
 PARAMETERS = (ID, VERSION, END, *FLAGS)
 SIGNATURES = (*CHANGES, RELEASE)
 MAX_READABLE = 64
