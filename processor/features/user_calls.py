@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.errors import BadInput, NotFound
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest
 
 SCORE, PREPARE, APPEND, REPLACE, REMOVE = "score", "prepare", "append", "replace", "remove"
@@ -27,13 +27,6 @@ CHANGES = (PREPARE, APPEND, REPLACE, REMOVE)
 MAX_ID_NBYTES = 256
 MAX_VERSION = 2**53
 """Versions are below this: a number of JSON holds them."""
-
-
-class UserGone(NotFound):
-    """Nothing is kept of a user: the client sends the user's inputs again. 410, where an unknown model is 404."""
-
-    http_status = 410
-    grpc_code = "FAILED_PRECONDITION"
 
 
 @dataclass(slots=True)

@@ -105,6 +105,9 @@ def encode(call: ClientCall) -> bytes:
         request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     for name in call.outputs:
         request.outputs.add(name=name)
+    for name, value in call.parameters.items():
+        choice = {bool: "bool_param", int: "int64_param", str: "string_param"}[type(value)]
+        setattr(request.parameters[name], choice, value)
     request.raw_input_contents.extend(tensor.data for tensor in call.tensors)
     return bytes(request.SerializeToString())
 
@@ -132,10 +135,11 @@ def decode(data: bytes, metadata: Any) -> Prediction:
     try:
         unknown, dropped = (rows_of(_text(metadata, f"x-{kind}-rows")) for kind in ("unknown", "dropped"))
         features, unfilled = features_of(_text(metadata, "x-features")), int(_text(metadata, "x-unfilled") or 0)
+        user = int(_text(metadata, "x-sequence-version") or 0)
     except ValueError:
         raise FreshetError("reply: expected rows as numbers and features as JSON in its metadata") from None
     generation, of = (_text(metadata, f"x-{kind}-generation") for kind in ("model", "item"))
-    kept = missing, unknown, dropped, features, of, unfilled
+    kept = missing, unknown, dropped, features, of, unfilled, user
     return Prediction(reply.model_name, version, generation, outputs, *kept)
 
 

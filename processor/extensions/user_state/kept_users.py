@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge
+from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone
 from freshet_serving.processor.extensions.user_state.event_merging import changed, cut
 from freshet_serving.processor.extensions.user_state.kept_columns import packed, unpacked, version_of
 from freshet_serving.processor.extensions.user_state.kept_words import KeptWords
@@ -46,7 +46,6 @@ from freshet_serving.processor.features.user_calls import (
     CompletedInputs,
     InputRoles,
     UserCall,
-    UserGone,
     roles_of,
 )
 from freshet_serving.processor.package import Input, Manifest, SequenceEntry
