@@ -139,7 +139,7 @@ def take_from_document(document: dict[str, Any], manifest: Manifest) -> UserCall
     holders: list[dict[str, Any]] = rows if by_row else [document.get("inputs")]  # type: ignore[list-item, assignment]
     if type(holders[0]) is not dict or ID not in holders[0]:
         return None
-    values = {}
+    values: dict[str, Any] = {}
     for name in (ID, VERSION):
         sent = [_only(holder[name], name) for holder in holders if name in holder]
         if sent and (len(sent) != len(holders) or any(value != sent[0] for value in sent)):
