@@ -31,7 +31,7 @@ MAX_VERSION = 2**53
 
 @dataclass(slots=True)
 class UserCall:
-    """What a request says about its user.
+    """The part of a request that is about its user.
 
     Attributes:
         id: The sequence id, 1 to MAX_ID_NBYTES bytes.
@@ -96,7 +96,7 @@ class KeptUsers(Protocol):
 
 
 class InputRoles(NamedTuple):
-    """What the inputs of a model describe.
+    """The roles of a model's inputs.
 
     Attributes:
         user: Inputs of the user alone: all columns of sequences, what features of side "user" alone read, and the keys

@@ -28,15 +28,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.columns import Column, Strings, first_value, take_rows
+from freshet_serving.processor.columns import Column, first_value
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
-from freshet_serving.processor.features.input_reader import blank_inputs, with_blank_row
+from freshet_serving.processor.features.input_reader import with_blank_row
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
-from freshet_serving.processor.features.user_calls import CompletedInputs, KeptUsers, not_kept, roles_of
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE, missing
@@ -51,12 +49,14 @@ from freshet_serving.processor.sessions.request import (
     PredictReply,
     PredictRequest,
     Work,
-    forgetting,
     without_rows,
     without_unknown,
 )
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import Routes, VersionStatus
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import KeptUsers
 
 # How often a thread that waits for an inline reply checks that the owner is still there to compute it.
 OWNER_GONE_S = 0.05
@@ -242,9 +242,12 @@ class Predictor:
         Raises:
             BadInput: A key is not one, or this server does not have the store.
         """
-        self._complete(request, replica)
-        if request.completed is not None and not request.completed.computes:
-            return True
+        if request.user_call is not None:
+            from freshet_serving.processor.sessions.user_requests import complete
+
+            completed = complete(request, replica, self.users)
+            if completed is not None and not completed.computes:
+                return True
         if replica.lookup is None or with_blank_row(replica.manifest, request.inputs) is not None:
             return True
         left_out = replica.lookup.find(request.inputs)
@@ -272,12 +275,15 @@ class Predictor:
         else:
             # Its model may have gone since.
             route = self._table.get(request.model, self._gone)
-        completed = self._complete(request, replica)
-        if completed is not None:
-            if request.user_call is not None and self.users is not None and request.user_call.releases:
-                done = forgetting(request.user_call, self.users, request.model, done)
-            if not completed.computes:
-                self.groups.of(request.model).deliver(done, _without_outputs(replica, request.model))
+        completed = None
+        if request.user_call is not None:
+            # Loaded with the first such request.
+            from freshet_serving.processor.sessions import user_requests
+
+            completed = user_requests.complete(request, replica, self.users)
+            done = user_requests.released_before(request, self.users, done)
+            if completed is not None and not completed.computes:
+                self.groups.of(request.model).deliver(done, user_requests.empty_reply(replica, request.model))
                 return
         if route.sticky_input:
             replica = _by_input(route, request) or replica
@@ -294,8 +300,7 @@ class Predictor:
             filled = replica.lookup.fill(request.inputs, end_s, request.left_out)
             request.inputs, request.filled = filled.inputs, filled
         if completed is not None and not completed.scores:
-            # Blank rows for candidates, as many as it takes to compute the user's part by itself.
-            blank = _with_blank_candidates(replica, request.inputs)
+            blank = user_requests.with_blank_candidates(replica, request.inputs)
             self._submit_none(request, blank, replica, route.limits, deadline_s, done)
             return
         if answerer is not None:
@@ -328,21 +333,6 @@ class Predictor:
         self.groups.of(request.model).enqueue(
             Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
         )
-
-    def _complete(self, request: PredictRequest, replica: Replica) -> CompletedInputs | None:
-        """Complete the inputs of a request about a kept user, once; return None for any other request."""
-        call = request.user_call
-        if call is None:
-            return None
-        if self.users is None:
-            if (error := not_kept(replica.manifest, request.inputs, bool(request.top_items))) is not None:
-                raise error
-            request.user_call = None
-            return None
-        if request.completed is None:
-            request.completed = self.users.complete(call, replica.manifest, request.inputs, bool(request.top_items))
-            request.inputs = request.completed.inputs
-        return request.completed
 
     def _submit_none(
         self,
@@ -442,23 +432,6 @@ class Predictor:
         traffic = routes.traffic
         limits = self._limits.over(traffic.limits) if traffic.limits else self._limits
         return ModelRoute(routes, limits, traffic.sticky_input if traffic.split is not None else "")
-
-
-def _with_blank_candidates(replica: Replica, inputs: Mapping[str, Column]) -> dict[str, Column]:
-    """Return a user's inputs with blank candidates: the fewest for which the user's part is computed once."""
-    manifest, rows = replica.manifest, next(iter(replica.user_split_thresholds), 1)
-    # Late values fill what else the user leaves out.
-    filled = roles_of(manifest).user & manifest.fillers.keys()
-    blank = {n: c for n, c in blank_inputs(manifest).items() if n not in inputs and n not in filled}
-    # A row of strings is several of them.
-    sizes = {name: rows * (len(column) if isinstance(column, Strings) else 1) for name, column in blank.items()}
-    return {**{name: take_rows(blank[name], np.zeros(size, np.int64)) for name, size in sizes.items()}, **inputs}
-
-
-def _without_outputs(replica: Replica, model: str) -> PredictReply:
-    """Return the reply to a request that has nothing computed."""
-    outputs = {name: np.empty((0, columns), np.float32) for name, columns in replica.outputs.items()}
-    return PredictReply(outputs, replica.generation, model)
 
 
 def _by_input(route: ModelRoute, request: PredictRequest) -> Replica | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,13 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.bound_request import BoundRequest, UsedRecords
 from freshet_serving.processor.features.input_lookup import FilledInputs
-from freshet_serving.processor.features.user_calls import CompletedInputs, KeptUsers, UserCall
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import DROP
 from freshet_serving.processor.sessions.batcher import Ticket
 from freshet_serving.processor.versions.replica import Replica
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import CompletedInputs, UserCall
 
 log = logging.getLogger("freshet.sessions")
 
@@ -142,27 +144,6 @@ def without_rows(done: Done) -> Done:
         done(result)
 
     return answer_none
-
-
-def forgetting(call: UserCall, users: KeptUsers, model: str, done: Done) -> Done:
-    """Return the callback to give a request's reply to, so that its user is forgotten before done() gets a reply.
-
-    Args:
-        call: What the request says about its user.
-        users: The kept users.
-        model: Name of the model.
-        done: Receives the reply or error.
-    """
-
-    def answer_last(result: PredictReply | FreshetError) -> None:
-        if not isinstance(result, FreshetError):
-            try:
-                users.release(call, model)
-            except FreshetError as error:
-                result = error
-        done(result)
-
-    return answer_last
 
 
 def _known(bound: BoundRequest, reply: PredictReply) -> PredictReply:

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from freshet_serving.processor.errors import FreshetError, Overloaded, TooLarge
+from freshet_serving.processor.errors import BadInput, FreshetError, Overloaded, TooLarge
 from freshet_serving.serving.client.prediction import (
     ERRORS,
     ClientCall,
@@ -106,10 +106,22 @@ def encode(call: ClientCall) -> bytes:
     for name in call.outputs:
         request.outputs.add(name=name)
     for name, value in call.parameters.items():
-        choice = {bool: "bool_param", int: "int64_param", str: "string_param"}[type(value)]
-        setattr(request.parameters[name], choice, value)
+        setattr(request.parameters[name], _choice(name, value), value)
     request.raw_input_contents.extend(tensor.data for tensor in call.tensors)
     return bytes(request.SerializeToString())
+
+
+def _choice(name: str, value: str | int | bool) -> str:
+    """Return the field of an InferParameter that holds a value. Raises BadInput."""
+    if isinstance(value, bool):
+        return "bool_param"
+    if isinstance(value, str):
+        return "string_param"
+    if not isinstance(value, int) or not -(2**63) <= value < 2**64:
+        raise BadInput(
+            f"parameters[{name[:64]}]: expected text, a boolean or a whole number of 64 bits, got another value"
+        )
+    return "int64_param" if value < 2**63 else "uint64_param"
 
 
 def decode(data: bytes, metadata: Any) -> Prediction:

@@ -14,8 +14,9 @@ times give `version`, what the last reply named, and a change that had arrived i
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,20 +25,17 @@ from freshet_serving.processor.columns import Ragged
 from freshet_serving.serving.client.arrays import Values
 from freshet_serving.serving.client.prediction import Prediction, Recommendation
 
-if TYPE_CHECKING:
-    from freshet_serving.serving.client.client import AsyncClient, Client
-
 Options = dict[str, Any]
 
 
 class UserSession:
     """One user of a model, over a Client. Thread-safe."""
 
-    def __init__(self, client: Client, model: str, sequence_id: str | int) -> None:
+    def __init__(self, client: Any, model: str, sequence_id: str | int) -> None:
         """Name a user; asks nobody.
 
         Args:
-            client: The client.
+            client: A Client.
             model: Name of the model.
             sequence_id: The user's id: at most 256 bytes of UTF-8, or a whole number; "" and 0 are none.
         """
@@ -133,7 +131,7 @@ class UserSession:
 class AsyncUserSession:
     """One user of a model, over an AsyncClient. Methods are those of UserSession."""
 
-    def __init__(self, client: AsyncClient, model: str, sequence_id: str | int) -> None:
+    def __init__(self, client: Any, model: str, sequence_id: str | int) -> None:
         self._client, self._model, self._sequence_id = client, model, sequence_id
 
     async def prepare(self, user: Mapping[str, Values], **options: Any) -> Prediction:
@@ -186,6 +184,8 @@ def parameters_of(sequence_id: str | int, version: int | None, flags: Mapping[st
         version: The version that the user must have; None for any.
         flags: Further parameters.
     """
+    if not isinstance(sequence_id, str):
+        sequence_id = operator.index(sequence_id)
     expected = {} if version is None else {"sequence_version": version}
     return {"sequence_id": sequence_id, **expected, **flags}
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from freshet_serving.processor.columns import BufferLayout, Column, ColumnLayout
 from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import DEFAULTS, FREE_NBYTES, RequestLimits, RequestSize
 from freshet_serving.processor.features.sequences import unpadded
-from freshet_serving.processor.features.user_calls import UserCall
 from freshet_serving.processor.kernels.length_prefixed import PREFIX_NBYTES, strip_lengths
 from freshet_serving.processor.package import MAX_RANK, Input, Manifest, expected_lists
 from freshet_serving.serving.codecs.json_columns import numbers, strings
@@ -40,6 +39,9 @@ from freshet_serving.serving.codecs.tensor_types import (
 )
 from freshet_serving.serving.codecs.user_calls import ID, UserInputs, of_parameters, readable
 from freshet_serving.serving.codecs.wire import MAX_TIMEOUT_S, Body, show
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import UserCall
 
 
 def decode_bytes(source: NDArray[np.uint8], count: int, name: str) -> Strings:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Container, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -29,7 +29,6 @@ from freshet_serving.processor.errors import BadInput, TooLarge, first_of
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.features.message_tree import MessageTree
 from freshet_serving.processor.features.sequences import unpadded
-from freshet_serving.processor.features.user_calls import UserCall
 from freshet_serving.processor.package import MAX_RANK, Input, Manifest
 from freshet_serving.serving.codecs import user_calls
 from freshet_serving.serving.codecs.messages import message
@@ -49,6 +48,9 @@ from freshet_serving.serving.codecs.tensor_types import (
     type_of,
 )
 from freshet_serving.serving.codecs.wire import SIGNATURE, show
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import UserCall
 
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
 # At most this many names are read, of a request and for error messages.

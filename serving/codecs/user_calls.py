@@ -20,27 +20,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, json_kind
-from freshet_serving.processor.features.user_calls import (
-    CHANGES,
-    MAX_ID_NBYTES,
-    MAX_VERSION,
-    PREPARE,
-    REMOVE,
-    REPLACE,
-    SCORE,
-    UserCall,
-)
 from freshet_serving.processor.package import UNREAD, InputFiller, Manifest
 
-ID, VERSION, START, END = "sequence_id", "sequence_version", "sequence_start", "sequence_end"
-FLAGS = {START: PREPARE, "sequence_replace": REPLACE, "sequence_remove": REMOVE}
-RELEASE = "release"
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import UserCall
+
+# Names of changes are those of processor.features.user_calls, which is loaded with the first request about a user.
+ID, VERSION, END = "sequence_id", "sequence_version", "sequence_end"
+FLAGS = {"sequence_start": "prepare", "sequence_replace": "replace", "sequence_remove": "remove"}
 PARAMETERS = (ID, VERSION, END, *FLAGS)
-SIGNATURES = (*CHANGES, RELEASE)
+SCORE, RELEASE = "score", "release"
+CHANGES = ("prepare", "append", "replace", "remove")
 MAX_READABLE = 64
 _readable: dict[int, tuple[Manifest, Manifest]] = {}
 
@@ -93,7 +87,7 @@ def of_parameters(parameters: Mapping[str, Any]) -> UserCall | None:
     if len(changes) > 1:
         raise BadInput(f"parameters: expected one of {', '.join(FLAGS)}, got {' and '.join(changes)}")
     change = FLAGS[changes[0]] if changes else SCORE
-    return UserCall(sequence_id, change, flags[END], _version(parameters.get(VERSION), "parameters."))
+    return _call(sequence_id, change, flags[END], _version(parameters.get(VERSION), "parameters."))
 
 
 def of_names(signature: str, values: Mapping[str, Any]) -> UserCall | None:
@@ -110,7 +104,7 @@ def of_names(signature: str, values: Mapping[str, Any]) -> UserCall | None:
     if not sequence_id:
         return None
     change = signature if signature in CHANGES else SCORE
-    return UserCall(sequence_id, change, signature == RELEASE, _version(values.get(VERSION), ""))
+    return _call(sequence_id, change, signature == RELEASE, _version(values.get(VERSION), ""))
 
 
 def without_reserved(signature: str) -> str:
@@ -119,7 +113,7 @@ def without_reserved(signature: str) -> str:
     Args:
         signature: Name of the signature that it names.
     """
-    return "" if signature in SIGNATURES else signature
+    return "" if signature == RELEASE or signature in CHANGES else signature
 
 
 def take_from_document(document: dict[str, Any], manifest: Manifest) -> UserCall | None:
@@ -153,6 +147,12 @@ def take_from_document(document: dict[str, Any], manifest: Manifest) -> UserCall
     return call
 
 
+def _call(sequence_id: bytes, change: str, releases: bool, expected: int | None) -> UserCall:
+    from freshet_serving.processor.features.user_calls import UserCall
+
+    return UserCall(sequence_id, change, releases, expected)
+
+
 def _only(value: Any, name: str) -> Any:
     """Return a value, or the one that a list holds once for each row."""
     while type(value) is list:
@@ -169,6 +169,8 @@ def _id(value: Any, where: str) -> bytes:
     if type(value) is int and -(2**63) <= value < 2**64:
         return b"%d" % value
     data = value.encode(errors="surrogatepass") if type(value) is str else value
+    from freshet_serving.processor.features.user_calls import MAX_ID_NBYTES
+
     if type(data) is not bytes or len(data) > MAX_ID_NBYTES:
         kind = f"{len(data)} bytes" if type(data) is bytes else json_kind(value)
         raise BadInput(f"{where}{ID}: expected a whole number or at most {MAX_ID_NBYTES} bytes, got {kind}")
@@ -176,6 +178,10 @@ def _id(value: Any, where: str) -> bytes:
 
 
 def _version(value: Any, where: str) -> int | None:
-    if value is not None and (type(value) is not int or not 0 <= value < MAX_VERSION):
+    if value is None:
+        return None
+    from freshet_serving.processor.features.user_calls import MAX_VERSION
+
+    if type(value) is not int or not 0 <= value < MAX_VERSION:
         raise BadInput(f"{where}{VERSION}: expected a whole number below {MAX_VERSION}, got {json_kind(value)}")
-    return value
+    return int(value)

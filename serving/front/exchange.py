@@ -39,7 +39,6 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.engine import PredictReply, PredictRequest
 from freshet_serving.processor.errors import Expired, FreshetError, first_of
 from freshet_serving.processor.features.limits import FREE_NBYTES
-from freshet_serving.processor.features.user_calls import UserCall
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.request import Done
 from freshet_serving.serving.access.access_guard import AccessGuard
@@ -73,6 +72,7 @@ from freshet_serving.serving.request_headers import (
 from freshet_serving.serving.telemetry.metrics import PortMetrics
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import UserCall
     from freshet_serving.serving.telemetry.tracing import Tracer
 
 OK = 200

@@ -22,7 +22,11 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 
 Int64s = NDArray[np.int64]
-TYPES: dict[str, np.dtype[Any]] = {"int64": np.dtype(np.int64), "float32": np.dtype(np.float32), "uint64": np.dtype(np.uint64)}
+TYPES: dict[str, np.dtype[Any]] = {
+    "int64": np.dtype(np.int64),
+    "float32": np.dtype(np.float32),
+    "uint64": np.dtype(np.uint64),
+}
 TEXTS = "texts"
 WORD = 8
 

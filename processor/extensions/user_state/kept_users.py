@@ -85,7 +85,7 @@ class KeptUsers:
         elif change in (SCORE, PREPARE):
             kept = self._found(call, name, manifest, roles, sent)
         else:
-            kept = self._changed(call, name, change, manifest, of_user)
+            kept = self._changed(call, name, change, manifest, roles, of_user)
         completed = {**kept, **{name: column for name, column in sent.items() if name not in roles.user}}
         return CompletedInputs(completed, scores, scores or change == PREPARE)
 
@@ -102,16 +102,13 @@ class KeptUsers:
         if words is not None:
             call.version = version_of(words)
             _check_version(call)
-            return _fitting(unpacked(words), manifest)
-        # Without it the request is whole if the rest can be looked up by keys that it sends.
-        for spec in manifest.inputs:
-            if spec.name in roles.user and spec.name not in sent:
-                filler = manifest.fillers.get(spec.name)
-                if filler is None or not all(key in sent for key in filler.keys):
-                    raise _gone()
-        if call.expected is not None:
-            raise _gone()
-        return {}
+            kept = _fitting(unpacked(words), manifest)
+        else:
+            kept = {}
+            if call.expected is not None:
+                raise _gone()
+        _check_whole(kept, sent, manifest, roles)
+        return kept
 
     def _prepared(self, call: UserCall, name: StateName, manifest: Manifest, roles: InputRoles, sent: Inputs) -> Inputs:
         """Keep the inputs of a user in place of what is kept."""
@@ -120,7 +117,7 @@ class KeptUsers:
         for sequence in manifest.sequences:
             events = _events(kept, sequence, manifest)
             if events:
-                kept |= {n: _list(column) for n, column in cut(events, sequence).items()}
+                kept |= {n: _list(column) for n, column in events.items()}
         _check_rows(kept, manifest)
         missing = roles.user - kept.keys() - manifest.fillers.keys()
         if missing:
@@ -136,7 +133,9 @@ class KeptUsers:
                     return kept
         raise _erasing()
 
-    def _changed(self, call: UserCall, name: StateName, change: str, manifest: Manifest, sent: Inputs) -> Inputs:
+    def _changed(
+        self, call: UserCall, name: StateName, change: str, manifest: Manifest, roles: InputRoles, sent: Inputs
+    ) -> Inputs:
         """Change what is kept of a user by what a request sends of it."""
         _check_rows(sent, manifest)
         for _ in range(ATTEMPTS):
@@ -148,6 +147,7 @@ class KeptUsers:
                 call.version = version_of(words)
                 _check_version(call)
                 kept = dict(_fitting(unpacked(words), manifest))
+                _check_whole(kept, {}, manifest, roles)
                 for sequence in manifest.sequences:
                     events = _events(sent, sequence, manifest)
                     if events:
@@ -217,7 +217,16 @@ def _events(sent: Inputs, sequence: SequenceEntry, manifest: Manifest) -> dict[s
     missing = [name for name in sequence.inputs if name not in sent and name not in manifest.fillers]
     if names and missing:
         raise BadInput(f"input {missing[0]!r} is missing: expected all columns of {sequence.name!r}")
-    return {name: _values(sent[name]) for name in names}
+    # Nothing that is cut could stay: a list has its newest event last.
+    return cut({name: _values(sent[name]) for name in names}, sequence)
+
+
+def _check_whole(kept: Inputs, sent: Inputs, manifest: Manifest, roles: InputRoles) -> None:
+    """Raise UserGone unless the user's inputs are kept, sent, or looked up by keys that are."""
+    for name in roles.user - kept.keys() - sent.keys():
+        filler = manifest.fillers.get(name)
+        if filler is None or not all(key in sent or key in kept for key in filler.keys):
+            raise _gone()
 
 
 def _check_rows(sent: Inputs, manifest: Manifest) -> None:
@@ -269,8 +278,8 @@ def _check_version(call: UserCall) -> None:
 
 def _gone() -> UserGone:
     return UserGone(
-        "sequence_id: nothing is kept under it: it was never prepared, was not used for too long, or made place for "
-        "others; prepare it again"
+        "sequence_id: nothing is kept under it that this version reads: it was never prepared, was not changed for too "
+        "long, or made place for others; prepare it again"
     )
 
 

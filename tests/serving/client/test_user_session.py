@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from freshet_serving import AsyncClient, Client, Conflict, UserGone
+from freshet_serving import AsyncClient, BadInput, Client, Conflict, UserGone
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.serving.client.http_transport import decode, encode
@@ -93,3 +93,17 @@ def test_lists_are_histories_and_other_values_are_rows():
     rows = as_rows({"h.item": [3, 5], "age": 7, "v": [[0.5, 1.0]]})
     assert rows["h.item"].values.tolist() == [3, 5]
     assert (rows["age"], rows["v"]) == ([7], [[0.5, 1.0]])
+
+
+@pytest.mark.parametrize("number", [7, np.int64(7), np.uint64(2**64 - 1)])
+def test_id_is_any_whole_number(address, number):
+    with Client(address, timeout_s=5) as client:
+        user = client.user(MODEL, number)
+        user.prepare(events(1))
+        assert client.user(MODEL, str(number)).score(ITEMS, output="score").shape == (3,)
+
+
+@pytest.mark.parametrize("value", [2**64, 1.5, None])
+def test_parameter_that_grpc_cannot_hold_is_refused_by_name(address, value):
+    with Client(address) as client, pytest.raises(BadInput, match=r"^parameters\[x\]: expected text, a boolean or"):
+        client.predict(MODEL, {}, parameters={"x": value})

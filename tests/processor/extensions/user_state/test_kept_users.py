@@ -144,8 +144,16 @@ def test_user_of_another_owner_or_model_is_not_there(opened):
 def test_input_of_another_type_than_the_version_reads_is_not_used(opened):
     opened.call(b"u", user_of(7, []), PREPARE)
     texts = [Input("user", "string"), *MODEL.inputs[1:]]
-    completed, _ = opened.call(b"u", CANDIDATES, model=manifest(inputs=texts))
-    assert "user" not in completed.inputs
+    for inputs in (CANDIDATES, events_of([(1, 1)])):
+        with pytest.raises(UserGone):
+            opened.call(b"u", inputs, model=manifest(inputs=texts))
+
+
+def test_longer_lists_are_cut_as_those_of_any_request(opened):
+    opened.call(b"u", user_of(7, [(n, n) for n in range(9)]), PREPARE)
+    assert opened.read(b"u")[1] == [(n, n) for n in range(9 - MOST, 9)]
+    opened.call(b"u", events_of([(n, n) for n in range(20)]))
+    assert opened.read(b"u")[1] == [(n, n) for n in range(20 - MOST, 20)]
 
 
 def test_release_alone_computes_nothing_and_needs_no_user(opened):
