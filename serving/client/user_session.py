@@ -48,7 +48,7 @@ class UserSession:
             user: For each of the user's inputs one value; for a history the list of its values.
             **options: Options of Client.predict().
         """
-        return self._client.predict(self._model, as_rows(user), **self._with(options, sequence_start=True))
+        return self._ask(as_rows(user), options, sequence_start=True)
 
     def append(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
         """Add events to the user's sequences, each at its place by time; other inputs take the place of what is kept.
@@ -58,7 +58,7 @@ class UserSession:
             version: The user's version (Prediction.sequence_version) before the change; None for any.
             **options: Options of Client.predict().
         """
-        return self._client.predict(self._model, as_rows(events), **self._with(options, version))
+        return self._ask(as_rows(events), options, version)
 
     def replace(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
         """Put events in the place of those of the same times; of a sequence without times, in the place of all.
@@ -68,8 +68,7 @@ class UserSession:
             version: As append().
             **options: Options of Client.predict().
         """
-        changed = self._with(options, version, sequence_replace=True)
-        return self._client.predict(self._model, as_rows(events), **changed)
+        return self._ask(as_rows(events), options, version, sequence_replace=True)
 
     def remove(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
         """Take events back, sent as they were appended.
@@ -79,8 +78,7 @@ class UserSession:
             version: As append().
             **options: Options of Client.predict().
         """
-        changed = self._with(options, version, sequence_remove=True)
-        return self._client.predict(self._model, as_rows(events), **changed)
+        return self._ask(as_rows(events), options, version, sequence_remove=True)
 
     def score(
         self,
@@ -102,7 +100,7 @@ class UserSession:
             UserGone: The server keeps nothing of the user.
         """
         inputs = {**as_rows(events or {}), **candidates}
-        return self._client.predict(self._model, inputs, **self._with(options)).scores(output)
+        return self._ask(inputs, options).scores(output)
 
     def recommend(self, k: int = 10, **options: Any) -> Recommendation:
         """Return the best items of the whole table, best first: at most k.
@@ -114,7 +112,10 @@ class UserSession:
         Raises:
             UserGone: The server keeps nothing of the user.
         """
-        return self._client.recommend(self._model, {}, k, **self._with(options))
+        best: Recommendation = self._client.recommend(
+            self._model, {}, k, parameters=parameters_of(self._sequence_id), **options
+        )
+        return best
 
     def release(self, **options: Any) -> None:
         """Have the user forgotten; nothing happens if nothing is kept.
@@ -122,10 +123,14 @@ class UserSession:
         Args:
             **options: Options of Client.predict().
         """
-        self._client.predict(self._model, {}, **self._with(options, sequence_end=True))
+        self._ask({}, options, sequence_end=True)
 
-    def _with(self, options: Options, version: int | None = None, **flags: bool) -> Options:
-        return {**options, "parameters": parameters_of(self._sequence_id, version, flags)}
+    def _ask(
+        self, inputs: Mapping[str, Values], options: Options, version: int | None = None, **flags: bool
+    ) -> Prediction:
+        parameters = parameters_of(self._sequence_id, version, flags)
+        reply: Prediction = self._client.predict(self._model, inputs, parameters=parameters, **options)
+        return reply
 
 
 class AsyncUserSession:
@@ -136,21 +141,19 @@ class AsyncUserSession:
 
     async def prepare(self, user: Mapping[str, Values], **options: Any) -> Prediction:
         """Keep the inputs of the user, like UserSession.prepare."""
-        return await self._client.predict(self._model, as_rows(user), **self._with(options, sequence_start=True))
+        return await self._ask(as_rows(user), options, sequence_start=True)
 
     async def append(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
         """Add events, like UserSession.append."""
-        return await self._client.predict(self._model, as_rows(events), **self._with(options, version))
+        return await self._ask(as_rows(events), options, version)
 
     async def replace(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
         """Correct events, like UserSession.replace."""
-        changed = self._with(options, version, sequence_replace=True)
-        return await self._client.predict(self._model, as_rows(events), **changed)
+        return await self._ask(as_rows(events), options, version, sequence_replace=True)
 
     async def remove(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
         """Take events back, like UserSession.remove."""
-        changed = self._with(options, version, sequence_remove=True)
-        return await self._client.predict(self._model, as_rows(events), **changed)
+        return await self._ask(as_rows(events), options, version, sequence_remove=True)
 
     async def score(
         self,
@@ -162,32 +165,41 @@ class AsyncUserSession:
     ) -> NDArray[np.float32]:
         """Return the scores of N candidates, like UserSession.score."""
         inputs = {**as_rows(events or {}), **candidates}
-        return (await self._client.predict(self._model, inputs, **self._with(options))).scores(output)
+        return (await self._ask(inputs, options)).scores(output)
 
     async def recommend(self, k: int = 10, **options: Any) -> Recommendation:
         """Return the best items, like UserSession.recommend."""
-        return await self._client.recommend(self._model, {}, k, **self._with(options))
+        best: Recommendation = await self._client.recommend(
+            self._model, {}, k, parameters=parameters_of(self._sequence_id), **options
+        )
+        return best
 
     async def release(self, **options: Any) -> None:
         """Have the user forgotten, like UserSession.release."""
-        await self._client.predict(self._model, {}, **self._with(options, sequence_end=True))
+        await self._ask({}, options, sequence_end=True)
 
-    def _with(self, options: Options, version: int | None = None, **flags: bool) -> Options:
-        return {**options, "parameters": parameters_of(self._sequence_id, version, flags)}
+    async def _ask(
+        self, inputs: Mapping[str, Values], options: Options, version: int | None = None, **flags: bool
+    ) -> Prediction:
+        parameters = parameters_of(self._sequence_id, version, flags)
+        reply: Prediction = await self._client.predict(self._model, inputs, parameters=parameters, **options)
+        return reply
 
 
-def parameters_of(sequence_id: str | int, version: int | None, flags: Mapping[str, bool]) -> Options:
+def parameters_of(
+    sequence_id: str | int, version: int | None = None, flags: Mapping[str, bool] | None = None
+) -> Options:
     """Return the parameters of a KServe request about a user.
 
     Args:
         sequence_id: The user's id.
         version: The version that the user must have; None for any.
-        flags: Further parameters.
+        flags: Further parameters; None for none.
     """
     if not isinstance(sequence_id, str):
         sequence_id = operator.index(sequence_id)
     expected = {} if version is None else {"sequence_version": version}
-    return {"sequence_id": sequence_id, **expected, **flags}
+    return {"sequence_id": sequence_id, **expected, **(flags or {})}
 
 
 def as_rows(user: Mapping[str, Values]) -> dict[str, Values]:
