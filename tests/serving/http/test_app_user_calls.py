@@ -137,6 +137,30 @@ def test_wrong_parameters_are_refused_by_name(app, parameters, named):
     assert named in reply.json()["error"]
 
 
+def test_lists_of_every_form_are_appended(app):
+    infer(app, history(1), sequence_id=7, sequence_start=True)
+    padded = [
+        {"name": "history.item", "shape": [1, 4], "datatype": "INT64", "data": [2, 3, 0, 0]},
+        {"name": "history.lengths", "shape": [1], "datatype": "INT64", "data": [2]},
+    ]
+    own = [history(4)[0], {**history(4)[1], "name": "history.item.row_splits"}]
+    for events in (padded, own):
+        assert infer(app, events, sequence_id=7).status == 200
+    assert score(infer(app, CANDIDATES, sequence_id=7)) == pytest.approx(whole(app, 1, 2, 3, 4), rel=1e-5)
+
+
+def test_user_without_events_is_kept(app):
+    infer(app, history(), sequence_id=7, sequence_start=True)
+    assert score(infer(app, CANDIDATES, sequence_id=7)) == pytest.approx(whole(app), rel=1e-5)
+    assert score(infer(app, [*history(1), *CANDIDATES], sequence_id=7)) == pytest.approx(whole(app, 1), rel=1e-5)
+
+
+def test_no_candidates_have_no_scores(app):
+    infer(app, history(1), sequence_id=7, sequence_start=True)
+    none = [{"name": "item", "shape": [0], "datatype": "INT64", "data": []}]
+    assert score(infer(app, none, sequence_id=7)) == []
+
+
 def test_user_of_several_rows_is_refused(app):
     rows = [
         {"name": "history.item", "shape": [2], "datatype": "INT64", "data": [1, 2]},
