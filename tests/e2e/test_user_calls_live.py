@@ -1,5 +1,7 @@
 """Kept users over two workers and one process, with Triton's clients and ours: replies are those of whole requests."""
 
+from contextlib import ExitStack
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from freshet_serving import Client, Ragged, UserGone
 from tests.e2e.servers import ALONE, LiveServer
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
+from tests.serving.access.keyed import Keyed
+from tests.support.ranked import MODEL, write_ranked
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -123,3 +127,30 @@ def test_no_id_is_in_the_log(served):
             session.score(candidates)
     assert "someone's" not in log.read_text()
     assert "someone's" not in live.get("/metrics")[2].decode()
+
+
+def test_users_of_two_keys_do_not_meet(tmp_path):
+    write_ranked(tmp_path / "repository")
+    keyed = Keyed(tmp_path)
+    for name in ("one", "two"):
+        keyed.add(name, ["predict"])
+    options = ("--workers", "2", "--user-state-mb", "8", "--api-keys", str(keyed.path))
+    items = {"item": [5, 6, 7]}
+    with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as live, ExitStack() as clients:
+
+        def user(key, scheme="http"):
+            port = live.http_port if scheme == "http" else live.grpc_port
+            client = Client(f"{scheme}://127.0.0.1:{port}", timeout_s=20, key=keyed.secrets[key])
+            return clients.enter_context(client).user(MODEL, 7)
+
+        user("one").prepare({"history.item": [1, 2]})
+        user("two", "grpc").prepare({"history.item": [3]})
+        pairs = [(key, scheme) for key in ("one", "two") for scheme in ("http", "grpc")]
+        scores = [user(*each).score(items, output="score") for each in pairs]
+        np.testing.assert_allclose(scores[0], scores[1], rtol=1e-6)
+        np.testing.assert_allclose(scores[2], scores[3], rtol=1e-6)
+        assert not np.allclose(scores[0], scores[2])
+        user("one", "grpc").release()
+        with pytest.raises(UserGone):
+            user("one").score(items)
+        np.testing.assert_allclose(user("two").score(items, output="score"), scores[2], rtol=1e-6)
