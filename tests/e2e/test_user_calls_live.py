@@ -1,5 +1,7 @@
 """Kept users over two workers and one process, with Triton's clients and ours: replies are those of whole requests."""
 
+import os
+import signal
 from contextlib import ExitStack
 
 import numpy as np
@@ -9,9 +11,11 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving import Client, Ragged, UserGone
 from tests.e2e.servers import ALONE, LiveServer
+from tests.e2e.test_workers_live import replaced, workers
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
 from tests.serving.access.keyed import Keyed
 from tests.support.ranked import MODEL, write_ranked
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -154,3 +158,39 @@ def test_users_of_two_keys_do_not_meet(tmp_path):
         with pytest.raises(UserGone):
             user("one").score(items)
         np.testing.assert_allclose(user("two").score(items, output="score"), scores[2], rtol=1e-6)
+
+
+@pytest.mark.kills
+def test_users_outlive_a_killed_worker_whole_or_not_at_all(tmp_path):
+    write_ranked(tmp_path / "repository")
+    options, items = ("--workers", "2", "--user-state-mb", "8"), {"item": [5, 6, 7]}
+    with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as live:
+
+        def ask(act):
+            # On a connection of its own, so by either worker.
+            with Client(f"http://127.0.0.1:{live.http_port}", timeout_s=20) as client:
+                return act(client)
+
+        histories = {user: [user % 9] for user in range(1, 21)}
+        for user, history in histories.items():
+            ask(lambda client, u=user, h=history: client.user(MODEL, u).prepare({"history.item": h}))
+        found = 0
+        for turn in range(4):
+            victim = workers(live)[turn % 2]["pid"]
+            os.kill(victim, signal.SIGKILL)
+            until(lambda pid=victim, n=turn % 2: replaced(live, n, pid))
+            for user, history in histories.items():
+                event = {"history.item": [turn]}
+                try:
+                    ask(lambda client, u=user, e=event: client.user(MODEL, u).append(e))
+                except UserGone:
+                    history[:] = [turn]
+                    ask(lambda client, u=user, e=event: client.user(MODEL, u).prepare(e))
+                else:
+                    history.append(turn)
+                    found += 1
+                scores = ask(lambda client, u=user: client.user(MODEL, u).score(items, output="score"))
+                whole = {"history.item": Ragged.of([history])}
+                expected = ask(lambda client, h=whole: client.rank(MODEL, h, items, output="score"))
+                np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+        assert found > 40
