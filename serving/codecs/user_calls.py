@@ -127,11 +127,14 @@ def take_from_document(document: dict[str, Any], manifest: Manifest) -> UserCall
         BadInput: It says it wrongly.
     """
     rows, signature = document.get("instances"), document.get("signature_name", "")
-    if ID in manifest.own_names or any(i.name == ID for i in manifest.inputs) or type(signature) is not str:
+    by_row = type(rows) is list and len(rows) > 0
+    first = rows[0] if by_row else document.get("inputs")
+    if type(first) is not dict or ID not in first or type(signature) is not str:
         return None
-    by_row = type(rows) is list and bool(rows) and all(type(row) is dict for row in rows)
-    holders: list[dict[str, Any]] = rows if by_row else [document.get("inputs")]  # type: ignore[list-item, assignment]
-    if type(holders[0]) is not dict or ID not in holders[0]:
+    if ID in manifest.own_names or any(i.name == ID for i in manifest.inputs):
+        return None
+    holders: list[Any] = rows if by_row else [first]  # type: ignore[assignment]
+    if any(type(holder) is not dict for holder in holders):
         return None
     values: dict[str, Any] = {}
     for name in (ID, VERSION):
