@@ -126,14 +126,15 @@ def take_from_document(document: dict[str, Any], manifest: Manifest) -> UserCall
     Raises:
         BadInput: It says it wrongly.
     """
-    rows, signature = document.get("instances"), document.get("signature_name", "")
+    rows: Any = document.get("instances")
+    signature = document.get("signature_name", "")
     by_row = type(rows) is list and len(rows) > 0
     first = rows[0] if by_row else document.get("inputs")
     if type(first) is not dict or ID not in first or type(signature) is not str:
         return None
     if ID in manifest.own_names or any(i.name == ID for i in manifest.inputs):
         return None
-    holders: list[Any] = rows if by_row else [first]  # type: ignore[assignment]
+    holders: list[Any] = rows if by_row else [first]
     if any(type(holder) is not dict for holder in holders):
         return None
     values: dict[str, Any] = {}
