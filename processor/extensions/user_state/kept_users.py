@@ -16,7 +16,8 @@ Invariants
 - No message has an id, or a value.
 
 Which inputs are kept: those of the user, and others with one row that a prepare sends and that are not the candidates'.
-They stand in for what later requests leave out. A change replaces inputs that are no sequence's.
+They stand in for what later requests leave out. A change replaces inputs that are no sequence's. One that changes
+nothing keeps the version.
 
 Costs: a look of a few microseconds and a copy of the inputs; a change writes them anew.
 """
@@ -85,7 +86,7 @@ class KeptUsers:
         elif change in (SCORE, PREPARE):
             kept = self._found(call, name, manifest, roles, sent)
         else:
-            kept = self._changed(call, name, change, manifest, roles, of_user)
+            kept = self._changed(call, name, change, manifest, roles, sent)
         completed = {**kept, **{name: column for name, column in sent.items() if name not in roles.user}}
         return CompletedInputs(completed, scores, scores or change == PREPARE)
 
@@ -137,27 +138,34 @@ class KeptUsers:
         self, call: UserCall, name: StateName, change: str, manifest: Manifest, roles: InputRoles, sent: Inputs
     ) -> Inputs:
         """Change what is kept of a user by what a request sends of it."""
-        _check_rows(sent, manifest)
+        of_user = {name: column for name, column in sent.items() if name in roles.user}
+        of_sequences = {name for sequence in manifest.sequences for name in sequence.inputs}
+        _check_rows(of_user, manifest)
         for _ in range(ATTEMPTS):
             erasures = self._store.erasures
             with self._words.locked(name):
                 words = self._words.read_held(name)
                 if words is None:
-                    raise _gone()
+                    # Events are not the whole history. A key may be all that it takes.
+                    if change != APPEND or call.expected is not None or not of_user.keys().isdisjoint(of_sequences):
+                        raise _gone()
+                    _check_whole({}, sent, manifest, roles)
+                    return of_user
                 call.version = version_of(words)
                 _check_version(call)
                 kept = dict(_fitting(unpacked(words), manifest))
-                _check_whole(kept, {}, manifest, roles)
+                _check_whole(kept, sent, manifest, roles)
                 for sequence in manifest.sequences:
-                    events = _events(sent, sequence, manifest)
+                    events = _events(of_user, sequence, manifest)
                     if events:
                         before = {n: _values(kept[n]) for n in sequence.inputs if n in kept}
                         if before.keys() != events.keys():
                             other = min(before.keys() ^ events.keys())
                             raise BadInput(f"input {other!r}: expected the columns that the user's events have")
                         kept |= {n: _list(column) for n, column in changed(change, before, events, sequence).items()}
-                of_sequences = {n for sequence in manifest.sequences for n in sequence.inputs}
-                kept |= {n: column for n, column in sent.items() if n not in of_sequences}
+                kept |= {n: column for n, column in of_user.items() if n not in of_sequences}
+                if np.array_equal(packed(call.version, kept), words):
+                    return kept
                 if self._keep(call, name, kept, erasures):
                     return kept
         raise _erasing()

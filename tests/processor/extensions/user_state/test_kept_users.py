@@ -132,6 +132,15 @@ def test_version_decides_between_changes(opened):
         opened.call(b"v", CANDIDATES, expected=3)
 
 
+def test_change_that_changes_nothing_keeps_the_version(opened):
+    _, first = opened.call(b"u", user_of(7, [(1, 1)]), PREPARE)
+    for inputs in (events_of([(1, 1)]), {**CANDIDATES, "user": np.array([7])}):
+        _, call = opened.call(b"u", inputs, process=1)
+        assert call.version == first.version
+    _, call = opened.call(b"u", {**CANDIDATES, "user": np.array([8])})
+    assert call.version > first.version
+
+
 def test_user_of_another_owner_or_model_is_not_there(opened):
     opened.call(b"u", user_of(7, []), PREPARE, owner=b"one")
     for options in ({"owner": b"two"}, {"owner": b"one", "model": manifest(inputs=MODEL.inputs)}):
@@ -215,9 +224,15 @@ def test_user_of_half_the_store_is_refused_and_forgotten_nothing(opened):
 def test_inputs_filled_by_key_need_nothing_kept(opened):
     filled = manifest()
     filled.fillers.update(dict.fromkeys(("h.item", "h.time"), type("Filler", (), {"keys": ("user",)})))
-    completed, call = opened.call(b"u", {**CANDIDATES, "user": np.array([1])}, PREPARE, model=filled)
-    assert completed.scores
-    opened.users[0].release(call, "m")
+    for change in (PREPARE, SCORE):
+        completed, call = opened.call(b"u", {**CANDIDATES, "user": np.array([1])}, change, model=filled)
+        assert completed.scores
+        assert completed.inputs["user"].tolist() == [1]
+        assert (call.version > 0) == (change == PREPARE)
+        opened.users[0].release(call, "m")
+    for inputs in ({**CANDIDATES, **events_of([(1, 1)])}, {**events_of([(1, 1)]), "user": np.array([1])}):
+        with pytest.raises(UserGone):
+            opened.call(b"u", inputs, model=filled)
     with pytest.raises(UserGone):
         opened.call(b"u", CANDIDATES, model=filled)
 
@@ -324,7 +339,9 @@ class Users(RuleBasedStateMachine):
             left = sorted(left + missing, key=lambda e: e[0])[-MOST:]
         assert read(completed.inputs) == (user, left)
         assert completed.scores == scored
-        self._write(key, user, left, call)
+        if left != before:
+            self._write(key, user, left, call)
+        assert call.version == self.versions[key]
 
     @rule(owner=owners, sequence_id=ids, process=processes)
     def score(self, owner, sequence_id, process):
