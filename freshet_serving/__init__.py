@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from freshet_serving.processor.errors import Overloaded as Overloaded
     from freshet_serving.processor.errors import ParentRolledBack as ParentRolledBack
     from freshet_serving.processor.errors import TooLarge as TooLarge
+    from freshet_serving.processor.errors import UserGone as UserGone
     from freshet_serving.processor.features.stage import Stage as Stage
     from freshet_serving.processor.features.stage import StageRuntime as StageRuntime
     from freshet_serving.serving.client.client import AsyncClient as AsyncClient
@@ -64,6 +65,7 @@ _MODULES = {
         "Overloaded",
         "ParentRolledBack",
         "TooLarge",
+        "UserGone",
     ),
     "freshet_serving.processor.features.stage": ("Stage", "StageRuntime"),
     "freshet_serving.serving.client.client": ("AsyncClient", "Client"),

@@ -138,7 +138,9 @@ class InProcessHost(ModelHost):
             config.policies, config.delta_guard, config.max_staleness_s, config.ready_when_empty,
             config.scratch,
         )  # fmt: skip
-        self.predictor = Predictor(Groups(config, clock), clock, config.limits)
+        self.predictor = Predictor(
+            Groups(config, clock), clock, config.limits, None if self._states is None else self._states.users
+        )
         self._forked = False
         _open_hosts.add(self)
 

@@ -5,7 +5,8 @@ FreshetError                  500 INTERNAL
 │   └── Corrupt               400 INVALID_ARGUMENT    bytes that fail their checksum or their bounds
 ├── NotFound                  404 NOT_FOUND           no such model, version, label or file
 │   ├── UnknownModel          404 NOT_FOUND           no such model; carries the names of the known ones
-│   └── UnknownVersion        404 NOT_FOUND           no such version or label; carries the known ones
+│   ├── UnknownVersion        404 NOT_FOUND           no such version or label; carries the known ones
+│   └── UserGone              410 FAILED_PRECONDITION nothing is kept of a user any more; send the inputs again
 ├── Conflict                  409 ABORTED             a delta that does not continue the change log
 │   ├── Refused               409 ABORTED             a gate refused a full version; exit code 3 of a command
 │   ├── Diverged              409 ABORTED             the files on disk differ from what is served under their name
@@ -85,6 +86,13 @@ class UnknownVersion(NotFound):
         """
         super().__init__(message)
         self.known = known
+
+
+class UserGone(NotFound):
+    """A user of whom nothing is kept (processor.features.user_calls)."""
+
+    http_status = 410
+    grpc_code = "FAILED_PRECONDITION"
 
 
 class Conflict(FreshetError):

@@ -17,6 +17,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.features.user_calls import KeptUsers
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.running.buffers import Tensors
@@ -72,6 +73,10 @@ class VersionStates(Protocol):
 
 class ProcessStates(Protocol):
     """The states of users in one process."""
+
+    @property
+    def users(self) -> KeptUsers:
+        """The users whose inputs are kept."""
 
     def of(self, manifest: Manifest, plan: SparsePlan, load: int) -> VersionStates | None:
         """Return what is kept by a version; None if it has no subgraph of the user.

@@ -11,6 +11,7 @@ split_request    a large request divided over sessions and answered as one
 stages           what runs the batches that sessions have filled, if an extension does
 background_worker  bounded queue and thread for work on already answered requests
 observers        what sees the requests of a process: shadows, trials, recorders
+user_requests    requests about kept users, completed, prepared and released
 answerer         what answers requests in place of the batcher
 request          the values that travel through a group: request, reply, work item
 """

@@ -55,6 +55,7 @@ from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import Routes, VersionStatus
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import KeptUsers
     from freshet_serving.processor.sessions.answerer import Answerer
 
 # How often a thread that waits for an inline reply checks that the owner is still there to compute it.
@@ -86,18 +87,23 @@ class Predictor:
     Attributes:
         groups: The process's session groups.
         observers: What sees the requests.
+        users: The users whose inputs this process keeps; None if it keeps none.
         answerers: What answers requests in place of the batcher, by the attribute of a request that asks for it.
     """
 
-    def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
+    def __init__(
+        self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS, users: KeptUsers | None = None
+    ) -> None:
         """Create a predictor over a process's session groups, without a model.
 
         Args:
             groups: The session groups.
             clock: The clock that deadlines are measured on.
             limits: Limits of a request for models that have none of their own.
+            users: The users whose inputs this process keeps; None if it keeps none.
         """
         self.groups, self._clock, self._limits = groups, clock, limits
+        self.users = users
         self._table: Mapping[str, ModelRoute] = {}
         self._gone = ModelRoute(Routes(""), limits, "")
         # Why no request is answered any more; "" while they are.
@@ -236,6 +242,12 @@ class Predictor:
         Raises:
             BadInput: A key is not one, or this server does not have the store.
         """
+        if request.user_call is not None:
+            from freshet_serving.processor.sessions.user_requests import complete
+
+            completed = complete(request, replica, self.users)
+            if completed is not None and not completed.computes:
+                return True
         if replica.lookup is None or with_blank_row(replica.manifest, request.inputs) is not None:
             return True
         left_out = replica.lookup.find(request.inputs)
@@ -263,6 +275,16 @@ class Predictor:
         else:
             # Its model may have gone since.
             route = self._table.get(request.model, self._gone)
+        completed = None
+        if request.user_call is not None:
+            # Loaded with the first such request.
+            from freshet_serving.processor.sessions import user_requests
+
+            completed = user_requests.complete(request, replica, self.users)
+            done = user_requests.released_before(request, self.users, done)
+            if completed is not None and not completed.computes:
+                self.groups.of(request.model).deliver(done, user_requests.empty_reply(replica, request.model))
+                return
         if route.sticky_input:
             replica = _by_input(route, request) or replica
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
@@ -277,6 +299,10 @@ class Predictor:
             end_s = math.inf if deadline_s is None else deadline_s
             filled = replica.lookup.fill(request.inputs, end_s, request.left_out)
             request.inputs, request.filled = filled.inputs, filled
+        if completed is not None and not completed.scores:
+            blank = user_requests.with_blank_candidates(replica, request.inputs)
+            self._submit_none(request, blank, replica, route.limits, deadline_s, done)
+            return
         if answerer is not None:
             answerer.submit(request, replica, deadline_s, route.limits, done)
             return

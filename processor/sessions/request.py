@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import DROP
 from freshet_serving.processor.sessions.batcher import Ticket
 from freshet_serving.processor.versions.replica import Replica
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import CompletedInputs, UserCall
 
 log = logging.getLogger("freshet.sessions")
 
@@ -68,6 +71,8 @@ class PredictRequest:
         used: These values, complete once there is a reply; None if there are none.
         top_items: Number of the best items to reply with instead of the scores of candidates: of all items, or of the
             candidates if there are any; 0 to score candidates.
+        user_call: What it says about a user whose inputs are kept; None for nothing.
+        completed: Its inputs with those of the user, once they are known.
     """
 
     model: str
@@ -83,6 +88,8 @@ class PredictRequest:
     shows_features: bool = False
     used: UsedRecords | None = None
     top_items: int = 0
+    user_call: UserCall | None = None
+    completed: CompletedInputs | None = None
 
 
 class PredictReply(NamedTuple):

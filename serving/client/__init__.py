@@ -11,6 +11,7 @@ freshet-serving[client] install both.
 client          Client and AsyncClient
 prediction      a prediction's request and reply, independent of the transport
 client_credentials  API key and TLS files of a client
+user_session    one user whose inputs the server keeps
 retry           retry policy
 arrays          a request's values as tensors
 http_transport  KServe v2 over binary HTTP

@@ -24,6 +24,7 @@ from freshet_serving.serving.client.arrays import Values, of_user, tensors
 from freshet_serving.serving.client.client_credentials import ClientCredentials
 from freshet_serving.serving.client.prediction import AsyncTransport, ClientCall, Prediction, Recommendation, Transport
 from freshet_serving.serving.client.retry import Retry, RetryState
+from freshet_serving.serving.client.user_session import AsyncUserSession, UserSession, as_rows
 
 TOP_ITEMS = "x-top-items"
 SCHEMES = ("http", "https", "grpc", "grpcs")
@@ -79,6 +80,7 @@ class Client:
         top_items: int | None = None,
         timeout_s: float | None = None,
         headers: Mapping[str, str] | None = None,
+        parameters: Mapping[str, str | int | bool] | None = None,
     ) -> Prediction:
         """Score n rows: arrays [n] or [n, columns]. An input with one row is broadcast to all rows.
 
@@ -91,12 +93,13 @@ class Client:
                 items: `item_ids` int64 and `scores` float32 [users, items], best first. The candidates are left out.
             timeout_s: Time limit, all attempts included; the client's default if None.
             headers: Extra headers such as x-sticky-key, x-request-id or traceparent; sent as metadata over gRPC.
+            parameters: Parameters of KServe's request, such as those of user().
 
         Raises:
             FreshetError: The error of the last attempt: BadInput, NotFound, Overloaded, NotReady, Expired,
                 ConnectionLost or another.
         """
-        call = _call(model, inputs, version, outputs, top_items, headers, self._client_credentials)
+        call = _call(model, inputs, version, outputs, top_items, headers, self._client_credentials, parameters)
         attempts = RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
             left_s = attempts.begin()
@@ -164,6 +167,15 @@ class Client:
         inputs, headers = _recommending(user, k, filters, lists, like, source, headers)
         return Recommendation.of(self.predict(model, inputs, headers=headers, **options))
 
+    def user(self, model: str, sequence_id: str | int) -> UserSession:
+        """Return one user of a model whose inputs the server keeps; asks nobody.
+
+        Args:
+            model: Name of the model.
+            sequence_id: The user's id: at most 256 bytes of UTF-8, or a whole number; "" and 0 are none.
+        """
+        return UserSession(self, model, sequence_id)
+
     def ready(self, timeout_s: float | None = 1.0) -> bool:
         """Return whether the server answers and its models are ready."""
         return self._transport.ready(timeout_s)
@@ -219,9 +231,10 @@ class AsyncClient:
         top_items: int | None = None,
         timeout_s: float | None = None,
         headers: Mapping[str, str] | None = None,
+        parameters: Mapping[str, str | int | bool] | None = None,
     ) -> Prediction:
         """Score n rows, like Client.predict."""
-        call = _call(model, inputs, version, outputs, top_items, headers, self._client_credentials)
+        call = _call(model, inputs, version, outputs, top_items, headers, self._client_credentials, parameters)
         attempts = RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
             left_s = attempts.begin()
@@ -261,6 +274,10 @@ class AsyncClient:
         lists, headers = (allow, block, seen), options.pop("headers", None)
         inputs, headers = _recommending(user, k, filters, lists, like, source, headers)
         return Recommendation.of(await self.predict(model, inputs, headers=headers, **options))
+
+    def user(self, model: str, sequence_id: str | int) -> AsyncUserSession:
+        """Return one user of a model, like Client.user."""
+        return AsyncUserSession(self, model, sequence_id)
 
     async def ready(self, timeout_s: float | None = 1.0) -> bool:
         """Return whether the server answers and its models are ready."""
@@ -302,10 +319,11 @@ def _call(
     top_items: int | None,
     headers: Mapping[str, str] | None,
     client_credentials: ClientCredentials,
+    parameters: Mapping[str, str | int | bool] | None = None,
 ) -> ClientCall:
     ranking = () if top_items is None else ((TOP_ITEMS, str(top_items)),)
     all_headers = (*client_credentials.headers, *(headers or {}).items(), *ranking)
-    return ClientCall(model, version, tensors(inputs), tuple(outputs), all_headers)
+    return ClientCall(model, version, tensors(inputs), tuple(outputs), all_headers, parameters or {})
 
 
 def _ranking(user: Mapping[str, Values], candidates: Mapping[str, Values]) -> dict[str, Values]:
@@ -335,17 +353,10 @@ def _recommending(
     if both := user.keys() & chosen.keys():
         name = min(both)
         raise BadInput(f"{name}: expected either in user or as an option, got both")
-    return {**{name: _of_one(values) for name, values in user.items()}, **chosen}, {
+    return {**as_rows(user), **chosen}, {
         **(headers or {}),
         TOP_ITEMS: str(k),
     }
-
-
-def _of_one(values: Values) -> Values:
-    """Return one user's value of an input as a row: a plain list is that of a history."""
-    if isinstance(values, Ragged) or np.ndim(values) > 1:
-        return values
-    return Ragged.of([list(values)]) if np.ndim(values) else [values]
 
 
 def _json(filters: Mapping[str, Any]) -> str:

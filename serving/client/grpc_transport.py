@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from freshet_serving.processor.errors import FreshetError, Overloaded, TooLarge
+from freshet_serving.processor.errors import BadInput, FreshetError, Overloaded, TooLarge
 from freshet_serving.serving.client.prediction import (
     ERRORS,
     ClientCall,
@@ -105,8 +105,23 @@ def encode(call: ClientCall) -> bytes:
         request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     for name in call.outputs:
         request.outputs.add(name=name)
+    for name, value in call.parameters.items():
+        setattr(request.parameters[name], _choice(name, value), value)
     request.raw_input_contents.extend(tensor.data for tensor in call.tensors)
     return bytes(request.SerializeToString())
+
+
+def _choice(name: str, value: str | int | bool) -> str:
+    """Return the field of an InferParameter that holds a value. Raises BadInput."""
+    if isinstance(value, bool):
+        return "bool_param"
+    if isinstance(value, str):
+        return "string_param"
+    if not isinstance(value, int) or not -(2**63) <= value < 2**64:
+        raise BadInput(
+            f"parameters[{name[:64]}]: expected text, a boolean or a whole number of 64 bits, got another value"
+        )
+    return "int64_param" if value < 2**63 else "uint64_param"
 
 
 def decode(data: bytes, metadata: Any) -> Prediction:
@@ -132,10 +147,11 @@ def decode(data: bytes, metadata: Any) -> Prediction:
     try:
         unknown, dropped = (rows_of(_text(metadata, f"x-{kind}-rows")) for kind in ("unknown", "dropped"))
         features, unfilled = features_of(_text(metadata, "x-features")), int(_text(metadata, "x-unfilled") or 0)
+        user = int(_text(metadata, "x-sequence-version") or 0)
     except ValueError:
         raise FreshetError("reply: expected rows as numbers and features as JSON in its metadata") from None
     generation, of = (_text(metadata, f"x-{kind}-generation") for kind in ("model", "item"))
-    kept = missing, unknown, dropped, features, of, unfilled
+    kept = missing, unknown, dropped, features, of, unfilled, user
     return Prediction(reply.model_name, version, generation, outputs, *kept)
 
 

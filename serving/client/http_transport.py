@@ -97,7 +97,7 @@ def encode(call: ClientCall, timeout_s: float | None) -> tuple[str, dict[str, st
         {"name": t.name, "datatype": t.datatype, "shape": t.shape, "parameters": {"binary_data_size": len(t.data)}}
         for t in call.tensors
     ]
-    document: dict[str, Any] = {"inputs": inputs, "parameters": {"binary_data_output": True}}
+    document: dict[str, Any] = {"inputs": inputs, "parameters": {"binary_data_output": True, **call.parameters}}
     if call.outputs:
         document["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in call.outputs]
     header = orjson.dumps(document)
@@ -140,7 +140,8 @@ def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
         unknown, dropped = (rows_of(headers.get(f"x-{kind}-rows", "")) for kind in ("unknown", "dropped"))
         features, generation = features_of(headers.get("x-features", "")), headers.get("x-model-generation", "")
         unfilled, of = int(headers.get("x-unfilled", 0)), headers.get("x-item-generation", "")
-        kept = missing, unknown, dropped, features, of, unfilled
+        user = int(headers.get("x-sequence-version", 0))
+        kept = missing, unknown, dropped, features, of, unfilled, user
         return Prediction(document["model_name"], version, generation, outputs, *kept)
     except (KeyError, TypeError, ValueError) as error:
         raise FreshetError(f"reply: not a valid KServe v2 reply ({type(error).__name__})") from None

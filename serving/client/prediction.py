@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import unquote
@@ -19,6 +20,7 @@ from freshet_serving.processor.errors import (
     NotReady,
     Overloaded,
     TooLarge,
+    UserGone,
 )
 from freshet_serving.serving.client.arrays import PREFIX_NBYTES, RequestTensor
 
@@ -31,7 +33,7 @@ DTYPES = {
     **{f"UINT{8 * n}": np.dtype(f"<u{n}") for n in (1, 2, 4, 8)},
 }
 ERRORS: dict[int, type[FreshetError]] = {
-    error.http_status: error for error in (BadInput, NotFound, Conflict, TooLarge, NotReady, Expired)
+    error.http_status: error for error in (BadInput, NotFound, Conflict, UserGone, TooLarge, NotReady, Expired)
 }
 
 
@@ -44,6 +46,7 @@ class ClientCall(NamedTuple):
         tensors: The inputs.
         outputs: Names of the outputs to return; empty for all.
         headers: (name, value) pairs besides the protocol's own; metadata over gRPC.
+        parameters: Parameters of the request, besides the protocol's own.
     """
 
     model: str
@@ -51,6 +54,7 @@ class ClientCall(NamedTuple):
     tensors: list[RequestTensor]
     outputs: tuple[str, ...]
     headers: tuple[tuple[str, str], ...]
+    parameters: Mapping[str, str | int | bool] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Prediction:
             header x-return-features; None for those that are too long to return.
         item_generation: Of the best items, the generation that their vectors are of, where they lag; else "".
         unfilled: Of the best items, how many fewer there are for each user than the request asks for.
+        sequence_version: Of a user whose inputs the server keeps, the version after the request; else 0.
     """
 
     model: str
@@ -82,6 +87,7 @@ class Prediction:
     features: dict[str, list[Any] | None] = field(default_factory=dict)
     item_generation: str = ""
     unfilled: int = 0
+    sequence_version: int = 0
 
     def scores(self, output: str | None = None) -> NDArray[Any]:
         """Return the scores of one output, [n] if it has one column.

@@ -7,6 +7,7 @@ examples           tf.Example, the input format of classify and regress
 kserve             KServe v2 over HTTP
 kserve_rpc         KServe v2 over gRPC
 kserve_header      tensor descriptions of a KServe request, checked against the model
+user_calls         what a request says about a user whose inputs are kept
 json_columns       JSON values to columns
 sequence_tensors   the tensors that tell lists apart, one for all columns of a sequence
 tensor_types       names of tensor types on the wire, and the types that an input accepts
@@ -28,6 +29,7 @@ __all__ = [
     "tensor_types",
     "tfs_rest",
     "tfs_rpc",
+    "user_calls",
     "validation",
     "wire",
 ]

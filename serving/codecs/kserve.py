@@ -153,7 +153,8 @@ def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> In
     if header is not None and header.manifest is manifest:
         return header
     header = read_header(load_json(text, limits), manifest, limits)
-    if len(text) <= MAX_KEPT_NBYTES and not header.id and all(s.nbytes is not None for s in header.shapes):
+    common = not header.id and header.call is None
+    if common and len(text) <= MAX_KEPT_NBYTES and all(s.nbytes is not None for s in header.shapes):
         if len(_kept) >= MAX_KEPT:
             _kept.clear()
         _kept[text] = header

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,11 @@ from freshet_serving.serving.codecs.tensor_types import (
     row_of,
     takes,
 )
+from freshet_serving.serving.codecs.user_calls import ID, UserInputs, of_parameters, readable
 from freshet_serving.serving.codecs.wire import MAX_TIMEOUT_S, Body, show
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import UserCall
 
 
 def decode_bytes(source: NDArray[np.uint8], count: int, name: str) -> Strings:
@@ -144,6 +148,7 @@ class InferHeader(NamedTuple):
         shares: An output is requested in shared memory.
         plain: The reply has binary tensors only and no id.
         lists: The tensors beside the model's list inputs.
+        call: What the request says about a kept user; None for nothing.
     """
 
     manifest: Manifest
@@ -155,6 +160,7 @@ class InferHeader(NamedTuple):
     shares: bool
     plain: bool
     lists: ListTensors
+    call: UserCall | None = None
 
 
 def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLimits = DEFAULTS) -> InferHeader:
@@ -171,16 +177,19 @@ def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLim
     """
     parameters = _parameters(document, "parameters")
     _check_priority(parameters.get("priority", 0))
+    call = of_parameters(parameters) if ID in parameters else None
+    if call is not None:
+        manifest = readable(manifest)
     outputs, request_id, lists = _outputs(document, parameters, manifest), _id(document), list_tensors(manifest)
     shapes = _shapes(document, manifest, lists, RequestSize(limits))
     shares = any(wanted.span is not None for wanted in outputs)
     plain = not request_id and all(wanted.binary and wanted.span is None for wanted in outputs)
     places, timeout_s = _places(shapes), _timeout_s(parameters)
-    return InferHeader(manifest, shapes, places, outputs, request_id, timeout_s, shares, plain, lists)
+    return InferHeader(manifest, shapes, places, outputs, request_id, timeout_s, shares, plain, lists, call)
 
 
 def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | None) -> Mapping[str, Column]:
-    """Return the inputs of a request, given its header.
+    """Return the inputs of a request, given its header; UserInputs of one about a kept user.
 
     Args:
         header: The checked header.
@@ -191,6 +200,12 @@ def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | Non
     Raises:
         BadInput: The tensors do not match the header.
     """
+    inputs = _columns(header, body, at, memory)
+    return inputs if header.call is None else UserInputs(inputs, header.call)
+
+
+def _columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | None) -> Mapping[str, Column]:
+    """Return the inputs of a request, without what it says about a kept user."""
     if header.shares and memory is None:
         raise BadInput("outputs: shared memory is not served")
     if header.places is not None and isinstance(body, bytes):

@@ -20,6 +20,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.features.message_tree import MessageTree
 from freshet_serving.processor.package import MAX_RANK, Manifest
+from freshet_serving.serving.codecs import user_calls
 from freshet_serving.serving.codecs.kserve import into_span
 from freshet_serving.serving.codecs.kserve_header import (
     RequestedOutput,
@@ -38,7 +39,7 @@ CONTENTS = {t.datatype: (t.contents, None if t.dtype is None else t.dtype.type) 
 # Parameters that are read, of a request, its inputs and its outputs. gRPC has no binary_data_output or binary_data.
 PARAMETERS = (
     "priority", "timeout", "classification", "binary_data_size",
-    "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size",
+    "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size", *user_calls.PARAMETERS,
 )  # fmt: skip
 Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
 TREE = MessageTree(Request.DESCRIPTOR)
@@ -132,7 +133,7 @@ class InferDecoder:
         inputs = columns(header, b"".join(raw), 0, memory)
         outputs = header.outputs
         params = self.params._replace(id=header.id, outputs=outputs, timeout_s=header.timeout_s)
-        if header.places is not None and raw and not header.id:
+        if header.places is not None and raw and not header.id and header.call is None:
             places = {place.name: place for place in header.places.columns}
             spans = [span for number, *span in fields(self._data, 0, len(self._data)) if number == RAW_INPUT_CONTENTS]
             placeholders = {

@@ -15,7 +15,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, first_of, json_kind
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.package import Input, Manifest, expected_lists
-from freshet_serving.serving.codecs import examples
+from freshet_serving.serving.codecs import examples, user_calls
 from freshet_serving.serving.codecs.json_columns import column, has_booleans, is_base64
 from freshet_serving.serving.codecs.tensor_types import flat_outputs
 from freshet_serving.serving.codecs.wire import (
@@ -68,6 +68,17 @@ def decode(
         TooLarge: The body exceeds a limit.
     """
     document = load_json(body, limits)
+    call = user_calls.take_from_document(document, manifest)
+    if call is not None:
+        inputs, options = _decode(document, body, headers, user_calls.readable(manifest), limits)
+        return user_calls.UserInputs(inputs, call), options
+    return _decode(document, body, headers, manifest, limits)
+
+
+def _decode(
+    document: dict[str, Any], body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits
+) -> tuple[dict[str, Column], PredictOptions]:
+    """Return the inputs of a document without what it says about a kept user."""
     signature = _signature(document, manifest)
     timeout_s, plain, extent = header_timeout_s(headers), not has_booleans(body), RequestSize(limits)
     if "instances" in document:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Container, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -30,6 +30,7 @@ from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, R
 from freshet_serving.processor.features.message_tree import MessageTree
 from freshet_serving.processor.features.sequences import unpadded
 from freshet_serving.processor.package import MAX_RANK, Input, Manifest
+from freshet_serving.serving.codecs import user_calls
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.sequence_tensors import LENGTHS, ROW_SPLITS, ListTensors, list_tensors
 from freshet_serving.serving.codecs.templates import Placeholder, Templates, cut, fields, filler
@@ -47,6 +48,9 @@ from freshet_serving.serving.codecs.tensor_types import (
     type_of,
 )
 from freshet_serving.serving.codecs.wire import SIGNATURE, show
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import UserCall
 
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
 # At most this many names are read, of a request and for error messages.
@@ -135,15 +139,23 @@ class PredictDecoder:
             if template.manifest is manifest:
                 return PackedColumns(self._data, 0, template.places)
             self._parse()
-        given = _renamed(self._message.inputs, manifest)
+        given, call = _taken(self._message.inputs, self.params.signature, manifest)
+        if call is not None:
+            self.params = self.params._replace(signature=user_calls.without_reserved(self.params.signature))
+            manifest = user_calls.readable(manifest)
+        given = _renamed(given, manifest)
         _check_names(given, manifest)
         _check_outputs(self.params.outputs, names_of_outputs(manifest, self.params.signature))
         filling, lists = PaddedExtent(limits), list_tensors(manifest)
         inputs = {spec.name: _column(spec, given, filling, lists) for spec in manifest.expected_inputs(given)}
         ranks = {len(given[name].tensor_shape.dim) for name in inputs}
-        self.scalar = not any(ranks)
+        self.scalar = bool(ranks) and not any(ranks)
         if max(ranks, default=0) <= 1:
             self.flat = flat_outputs(manifest, self.params.signature)
+        if call is not None:
+            # The answer may have no row.
+            self.scalar = False
+            return user_calls.UserInputs(inputs, call)
         if not (self.scalar or self.flat):
             self._learn(inputs, given, manifest)
         return inputs
@@ -213,6 +225,25 @@ class PaddedExtent(RequestSize):
         self._nbytes += values * nbytes
         if self._nbytes > self._most:
             raise TooLarge(f"{name}: {values} values are too many to pad (max_body_bytes: {self._most})")
+
+
+def _taken(given: Mapping[str, Any], signature: str, manifest: Manifest) -> tuple[Mapping[str, Any], UserCall | None]:
+    """Return the tensors without those that say something about a kept user, and what they say."""
+    if user_calls.ID not in given or user_calls.ID in manifest.own_names:
+        return given, None
+    if any(i.name == user_calls.ID for i in manifest.inputs):
+        return given, None
+    values = {name: _only_value(given[name], name) for name in (user_calls.ID, user_calls.VERSION) if name in given}
+    others = {name: tensor for name, tensor in given.items() if name not in values}
+    return others, user_calls.of_names(signature, values)
+
+
+def _only_value(tensor: Any, name: str) -> Any:
+    """Return the value of a tensor of one, or of as many equal ones as there are rows."""
+    values = tensor.string_val or tensor.int64_val or np.frombuffer(tensor.tensor_content, "<i8", -1).tolist()
+    if len(tensor.tensor_content) % 8 or not values or any(value != values[0] for value in values):
+        raise BadInput(f"{name}: expected one value in string_val or int64_val: a request is about one user")
+    return values[0]
 
 
 def _renamed(given: Mapping[str, Any], manifest: Manifest) -> Mapping[str, Any]:

@@ -44,6 +44,7 @@ from freshet_serving.processor.sessions.request import Done
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.scopes import FEATURES
 from freshet_serving.serving.codecs.tensor_types import as_declared
+from freshet_serving.serving.codecs.user_calls import UserInputs
 from freshet_serving.serving.codecs.wire import Headers
 from freshet_serving.serving.front import queries
 from freshet_serving.serving.front.dispatcher import Dispatcher
@@ -57,6 +58,7 @@ from freshet_serving.serving.request_headers import (
     ITEM_GENERATION,
     LOOKED_UP,
     RETURN_FEATURES,
+    SEQUENCE_VERSION,
     STICKY_KEY,
     TIMED_EVERY,
     UNFILLED,
@@ -70,6 +72,7 @@ from freshet_serving.serving.request_headers import (
 from freshet_serving.serving.telemetry.metrics import PortMetrics
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_calls import UserCall
     from freshet_serving.serving.telemetry.tracing import Tracer
 
 OK = 200
@@ -131,7 +134,7 @@ class Exchange(ABC):
 
     __slots__ = (
         "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_reads", "_replica", "_timed", "_unread_s",
-        "_who", "began_s", "headers", "limits", "request", "shared", "trace",
+        "_who", "began_s", "call", "headers", "limits", "request", "shared", "trace",
     )  # fmt: skip
 
     def __init__(self, shared: ServingContext, protocol: str, headers: Headers) -> None:
@@ -145,6 +148,8 @@ class Exchange(ABC):
         self.shared, self._protocol, self.headers = shared, protocol, headers
         # Kept for the reply only where inputs may be filled in: the inputs of a long request are tens of megabytes.
         self.request: PredictRequest | None = None
+        # What the request says about a kept user.
+        self.call: UserCall | None = None
         self.trace = None if shared.tracer is None else shared.tracer.begin(headers, protocol)
         self.began_s = time.perf_counter()
         # Time only one request in TIMED_EVERY: timing each costs more than it is worth.
@@ -298,10 +303,13 @@ class Exchange(ABC):
         if top_items:
             self._reads = self._processor.answerer("top_items", "x-top-items").read_as(self._replica)
         inputs, own_s = self.read(source, self._reads)
+        if isinstance(inputs, UserInputs):
+            self.call = inputs.call
+            self.call.owner = b"" if guard is None else guard.name_of(headers.get(b"authorization")).encode()
         timeout_s = self.remaining_s(own_s, waited_s)
         return PredictRequest(
             who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
-            request_id_of(headers), shows_features=RETURN_FEATURES in headers, top_items=top_items,
+            request_id_of(headers), shows_features=RETURN_FEATURES in headers, top_items=top_items, user_call=self.call,
         )  # fmt: skip
 
     def feature_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:
@@ -313,6 +321,8 @@ class Exchange(ABC):
         headers, request = self.row_headers(reply), self.request
         if reply.item_generation is not None:
             headers += ((ITEM_GENERATION, str(reply.item_generation).encode()),)
+        if self.call is not None and self.call.version:
+            headers += ((SEQUENCE_VERSION, b"%d" % self.call.version),)
         if request is None:
             return headers
         filled, used = request.filled, request.used

@@ -42,6 +42,18 @@ TENSOR = object_of(
     parameters=ANY_OBJECT,
     data={"type": "array", "items": {}},
 )
+FLAG: Schema = {"type": "boolean"}
+INFER_PARAMETERS = object_of(
+    "",
+    timeout={"type": "integer", "description": "Deadline in microseconds."},
+    binary_data_output=FLAG,
+    sequence_id={"type": ["integer", "string"], "description": "A user whose inputs the server keeps."},
+    sequence_start={**FLAG, "description": "Keep what is sent of the user in place of what is kept."},
+    sequence_end={**FLAG, "description": "Forget the user after the answer."},
+    sequence_replace={**FLAG, "description": "Put the events in the place of those of the same times."},
+    sequence_remove={**FLAG, "description": "Take the events back."},
+    sequence_version={"type": "integer", "description": "The version that the user must have."},
+)
 SCHEMAS: dict[str, Schema] = {
     "Error": object_of("error", error=TEXT),
     "Ready": object_of("ready", ready={"type": "boolean"}, reasons=list_of(TEXT)),
@@ -55,7 +67,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Tensor": TENSOR,
     "InferRequest": object_of(
-        "inputs", id=TEXT, parameters=ANY_OBJECT, inputs=list_of(named("Tensor")), outputs=list_of(ANY_OBJECT)
+        "inputs", id=TEXT, parameters=INFER_PARAMETERS, inputs=list_of(named("Tensor")), outputs=list_of(ANY_OBJECT)
     ),
     "InferReply": object_of(
         "model_name model_version outputs",

@@ -158,6 +158,7 @@ class Worker:
 
             memory = unpacker.unpack(settings["states"])
             self._states = open_states(memory, len(self._ended_connections), self._slot, self._clock)
+            self._predictor.users = self._states.users
         self._adopting: set[asyncio.Task[None]] = set()
         self._calls: asyncio.Task[None] | None = None
         self._asked: dict[int, Future[Message]] = {}

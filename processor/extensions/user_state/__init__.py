@@ -6,6 +6,10 @@ read_kernels    kernels over these inputs and rows
 state_names     names of states: keyed hashes
 state_store     one process's store
 state_arena     memory that all processes share, and the kernels that read and write it
+kept_users      users whose inputs are kept under an id
+kept_words      replaces what is kept under a name, by one process at a time
+kept_columns    columns of one user as words, and back
+event_merging   adds, corrects and takes back events of a sequence
 state_counters  counts hits, and misses by cause
 """
 

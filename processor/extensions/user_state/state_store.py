@@ -189,7 +189,57 @@ class StateStore:
             outcome = arena.EVICTED
         return outcome, 0.0
 
-    def keep(self, name: StateName, weights: int, stamps: Int64s, words: Int64s, erasures: int, scope: int = 0) -> bool:
+    @property
+    def memory(self) -> Int64s:
+        """The arena."""
+        return self._memory
+
+    @property
+    def address(self) -> int:
+        """Address of the arena's first word."""
+        return self._header
+
+    @property
+    def own(self) -> Segment:
+        """This process's segment."""
+        return self._own
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments, this process's first."""
+        return self._segments
+
+    @property
+    def oldest_ms(self) -> int:
+        """The earliest time at which a state that is still used may have been written."""
+        return self._now_ms() - self._ttl_ms
+
+    @property
+    def now_s(self) -> float:
+        """Seconds of the machine's monotonic clock."""
+        return self._now_s()
+
+    def take_away(self, name: StateName) -> None:
+        """Take the states of a name away from this process's segment.
+
+        Args:
+            name: The name.
+        """
+        own, number = self._own, -1
+        with self._lock:
+            while (number := arena.find_entry(own.address, own.entries, name.high, name.low, number)) >= 0:
+                self._drop(number)
+
+    def keep(
+        self,
+        name: StateName,
+        weights: int,
+        stamps: Int64s,
+        words: Int64s,
+        erasures: int,
+        scope: int = 0,
+        always: bool = False,
+    ) -> bool:
         """Write a state, in place of what this process has under its name; return False if it is not admitted.
 
         Args:
@@ -199,6 +249,7 @@ class StateStore:
             words: int64 [m], its words.
             erasures: `erasures` as they were when its request began.
             scope: A number that its bytes are counted under in this process.
+            always: True to admit it whatever else is kept.
         """
         own, needed = self._own, -(-(len(stamps) + len(words)) // arena.PAGE)
         fields = np.zeros(arena.SUM, np.int64)
@@ -211,7 +262,7 @@ class StateStore:
             before = int(self._counts[number])
             same = before > 0 and self._is(number, name)
             short = needed > self._books[arena.FREE] + (before if same else 0) or (before > 0 and not same)
-            if not 0 < needed <= own.pages // 2 or (short and not self._admits(name, len(stamps))):
+            if not 0 < needed <= own.pages // 2 or (short and not always and not self._admits(name, len(stamps))):
                 self._refused += 1
                 return False
             if before:

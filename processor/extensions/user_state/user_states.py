@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.extensions.user_state import state_arena as arena
+from freshet_serving.processor.extensions.user_state.kept_users import KeptUsers
 from freshet_serving.processor.extensions.user_state.state_counters import StateCounters
 from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateName, StateStore, arena_memory
@@ -57,6 +58,7 @@ class ProcessStates:
             clock: Times looks.
         """
         self.store, self.names, self.clock = store, StateNames(store.secret), clock
+        self.users = KeptUsers(store, self.names)
         self._scopes = itertools.count(1)
 
     def of(self, manifest: Manifest, plan: SparsePlan, load: int) -> VersionStates | None:

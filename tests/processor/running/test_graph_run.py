@@ -360,6 +360,7 @@ def test_split_is_used_only_where_measured_costs_favour_it():
 
     assert not any(dear.worth_dividing(rows) for rows in range(1, 1000))
     assert [rows for rows in (1, 16, 48, 64, 65, 128, 256, 1000) if cheap.worth_dividing(rows)] == [64, 128, 256, 1000]
+    assert (dear.fewest_divided, cheap.fewest_divided) == (1, cheap.thresholds[0])
     assert CostTable(whole).amortised_dense_s(64) == pytest.approx(9.0)
     for once in (dear, cheap):
         told = [sum(turn <= rows for turn in once.thresholds) % 2 == 1 for rows in range(1, 300)]

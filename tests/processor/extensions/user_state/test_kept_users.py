@@ -1,0 +1,381 @@
+"""Kept users of two owners in two processes, against a plain dict, with time, erasures and a full store."""
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone
+from freshet_serving.processor.extensions.user_state import state_arena as arena
+from freshet_serving.processor.extensions.user_state.kept_users import KeptUsers
+from freshet_serving.processor.extensions.user_state.state_names import StateNames
+from freshet_serving.processor.extensions.user_state.state_store import TTL_S, StateStore, arena_memory
+from freshet_serving.processor.features.user_calls import (
+    APPEND,
+    MAX_ID_NBYTES,
+    PREPARE,
+    REMOVE,
+    REPLACE,
+    SCORE,
+    UserCall,
+)
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, SequenceEntry, TableEntry
+
+PAGES, PROCESSES, MOST = 64, 2, 4
+NBYTES = 8 * (
+    arena.HEADER + PROCESSES * (arena.HEAD + arena.WAYS * arena.ENTRY + PAGES * (arena.PAGE + 1 + arena.ENTRY))
+)
+OWNERS = (b"one", b"two")
+
+
+def manifest(timed=True, **changes):
+    names = ["h.item"] + ["h.time"] * timed
+    sequence = SequenceEntry("h", [], MOST, 0, names, time="h.time" if timed else "")
+    features = [
+        Feature("user", "id", "user", side="user", table="t"),
+        Feature("events", "ids", "h.item", side="user", table="t"),
+        Feature("item", "id", "item", side="item", table="t"),
+        Feature("hour", "float", "hour", side="context"),
+    ]
+    inputs = [Input("user", "int64"), Input("item", "int64"), Input("hour", "float32")]
+    inputs += [Input(name, "int64", ragged=True) for name in names]
+    made = {"inputs": inputs, "features": features, "sequences": [sequence], **changes}
+    return Manifest(
+        "m", 1, "a", 0.0, tables=[TableEntry("t", 4, 0)], outputs=[Output("score")], width=4, dense={}, files={}, **made
+    )
+
+
+MODEL = manifest()
+CANDIDATES = {"item": np.arange(3), "hour": np.zeros(1, np.float32)}
+
+
+def user_of(number, events):
+    return {"user": np.array([number], np.int64), **events_of(events)}
+
+
+def events_of(events):
+    """Events (time, item), as a request has them."""
+    return {name: Ragged.of([[event[place] for event in events]]) for name, place in (("h.time", 0), ("h.item", 1))}
+
+
+def read(inputs):
+    """The user and the events of completed inputs."""
+    return int(inputs["user"][0]), list(zip(inputs["h.time"].values.tolist(), inputs["h.item"].values.tolist()))
+
+
+class Opened:
+    """Two processes' users over one arena."""
+
+    def __init__(self, nbytes=NBYTES):
+        self.clock, self.memory = FakeClock(1.0), arena_memory(nbytes, PROCESSES)
+        self.stores = [StateStore(self.memory, PROCESSES, n, self.clock.now_s) for n in range(PROCESSES)]
+        self.users = [KeptUsers(store, StateNames(store.secret)) for store in self.stores]
+
+    def call(self, sequence_id, inputs, change=SCORE, process=0, model=MODEL, ranks=False, **options):
+        call = UserCall(sequence_id, change, **options)
+        return self.users[process].complete(call, model, inputs, ranks), call
+
+    def read(self, sequence_id, process=0, **options):
+        completed, _ = self.call(sequence_id, CANDIDATES, process=process, **options)
+        return read(completed.inputs)
+
+
+@pytest.fixture
+def opened():
+    return Opened()
+
+
+def test_prepared_user_completes_candidates_in_every_process(opened):
+    prepared, call = opened.call(b"u", user_of(7, [(1, 10)]), PREPARE)
+    assert (prepared.scores, prepared.computes) == (False, True)
+    for process in range(PROCESSES):
+        completed, later = opened.call(b"u", CANDIDATES, process=process)
+        assert completed.scores
+        assert later.version == call.version > 0
+        assert read(completed.inputs) == (7, [(1, 10)])
+        assert completed.inputs["item"] is CANDIDATES["item"]
+
+
+def test_change_in_another_process_takes_the_copy_of_the_first_away(opened):
+    opened.call(b"u", user_of(7, [(1, 10)]), PREPARE, 0)
+    completed, _ = opened.call(b"u", events_of([(2, 20)]), process=1)
+    assert (completed.scores, completed.computes) == (False, False)
+    # The newest is evicted: nothing older takes its place.
+    opened.stores[1].take_away(opened.users[1]._name(UserCall(b"u"), "m"))
+    with pytest.raises(UserGone):
+        opened.read(b"u")
+    page = arena.HEADER + arena.HEAD + arena.ENTRY * opened.stores[0].own.entries
+    assert not opened.memory[page : page + opened.stores[0].own.pages * arena.PAGE].any()
+
+
+def test_context_of_a_prepare_stands_in_until_a_request_sends_its_own(opened):
+    hour = np.array([5.0], np.float32)
+    opened.call(b"u", {**user_of(7, []), "hour": hour}, PREPARE)
+    completed, _ = opened.call(b"u", {"item": np.arange(2)})
+    assert completed.inputs["hour"] == hour
+    completed, _ = opened.call(b"u", {"item": np.arange(2), "hour": hour + 1})
+    assert completed.inputs["hour"] == hour + 1
+
+
+def test_version_decides_between_changes(opened):
+    _, first = opened.call(b"u", user_of(7, []), PREPARE, expected=0)
+    with pytest.raises(Conflict):
+        opened.call(b"u", user_of(7, []), PREPARE, expected=0)
+    _, second = opened.call(b"u", events_of([(1, 1)]), expected=first.version)
+    with pytest.raises(Conflict, match=f"expected the user's, {second.version}, got {first.version}"):
+        opened.call(b"u", events_of([(1, 1)]), expected=first.version, process=1)
+    assert opened.read(b"u")[1] == [(1, 1)]
+    with pytest.raises(UserGone):
+        opened.call(b"v", CANDIDATES, expected=3)
+
+
+def test_change_that_changes_nothing_keeps_the_version(opened):
+    _, first = opened.call(b"u", user_of(7, [(1, 1)]), PREPARE)
+    for inputs in (events_of([(1, 1)]), {**CANDIDATES, "user": np.array([7])}):
+        _, call = opened.call(b"u", inputs, process=1)
+        assert call.version == first.version
+    _, call = opened.call(b"u", {**CANDIDATES, "user": np.array([8])})
+    assert call.version > first.version
+
+
+def test_user_of_another_owner_or_model_is_not_there(opened):
+    opened.call(b"u", user_of(7, []), PREPARE, owner=b"one")
+    for options in ({"owner": b"two"}, {"owner": b"one", "model": manifest(inputs=MODEL.inputs)}):
+        if "model" in options:
+            object.__setattr__(options["model"], "model", "other")
+        with pytest.raises(UserGone):
+            opened.call(b"u", CANDIDATES, **options)
+
+
+def test_input_of_another_type_than_the_version_reads_is_not_used(opened):
+    opened.call(b"u", user_of(7, []), PREPARE)
+    texts = [Input("user", "string"), *MODEL.inputs[1:]]
+    for inputs in (CANDIDATES, events_of([(1, 1)])):
+        with pytest.raises(UserGone):
+            opened.call(b"u", inputs, model=manifest(inputs=texts))
+
+
+def test_longer_lists_are_cut_as_those_of_any_request(opened):
+    opened.call(b"u", user_of(7, [(n, n) for n in range(9)]), PREPARE)
+    assert opened.read(b"u")[1] == [(n, n) for n in range(9 - MOST, 9)]
+    opened.call(b"u", events_of([(n, n) for n in range(20)]))
+    assert opened.read(b"u")[1] == [(n, n) for n in range(20 - MOST, 20)]
+
+
+def test_release_alone_computes_nothing_and_needs_no_user(opened):
+    completed, call = opened.call(b"u", {}, releases=True)
+    assert (completed.scores, completed.computes) == (False, False)
+    opened.call(b"u", user_of(7, []), PREPARE)
+    opened.users[1].release(call, "m")
+    with pytest.raises(UserGone):
+        opened.read(b"u")
+
+
+def test_kept_user_is_computed_ahead_by_a_prepare_without_inputs(opened):
+    with pytest.raises(UserGone):
+        opened.call(b"u", {}, PREPARE)
+    opened.call(b"u", user_of(7, [(1, 1)]), PREPARE)
+    completed, _ = opened.call(b"u", {}, PREPARE)
+    assert (completed.scores, completed.computes) == (False, True)
+    assert read(completed.inputs) == (7, [(1, 1)])
+
+
+@pytest.mark.parametrize(
+    ("change", "inputs", "told"),
+    [
+        (PREPARE, {"user": np.array([1, 2])}, "input 'user': expected one row, that of the user, got 2"),
+        (PREPARE, {"user": np.array([1.5])}, "input 'user': expected int64, got another type"),
+        (PREPARE, {"user": Ragged.of([[1]])}, "input 'user': expected int64, got another type"),
+        (PREPARE, events_of([]), "input 'user' is missing: expected all inputs of the user"),
+        (PREPARE, {"h.item": Ragged.of([[1]])}, "input 'h.time' is missing: expected all columns of 'h'"),
+        (APPEND, {"h.item": Ragged.of([[1]])}, "input 'h.time' is missing: expected all columns of 'h'"),
+        (APPEND, {**events_of([(1, 1)]), "h.item": Ragged.of([[1, 2]])}, "as long as that of 'h.item'"),
+        (APPEND, {**events_of([(1, 1)]), "h.item": np.array([1])}, "expected lists of int64, got another type"),
+        (APPEND, {**events_of([(1, 1)]), "h.item": Ragged.of([["a"]])}, "expected lists of int64, got another type"),
+        (REPLACE, {name: Ragged.of([[1], [2]]) for name in ("h.item", "h.time")}, "expected one row, that of the user"),
+        (REMOVE, {"h.item": Ragged(np.array([1]), np.array([0, 9]))}, "expected one list of events"),
+    ],
+)
+def test_wrong_inputs_are_refused_and_change_nothing(opened, change, inputs, told):
+    opened.call(b"u", user_of(7, [(1, 1)]), PREPARE)
+    with pytest.raises(BadInput) as caught:
+        opened.call(b"u", inputs, change)
+    assert told in str(caught.value)
+    assert opened.read(b"u") == (7, [(1, 1)])
+
+
+@pytest.mark.parametrize("sequence_id", [b"", b"x" * (MAX_ID_NBYTES + 1)])
+def test_id_that_is_no_id_is_refused(opened, sequence_id):
+    with pytest.raises(BadInput, match=r"^sequence_id: expected 1 to 256 bytes, got "):
+        opened.call(sequence_id, CANDIDATES)
+
+
+def test_user_of_half_the_store_is_refused_and_forgotten_nothing(opened):
+    ragged = manifest(inputs=[*MODEL.inputs, Input("tags", "int64", ragged=True)])
+    opened.call(b"u", {**user_of(7, []), "tags": Ragged.of([[1]])}, PREPARE, model=ragged)
+    long = np.arange(opened.users[0]._words.most_nbytes // 8)
+    with pytest.raises(TooLarge, match="bytes of a user's inputs, got"):
+        opened.call(b"u", {**user_of(8, []), "tags": Ragged(long, np.array([0, len(long)]))}, PREPARE, model=ragged)
+
+
+def test_inputs_filled_by_key_need_nothing_kept(opened):
+    filled = manifest()
+    filled.fillers.update(dict.fromkeys(("h.item", "h.time"), type("Filler", (), {"keys": ("user",)})))
+    for change in (PREPARE, SCORE):
+        completed, call = opened.call(b"u", {**CANDIDATES, "user": np.array([1])}, change, model=filled)
+        assert completed.scores
+        assert completed.inputs["user"].tolist() == [1]
+        assert (call.version > 0) == (change == PREPARE)
+        opened.users[0].release(call, "m")
+    for inputs in ({**CANDIDATES, **events_of([(1, 1)])}, {**events_of([(1, 1)]), "user": np.array([1])}):
+        with pytest.raises(UserGone):
+            opened.call(b"u", inputs, model=filled)
+    with pytest.raises(UserGone):
+        opened.call(b"u", CANDIDATES, model=filled)
+
+
+def test_model_without_candidates_is_scored_by_an_empty_request(opened):
+    features = [Feature("user", "id", "user", side="user", table="t")]
+    alone = manifest(inputs=[Input("user", "int64")], features=features, sequences=[])
+    prepared, _ = opened.call(b"u", {"user": np.array([7])}, PREPARE, model=alone)
+    assert not prepared.scores
+    completed, _ = opened.call(b"u", {}, model=alone)
+    assert completed.scores
+    assert completed.inputs["user"].tolist() == [7]
+
+
+def test_text_of_a_user_is_kept_as_text(opened):
+    model = manifest(inputs=[Input("user", "string"), *MODEL.inputs[1:]])
+    opened.call(b"u", {**events_of([]), "user": Strings.of(["é"])}, PREPARE, model=model)
+    completed, _ = opened.call(b"u", CANDIDATES, model=model)
+    assert completed.inputs["user"].tolist() == ["é".encode()]
+
+
+def test_change_under_an_erasure_is_made_anew_and_then_refused(opened, monkeypatch):
+    opened.call(b"u", user_of(7, []), PREPARE)
+    store, keep, left = opened.stores[0], StateStore.keep, [1]
+
+    def erased(self, *arguments, **options):
+        if left[0]:
+            left[0] -= 1
+            store.erase(1, 1)
+        return keep(self, *arguments, **options)
+
+    monkeypatch.setattr(StateStore, "keep", erased)
+    # The user itself was taken away for the write that came too late.
+    with pytest.raises(UserGone):
+        opened.call(b"u", events_of([(1, 1)]))
+    left[0] = 1
+    opened.call(b"u", user_of(7, []), PREPARE)
+    assert opened.read(b"u") == (7, [])
+    left[0] = 9
+    with pytest.raises(NotReady, match="users are being erased"):
+        opened.call(b"u", user_of(7, []), PREPARE)
+
+
+events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=MOST)
+ids, owners, processes = st.sampled_from([b"1", b"2", b"3"]), st.sampled_from(OWNERS), st.integers(0, PROCESSES - 1)
+
+
+class Users(RuleBasedStateMachine):
+    """What two processes keep is what a dict keeps, whatever happens in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.opened, self.kept, self.written, self.versions = Opened(), {}, {}, {}
+
+    def _key(self, owner, sequence_id):
+        key = owner, sequence_id
+        if key in self.kept and self.opened.clock.now_s() - self.written[key] > TTL_S:
+            del self.kept[key]
+        return key
+
+    def _write(self, key, user, events, call):
+        self.opened.clock.advance(1e-6)
+        assert call.version > self.versions.get(key, 0)
+        self.kept[key], self.written[key] = (user, events), self.opened.clock.now_s()
+        self.versions[key] = call.version
+
+    @rule(owner=owners, sequence_id=ids, process=processes, user=st.integers(0, 9), sent=events)
+    def prepare(self, owner, sequence_id, process, user, sent):
+        _, call = self.opened.call(sequence_id, user_of(user, sent), PREPARE, process, owner=owner)
+        self._write(self._key(owner, sequence_id), user, list(sent), call)
+
+    @rule(
+        owner=owners,
+        sequence_id=ids,
+        process=processes,
+        change=st.sampled_from([SCORE, APPEND, REPLACE, REMOVE]),
+        sent=events,
+        scored=st.booleans(),
+    )
+    def change(self, owner, sequence_id, process, change, sent, scored):
+        key = self._key(owner, sequence_id)
+        inputs = {**events_of(sent), **(CANDIDATES if scored else {})}
+        if key not in self.kept:
+            with pytest.raises(UserGone):
+                self.opened.call(sequence_id, inputs, change, process, owner=owner)
+            return
+        completed, call = self.opened.call(sequence_id, inputs, change, process, owner=owner)
+        user, before = self.kept[key]
+        left = list(before)
+        if change == REMOVE:
+            for event in sent:
+                if event in left:
+                    left.pop(len(left) - 1 - left[::-1].index(event))
+        elif change == REPLACE:
+            times = {time for time, _ in sent}
+            left = sorted([e for e in before if e[0] not in times] + list(sent), key=lambda e: e[0])[-MOST:]
+        else:
+            missing, there = [], list(before)
+            for event in sent:
+                if event in there:
+                    there.remove(event)
+                else:
+                    missing.append(event)
+            left = sorted(left + missing, key=lambda e: e[0])[-MOST:]
+        assert read(completed.inputs) == (user, left)
+        assert completed.scores == scored
+        if left != before:
+            self._write(key, user, left, call)
+        assert call.version == self.versions[key]
+
+    @rule(owner=owners, sequence_id=ids, process=processes)
+    def score(self, owner, sequence_id, process):
+        key = self._key(owner, sequence_id)
+        if key not in self.kept:
+            with pytest.raises(UserGone):
+                self.opened.read(sequence_id, process, owner=owner)
+        else:
+            assert self.opened.read(sequence_id, process, owner=owner) == self.kept[key]
+
+    @rule(owner=owners, sequence_id=ids, process=processes)
+    def release(self, owner, sequence_id, process):
+        self.opened.users[process].release(UserCall(sequence_id, owner=owner), "m")
+        self.kept.pop((owner, sequence_id), None)
+
+    @rule(seconds=st.sampled_from([1, TTL_S / 2, TTL_S + 1]))
+    def wait(self, seconds):
+        self.opened.clock.advance(seconds)
+
+    @rule(owner=owners, sequence_id=st.none() | ids, process=processes)
+    def erase(self, owner, sequence_id, process):
+        store = self.opened.stores[process]
+        names = StateNames(store.secret)
+        subject = arena.NOBODY if sequence_id is None else names.subject(owner, sequence_id)
+        store.erase(names.owner(owner), subject)
+        for key in [key for key in self.kept if key[0] == owner and sequence_id in (None, key[1])]:
+            del self.kept[key]
+
+    @rule(process=processes)
+    def die(self, process):
+        opened = self.opened
+        store = StateStore(opened.memory, PROCESSES, process, opened.clock.now_s)
+        opened.stores[process], opened.users[process] = store, KeptUsers(store, StateNames(store.secret))
+
+
+Users.TestCase.settings = settings(stateful_step_count=30)
+TestUsers = Users.TestCase
