@@ -124,26 +124,28 @@ def test_items_are_like_others_by_their_vectors(opened, upload, entity):
     world = World.first(ITEMS, entity)
     processor = opened(write_towers, world)
 
-    def check(of, items):
+    worlds = [world]
+
+    def check(items):
         for item in items:
             reply = processor.process(PredictRequest(PAIR, {"like": np.array([item], np.int64)}, top_items=8))
+            assert reply.generation.step == len(worlds) - 1
+            # Vectors that lag are those of the generation that the reply names.
+            of = worlds[(reply.item_generation or reply.generation).step]
             others = {key: float(of.item_vector(item) @ of.item_vector(key)) for key in of.catalogue - {item}}
             best = np.sort(np.array(list(others.values())))[::-1][:8]
             np.testing.assert_allclose(reply.outputs["scores"][0], best, atol=1e-4)
             ids = reply.outputs["item_ids"][0].tolist()
             np.testing.assert_allclose([others[key] for key in ids], best, atol=1e-4)
-        return reply
 
-    check(world, (0, 5, 39))
-    after, delta = change(world, 1, items=[1, 2], put=[50], removed=[3])
-    upload(processor, delta)
-    check(after, (1, 50))
+    check((0, 5, 39))
+    for step, more in enumerate(({"items": [1, 2], "put": [50], "removed": [3]}, {"dense": ["item"], "put": [60]}), 1):
+        after, delta = change(worlds[-1], step, **more)
+        worlds.append(after)
+        upload(processor, delta)
+        check((1, 5, 50))
     reply = processor.process(PredictRequest(PAIR, {"like": np.array([3], np.int64)}, top_items=8))
     assert (reply.outputs["item_ids"].shape, reply.unfilled) == ((1, 0), 8)
-    # Vectors that lag are those of the generation that the reply names.
-    _, delta = change(after, 2, dense=["item"], put=[60])
-    upload(processor, delta)
-    assert check(after, (5, 50)).item_generation == Generation(1, 1, reply.generation.digest)
 
 
 def test_items_of_two_towers_whose_ids_are_strings_have_like_ones(opened):
