@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.counter_block import Snapshot
+from freshet_serving.processor.erasure import Erased, ErasedUser, erase
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.generation import ON, STRICT, Generation
 from freshet_serving.processor.ports import ENGINE, missing
@@ -491,6 +492,10 @@ class ModelHost(ABC):
             raise missing("calibration", "guard")
         self.model(model).loaded(generation.version).add_labels(generation, evidence)
 
+    def erase(self, user: ErasedUser) -> Erased:
+        """Have everything that answers requests here forget a user (processor.erasure)."""
+        return erase(user)
+
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
         """Load a version beside those served.
 
@@ -511,13 +516,7 @@ class ModelHost(ABC):
         self.model(model).unload(version)
 
     def set_label(self, model: str, label: str, version: int) -> None:
-        """Point a label at a version.
-
-        Args:
-            model: Name of the model.
-            label: The label.
-            version: The version.
-        """
+        """Point a label of a model at a version."""
         self.model(model).set_label(label, version)
 
     def set_policy(self, model: str, changes: Any) -> ModelPolicy:

@@ -99,6 +99,7 @@ ADMIN_SCOPES = {
     "POST /admin/models/{name}/try": ADMIN_READ,
     "POST /admin/models/{name}/calibration": ADMIN_WRITE,
     "POST /admin/models/{name}/deltas": ADMIN_WRITE,
+    "POST /admin/models/{name}/erase": ADMIN_WRITE,
     "POST /admin/models/{name}/reject": ADMIN_WRITE,
     "POST /admin/models/{name}/release": ADMIN_WRITE,
     "POST /admin/models/{name}/rollback": ADMIN_WRITE,

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.cores import ResourceLimits
+from freshet_serving.processor.erasure import ErasedUser, erase_once
 from freshet_serving.processor.errors import FreshetError, NotReady, shortage
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import RequestLimits
@@ -245,6 +246,8 @@ class Worker:
                 self._reply(message)
         elif op == "credentials":
             self._access.take(Credentials.of(message))
+        elif op == "erase":
+            self._changes.submit(op, lambda: self._erase(message), long=True)
         elif op == "drain":
             self._lifecycle.drain()
             self._reply(message)
@@ -365,6 +368,10 @@ class Worker:
             self._reply(message, error=[type(error).__name__, "a worker could not apply the change"])
         else:
             self._reply(message)
+
+    def _erase(self, message: Message) -> None:
+        """Have everything of this process forget a user, on a change thread."""
+        self._reply(message, erased=erase_once(ErasedUser.of_json(message["user"])))
 
     def _options_of(self, model: str) -> GroupOptions:
         return self._predictor.groups.of(model).options

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.counter_block import Snapshot
+from freshet_serving.processor.erasure import MOST_COPIES, Erased, ErasedUser, erase_once, merged
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.repository import BYTES, open_repository
 from freshet_serving.processor.standby_thread import standing_pool
@@ -159,6 +160,22 @@ class WorkerPoolHost(ModelHost):
                 raise NotReady("workers: no process is up; try again")
             # A size for all groups replaces sizes set for single ones.
             self._resized = {group: sessions} if group is None else {**self._resized, group: sessions}
+
+    def erase(self, user: ErasedUser) -> Erased:
+        """Have all workers, then this process, forget a user (processor.erasure)."""
+        parts = []
+        for _ in range(MOST_COPIES):
+            for worker, answer in self._ask_all("erase", {"user": user.to_json()}):
+                try:
+                    counts, failed = answer.result(ANSWER_TIMEOUT_S)["erased"]
+                    parts.append(Erased(counts, tuple(failed)))
+                except ChannelClosed:
+                    # What it had went with it.
+                    continue
+                except TimeoutError:
+                    parts.append(Erased({}, (f"worker {worker.slot}, which does not answer",)))
+            parts.append(erase_once(user))
+        return merged(parts)
 
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
         """Return the lookup counts of a version, as last reported."""

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.counter_block import Snapshot
+from freshet_serving.processor.erasure import KEEPERS, ErasedUser
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.extensions.online_features.online_columns import (
     OnlineColumn,
@@ -92,6 +93,12 @@ class FeatureLookup:
         unsigned = frozenset(i.name for i in manifest.inputs if i.declared == "uint64")
         where = f"{manifest.model} version {manifest.version}"
         self._features = OnlineFeatures(groups, stores, defaults, clock, unsigned, where)
+        self._model = manifest.model
+        KEEPERS.add(self)
+
+    def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
+        """Forget what was read for a user (Keeper.erase_user)."""
+        return {"online_features": self._features.erase(user)} if user.model == self._model else {}
 
     def find(self, inputs: Mapping[str, Column]) -> LeftOut:
         """Return what a request leaves out.

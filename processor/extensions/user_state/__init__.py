@@ -4,6 +4,7 @@ user_states     looks and keeps for the runner
 user_reads      what the user's part of a request reads
 read_kernels    kernels over these inputs and rows
 state_names     names of states: keyed hashes
+state_erasure   names states by their users, and erases the states of a user
 state_store     one process's store
 state_arena     memory that all processes share, and the kernels that read and write it
 state_counters  counts hits, and misses by cause

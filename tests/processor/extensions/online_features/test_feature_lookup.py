@@ -6,6 +6,7 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.erasure import ErasedUser
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.online_features.feature_lookup import FeatureLookup
 from freshet_serving.processor.extensions.online_features.online_store import Loss
@@ -213,3 +214,17 @@ def test_keys_that_memory_was_asked_for_are_made_once(store, monkeypatch):
 def test_what_another_version_leaves_out_is_found_anew(store):
     filled = lookup(store).fill(request(7), left_out=lookup(store).find(request(9)))
     assert filled.inputs["f0"].tolist() == [1.5]
+
+
+def test_erased_user_is_read_anew_and_others_are_not(store):
+    looked = lookup(store)
+    model = manifest(section=HASHES).model
+    looked.fill(request(7))
+    looked.fill(request(8))
+    for user in (
+        ErasedUser("other", ("user_id",), "7"), ErasedUser(model, ("user",), "7"), ErasedUser(model, ("user_id",), "x")
+    ):  # fmt: skip
+        assert not any(looked.erase_user(user).values())
+    assert looked.erase_user(ErasedUser(model, ("user_id",), "7")) == {"online_features": 1}
+    assert looked.peek(request(7), looked.find(request(7))) is None
+    assert looked.peek(request(8), looked.find(request(8))) is not None
