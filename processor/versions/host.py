@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.counter_block import Snapshot
-from freshet_serving.processor.erasure import Erased, ErasedUser, erase
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.generation import ON, STRICT, Generation
 from freshet_serving.processor.ports import ENGINE, missing
@@ -51,6 +50,7 @@ from freshet_serving.processor.watching import DeltaBounds, GroupStats, LabelSum
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.budgets import Budgets
     from freshet_serving.processor.tables.remote_rows import RemoteTables
+    from freshet_serving.processor.versions.erasure import Erased, ErasedUser
     from freshet_serving.processor.versions.score_watch import ScoreWatch
 
 log = logging.getLogger("freshet.host")
@@ -493,7 +493,10 @@ class ModelHost(ABC):
         self.model(model).loaded(generation.version).add_labels(generation, evidence)
 
     def erase(self, user: ErasedUser) -> Erased:
-        """Have everything that answers requests here forget a user (processor.erasure)."""
+        """Have everything that answers requests here forget a user (processor.versions.erasure)."""
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.erasure import erase
+
         return erase(user)
 
     def load(self, model: str, version: int, by_hand: bool = True) -> None:

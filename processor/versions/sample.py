@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.erasure import KEEPERS, ErasedUser
 from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.ports import KEEPERS
 from freshet_serving.processor.watching import LEAST_ROWS
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.erasure import ErasedUser
 
 REFRESH_S = 300.0
 ROWS_OF_ONE, IDS_OF_ONE = 8, 16384

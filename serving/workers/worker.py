@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.cores import ResourceLimits
-from freshet_serving.processor.erasure import ErasedUser, erase_once
 from freshet_serving.processor.errors import FreshetError, NotReady, shortage
 from freshet_serving.processor.features.input_lookup import open_lookups
 from freshet_serving.processor.features.limits import RequestLimits
@@ -371,6 +370,9 @@ class Worker:
 
     def _erase(self, message: Message) -> None:
         """Have everything of this process forget a user, on a change thread."""
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.erasure import ErasedUser, erase_once
+
         self._reply(message, erased=erase_once(ErasedUser.of_json(message["user"])))
 
     def _options_of(self, model: str) -> GroupOptions:

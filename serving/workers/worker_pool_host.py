@@ -33,14 +33,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.counter_block import Snapshot
-from freshet_serving.processor.erasure import MOST_COPIES, Erased, ErasedUser, erase_once, merged
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.repository import BYTES, open_repository
 from freshet_serving.processor.standby_thread import standing_pool
@@ -58,6 +57,9 @@ from freshet_serving.serving.workers.worker_counts import Totals, add, evidence_
 from freshet_serving.serving.workers.worker_pool import WorkerPool
 from freshet_serving.serving.workers.worker_process import WorkerProcess
 from freshet_serving.serving.workers.worker_replicas import ANSWER_TIMEOUT_S, WorkerReplicas, key_of
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.erasure import Erased, ErasedUser
 
 log = logging.getLogger("freshet.fleet")
 
@@ -162,7 +164,10 @@ class WorkerPoolHost(ModelHost):
             self._resized = {group: sessions} if group is None else {**self._resized, group: sessions}
 
     def erase(self, user: ErasedUser) -> Erased:
-        """Have all workers, then this process, forget a user (processor.erasure)."""
+        """Have all workers, then this process, forget a user (processor.versions.erasure)."""
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.erasure import MOST_COPIES, Erased, erase_once, merged
+
         parts = []
         for _ in range(MOST_COPIES):
             for worker, answer in self._ask_all("erase", {"user": user.to_json()}):

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 import xxhash
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.erasure import ErasedUser
 from freshet_serving.processor.extensions.guard.kept_requests import MOST_NBYTES, without_user
 from freshet_serving.processor.package import Input
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 log = logging.getLogger("freshet.gate")
 

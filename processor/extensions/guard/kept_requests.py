@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
-from freshet_serving.processor.erasure import ErasedUser
 from freshet_serving.processor.errors import Corrupt
 from freshet_serving.processor.package import Tensors, parse_tensors, write_tensors
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.sample import MOST_ROWS, SampleRows
 
 FORMAT = "freshet-kept-requests/1"

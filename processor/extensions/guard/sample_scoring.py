@@ -28,16 +28,17 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.backends import EndedRun, Executable
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.erasure import KEEPERS, ErasedUser
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.guard.delta_figures import score_figures
 from freshet_serving.processor.extensions.guard.kept_requests import dump_requests, kept_requests, parse_requests
 from freshet_serving.processor.extensions.guard.request_scoring import extent, score_requests
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.ports import KEEPERS
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.given_rows import run_rows
 from freshet_serving.processor.running.graph_run import SubgraphRun
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.row_scoring import PreviewState
 from freshet_serving.processor.versions.sample import RequestSample, SampleRows
 from freshet_serving.processor.watching import LEAST_ROWS, PreviewResult, RequestScores

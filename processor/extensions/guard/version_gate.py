@@ -38,7 +38,6 @@ from typing import Protocol
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.erasure import KEEPERS, ErasedUser
 from freshet_serving.processor.errors import shortage
 from freshet_serving.processor.extensions.guard.input_drift import input_shifts
 from freshet_serving.processor.extensions.guard.kept_file import KeptFiles, ServedBefore
@@ -46,6 +45,8 @@ from freshet_serving.processor.extensions.guard.kept_requests import parse_reque
 from freshet_serving.processor.extensions.guard.version_judge import GateVerdict, VersionJudge
 from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import KEEPERS
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.policy import SERVE, ModelPolicy
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.watching import IN_LINE, LONG_S, UNJUDGED, Histogram

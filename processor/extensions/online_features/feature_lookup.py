@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.counter_block import Snapshot
-from freshet_serving.processor.erasure import KEEPERS, ErasedUser
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.extensions.online_features.online_columns import (
     OnlineColumn,
@@ -41,6 +40,8 @@ from freshet_serving.processor.extensions.online_features.section import ONLINE,
 from freshet_serving.processor.features.input_lookup import FilledInputs
 from freshet_serving.processor.features.sequences import is_sound, unpack
 from freshet_serving.processor.package import Manifest, SequenceEntry
+from freshet_serving.processor.ports import KEEPERS
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 log = logging.getLogger("freshet.features")
 

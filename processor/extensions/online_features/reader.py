@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.counter_block import Snapshot
-from freshet_serving.processor.erasure import ErasedUser
 from freshet_serving.processor.errors import BadInput, TooLarge, nearest
 from freshet_serving.processor.extensions.online_features.damaged_values import DamagedValues
 from freshet_serving.processor.extensions.online_features.entity_cache import EntityCache, Flight
@@ -68,6 +67,7 @@ from freshet_serving.processor.extensions.online_features.value_types import (
     encode_default,
     is_finite,
 )
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 MAX_ROWS = 10_000
 """Rows of one request whose features are looked up."""

@@ -1,9 +1,9 @@
 """Name states by their users, and erase the states of a user from the arena.
 
 A state's subject is the model and the key of its user as requests are bound to it, read from the one input that holds
-users' keys (processor.erasure.user_input): the key by which histories and features of users are looked up, else the one
-id or string of side user. Where a version has no such input, or a request leaves it out, the subject is UNKNOWN, and
-each erasure takes these states too: they are computed again when they are asked for.
+users' keys (processor.versions.erasure.user_input): the key by which histories and features of users are looked up,
+else the one id or string of side user. Where a version has no such input, or a request leaves it out, the subject is
+UNKNOWN, and each erasure takes these states too: they are computed again when they are asked for.
 
 The process that has allocated the arena erases in all of it (state_arena): one pass for each subject, without a message
 to those that write it. What they are computing meanwhile is not kept.
@@ -19,13 +19,14 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.erasure import KEEPERS, ErasedUser, user_input
 from freshet_serving.processor.extensions.user_state.state_names import UNKNOWN, StateNames
 from freshet_serving.processor.extensions.user_state.state_store import erase_states, secret_of
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.pool import FILLED_BY, INPUT_FIELDS, SENT, SOURCE, VALUES
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import KEEPERS
+from freshet_serving.processor.versions.erasure import ErasedUser, user_input
 
 Int64s = NDArray[np.int64]
 _key = Struct("<q").pack

@@ -1,8 +1,8 @@
 """The route that erases a user: from all processes of this server, and from the trainer's folder where it has one.
 
-What it reaches is what has named itself a keeper (processor.erasure) and the folder of a trainer in the repository. It
-says what it does not reach: a person has to know where to go on. The key is in no log line, no entry of the audit trail
-and no error.
+What it reaches is what has named itself a keeper (processor.versions.erasure), and the folder of a trainer in the
+repository. It says what it does not reach: a person has to know where to go on. The key is in no log line, no entry of
+the audit trail and no error.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from freshet_serving.processor.erasure import KEY, Erased, ErasedUser, bound_keys, checked_key, user_inputs
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import Erasures
+from freshet_serving.processor.versions.erasure import KEY, Erased, ErasedUser, bound_keys, checked_key, user_inputs
 from freshet_serving.serving.codecs.validation import StrictModel
 from freshet_serving.serving.codecs.wire import show
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, documented, json_reply, read_json

@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from freshet_serving.processor.erasure import ErasedUser
 from freshet_serving.processor.repository import METADATA, ROW
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 SUFFIX = ".erased"
 """Ends the names of new files before they take the place of old ones."""

@@ -48,13 +48,14 @@ import pyarrow.parquet as pq
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.counter_block import CounterBlock, Slot, Snapshot
-from freshet_serving.processor.erasure import KEEPERS, ErasedUser
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.features.bound_request import BoundRequest, UsedRecords
 from freshet_serving.processor.package import Input, Manifest
+from freshet_serving.processor.ports import KEEPERS
 from freshet_serving.processor.repository import METADATA, ROW
 from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.serving.extensions.recorder.recorded_columns import RecordedColumns, request_of
 

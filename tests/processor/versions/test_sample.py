@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.erasure import ErasedUser
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.sample import IDS_OF_ONE, MOST_ROWS, REFRESH_S, ROWS_OF_ONE, RequestSample
 from freshet_serving.processor.watching import LEAST_ROWS
 

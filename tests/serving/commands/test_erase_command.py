@@ -38,7 +38,8 @@ def test_server_says_what_it_has_erased(monkeypatch):
     told = run("erase", "shop", "ann", "--server", "http://127.0.0.1:1", "--input", "user").splitlines()
     assert asked == [("POST", "/admin/models/shop/erase", {"key": "ann", "input": "user"})]
     assert told == [
-        "shop: the server has erased 2 kept requests, 1 user states; its trainer forgets the user with its next checkpoint",
+        "shop: the server has erased 2 kept requests, 1 user states;"
+        " its trainer forgets the user with its next checkpoint",
         "not reached: other servers",
         "not reached: backups",
     ]

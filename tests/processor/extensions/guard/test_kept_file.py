@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.erasure import ErasedUser
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.extensions.guard.kept_file import NOTHING, OLDEST_S, KeptFiles, ServedBefore
 from freshet_serving.processor.extensions.guard.kept_requests import (
     MOST_NBYTES,

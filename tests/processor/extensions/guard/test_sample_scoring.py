@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.erasure import ErasedUser, erase
+from freshet_serving.processor.versions.erasure import ErasedUser, erase
 from freshet_serving.processor.extensions.guard.request_scoring import extent
 from freshet_serving.processor.extensions.guard.sample_scoring import runs
 from freshet_serving.processor.package.delta import TableDelta

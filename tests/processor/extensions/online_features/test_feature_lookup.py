@@ -6,7 +6,7 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.erasure import ErasedUser
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.online_features.feature_lookup import FeatureLookup
 from freshet_serving.processor.extensions.online_features.online_store import Loss

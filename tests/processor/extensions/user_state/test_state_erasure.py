@@ -7,7 +7,6 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Strings
-from freshet_serving.processor.erasure import KEEPERS, ErasedUser, erase
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.state_erasure import SharedStates, Subjects, subject_of
 from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
@@ -16,6 +15,8 @@ from freshet_serving.processor.extensions.user_state.user_states import shared_m
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.ports import KEEPERS
+from freshet_serving.processor.versions.erasure import ErasedUser, erase
 
 MARK = 0x5EC2E7_5EC2E7
 STAMPS = np.arange(3)

@@ -9,7 +9,7 @@ pa = pytest.importorskip("pyarrow", reason="recording needs pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig  # noqa: E402
-from freshet_serving.processor.erasure import ErasedUser  # noqa: E402
+from freshet_serving.processor.versions.erasure import ErasedUser  # noqa: E402
 from freshet_serving.serving.extensions.recorder import request_recorder as recording  # noqa: E402
 from freshet_serving.serving.extensions.recorder.recording_erasure import erase_recorded  # noqa: E402
 from freshet_serving.serving.extensions.recorder.request_recorder import RequestRecorder, read_requests  # noqa: E402

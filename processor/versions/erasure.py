@@ -1,11 +1,9 @@
-"""Erase a user from what processes keep of requests: the port of everything that keeps some.
+"""Erase a user from what processes keep of requests: ask all keepers (processor.ports.KEEPERS).
 
-    KEEPERS.add(self)            whoever keeps anything of users says so, once
     erase(user)                  everything of this process forgets the user, and says how much there was
     erase_once(user)             does it in one of several processes, which ask each other twice
 
 Invariants
-- Keepers are held weakly: what is gone keeps nothing.
 - A user is told by the inputs that name one (user_inputs). What may be the user's and cannot be told, because it does
   not have these inputs, is forgotten too where it is only a cache or a sample: it is computed, read or gathered again.
 - A keeper forgets what it has, and what is being computed, read or copied for it meanwhile. A request that arrives
@@ -24,12 +22,11 @@ for all states of a user, raised by an erasure (what it makes invalid would stil
 from __future__ import annotations
 
 import logging
-import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +35,7 @@ from freshet_serving.processor.columns import Column, Ragged, Strings, equal_str
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import KEEPERS
 
 log = logging.getLogger("freshet.erasure")
 
@@ -112,13 +110,6 @@ class ErasedUser:
         return same
 
 
-class Keeper(Protocol):
-    """Something that keeps anything of users."""
-
-    def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
-        """Forget a user; return how many things there were, by what they are (words for a reply)."""
-
-
 class Erased(NamedTuple):
     """The result of an erasure.
 
@@ -129,10 +120,6 @@ class Erased(NamedTuple):
 
     counts: Mapping[str, int]
     failed: tuple[str, ...]
-
-
-KEEPERS: weakref.WeakSet[Keeper] = weakref.WeakSet()
-"""All that keep anything of users in this process."""
 
 
 def erase(user: ErasedUser) -> Erased:
