@@ -373,7 +373,8 @@ class Worker:
         # Loaded when a person asks.
         from freshet_serving.processor.versions.erasure import ErasedUser, erase_once
 
-        self._reply(message, erased=erase_once(ErasedUser.of_json(message["user"])))
+        counts, failed = erase_once(ErasedUser.of_json(message["user"]))
+        self._reply(message, erased=[dict(counts), failed])
 
     def _options_of(self, model: str) -> GroupOptions:
         return self._predictor.groups.of(model).options

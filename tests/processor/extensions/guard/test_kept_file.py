@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.extensions.guard.kept_file import NOTHING, OLDEST_S, KeptFiles, ServedBefore
 from freshet_serving.processor.extensions.guard.kept_requests import (
     MOST_NBYTES,
@@ -16,6 +15,7 @@ from freshet_serving.processor.extensions.guard.kept_requests import (
     parse_requests,
 )
 from freshet_serving.processor.package.manifest_entries import Input
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 INPUTS = [Input("user", "int64"), Input("floats", "float32", columns=4)]
 

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.versions.erasure import ErasedUser, erase
 from freshet_serving.processor.extensions.guard.request_scoring import extent
 from freshet_serving.processor.extensions.guard.sample_scoring import runs
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.sessions.request import Work
 from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.versions.erasure import ErasedUser, erase
 from freshet_serving.processor.versions.sample import SampleRows
 from tests.support.guarded import NONE, Stream, as_inputs, write_guarded
 from tests.support.packages import open_version, rows_of

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extensions.guard.kept_file import ServedBefore
 from freshet_serving.processor.extensions.guard.kept_requests import KeptRequest, dump_requests, parse_requests
 from freshet_serving.processor.extensions.guard.version_gate import MOST_VERDICTS, VersionGate
 from freshet_serving.processor.extensions.guard.version_judge import LEARN
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores
 from freshet_serving.processor.watching.input_histogram import input_histograms

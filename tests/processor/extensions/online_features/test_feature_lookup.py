@@ -6,13 +6,13 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.online_features.feature_lookup import FeatureLookup
 from freshet_serving.processor.extensions.online_features.online_store import Loss
 from freshet_serving.processor.extensions.online_features.reader import OnlineFeatures
 from freshet_serving.processor.features.sequences import SequenceColumns
 from freshet_serving.processor.package import Input, SequenceEntry
+from freshet_serving.processor.versions.erasure import ErasedUser
 from tests.processor.extensions.online_features.stores import MemoryStore, opened
 from tests.support.counters import counted, damaged
 from tests.support.looked_up import HASHES, manifest
