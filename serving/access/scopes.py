@@ -93,6 +93,7 @@ ADMIN_SCOPES = {
     "GET /admin/models/{name}/signature": ADMIN_READ,
     "GET /admin/models/{name}/tables": ADMIN_READ,
     "GET /admin/models/{name}/timeline": ADMIN_READ,
+    "GET /admin/models/{name}/user_state": ADMIN_READ,
     "GET /admin/models/{name}/versions": ADMIN_READ,
     "POST /admin/models/{name}/explain": ADMIN_READ,
     # The data port also requires the scope predict: the key is forwarded to it.

@@ -8,6 +8,7 @@ state_erasure   names states by their users, and erases the states of a user
 state_store     one process's store
 state_arena     memory that all processes share, and the kernels that read and write it
 state_counters  counts hits, and misses by cause
+state_report    reports on them for the admin API
 """
 
 from __future__ import annotations
@@ -31,5 +32,11 @@ def _open(memory: Any, processes: int, process: int, clock: Any) -> Any:
     return open_states(memory, processes, process, clock)
 
 
+def _report(host: Any, model: str) -> dict[str, Any]:
+    from freshet_serving.processor.extensions.user_state.state_report import user_state_report
+
+    return user_state_report(host, model)
+
+
 REQUIRES = ()
-EXTENSION = Extension(user_states=UserStateStore(_memory, _open))
+EXTENSION = Extension(user_states=UserStateStore(_memory, _open), reports={"user_state": _report})
