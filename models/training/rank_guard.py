@@ -10,7 +10,9 @@ is that of the usual NDCG for so many events, which is at most 1 / sqrt(events *
 
 Where most of the NDCG is popularity's, it stays though nothing follows from anything any more. So the gain over ranking
 by popularity alone (the lift), over the same events, is judged as well, by differences: it may be near 0, and its error
-is that of the difference of two ranks of one event. A network that has gained nothing so far has nothing to lose.
+is that of the difference of two ranks of one event. It is lost if half of it has gone and the NDCG has fallen by as
+much: where popularity has become better at it, on the day of a launch, nothing is wrong. A network that has gained
+nothing so far has nothing to lose.
 
 An event whose item has no row yet can be ranked by nobody and does not count: a catalogue grows. But if most of a
 window's items are new, though few usually are, they are no items of this catalogue.
@@ -35,6 +37,8 @@ LEAST_GAIN = 25.0
 LEAST_NDCG = 1e-3
 LEAST_EVENTS = 30
 """So many events are needed to say that most items are new."""
+LOST_LIFT = 0.5
+"""Share of the usual gain over popularity whose loss is ignored."""
 OTHER_ITEMS = 0.5
 """Rise of the share of events whose item is new by which items are those of something else."""
 FIRST_SPREAD = {"ndcg": 0.1, "new": 0.1, "earlier": 0.1, "lift": 0.02}
@@ -133,7 +137,7 @@ class RankGuard(WindowVerdicts[RankFigures]):
                     f"NDCG@{figures.top} {figures.ndcg:.4f} over {figures.events:,} events ranked before they were"
                     f" learned, usually {usual:.4f}: expected a fall of at most {-math.expm1(-most):.0%}"
                 )
-            if reason := self._lost_lift(figures, short):
+            if reason := self._lost_lift(figures, usual - figures.ndcg, short):
                 return reason
         if figures.fall is not None and earlier.is_known(config):
             most = earlier.bound(config, figures.fall_error, least)
@@ -144,18 +148,19 @@ class RankGuard(WindowVerdicts[RankFigures]):
                 )
         return ""
 
-    def _lost_lift(self, figures: RankFigures, short: float) -> str:
+    def _lost_lift(self, figures: RankFigures, fall: float, short: float) -> str:
         """Return what is wrong if the gain over popularity has gone; "" if it has not.
 
         Args:
             figures: The window's.
+            fall: How far the NDCG is below its usual value.
             short: How much larger the spread is than that of windows with enough events.
         """
         lift = self._usual["lift"]
         if figures.lift is None or not lift.is_known(self._config) or lift.mean <= 0:
             return ""
-        most = lift.bound(self._config, figures.lift_error, self._config.ndcg_drop * lift.mean, short)
-        if lift.mean - figures.lift <= most:
+        most = lift.bound(self._config, figures.lift_error, LOST_LIFT * lift.mean, short)
+        if min(lift.mean - figures.lift, fall) <= most:
             return ""
         return (
             f"NDCG@{figures.top} is {figures.lift:+.4f} from that of popularity alone over {figures.events:,} events"

@@ -164,3 +164,17 @@ def test_usual_lift_goes_on_after_a_restart_and_older_checkpoints_learn_it():
     bad = popular_window(random, follows=False)
     assert guard.judge(bad) == other.judge(bad) != ""
     assert older.judge(bad) == ""
+
+
+def test_launch_that_popularity_foretells_is_not_held():
+    random = np.random.default_rng(4)
+    guard = RankGuard(CONFIG)
+    guard.begin_with(popular_window(random, 5000))
+    for _ in range(20):
+        guard.judge(popular_window(random))
+    launched, made = random.random(2000) < 0.4, WindowRanks()
+    popular = np.where(launched, 1.0, gains_of(random, 2000, 0.35))
+    of_network = np.where(launched, 0.63, np.where(random.random(2000) < 0.12, 1.0, popular))
+    made.add(np.stack([of_network, popular], axis=1))
+    assert made.figures().lift < 0
+    assert guard.judge(made.figures()) == ""
