@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -125,12 +126,17 @@ class VersionStates:
             scope: Number that its bytes are counted under.
         """
         self.process, self.scope, self.counters = states, scope, StateCounters()
-        self.subjects = Subjects(manifest, plan)
+        self._read_by = manifest, plan
         self.parts = {
             name: UserPart(f"{manifest.model}/{manifest.version}/{load}/{name}".encode(), graph, plan)
             for name, graph in graphs.items()
         }
         self._local = threading.local()
+
+    @cached_property
+    def subjects(self) -> Subjects:
+        """What finds the users of its requests."""
+        return Subjects(*self._read_by)
 
     def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates:
         """Return the states of these dense weights.
