@@ -92,5 +92,7 @@ class SharedStates:
         if memory is None:
             return {}
         names = StateNames(secret_of(memory))
-        subjects = [UNKNOWN, *(names.subject(subject_of(user.model, key)) for key in user.bound)]
+        # Also what is kept under an id of the client's choice, if that is the user's key.
+        known = [user.text, *(subject_of(user.model, key) for key in user.bound)]
+        subjects = [UNKNOWN, *map(names.subject, known)]
         return {"user_states": sum(erase_states(memory, self._processes, subject=subject) for subject in subjects)}

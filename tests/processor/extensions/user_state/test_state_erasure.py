@@ -10,7 +10,7 @@ from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.state_erasure import SharedStates, Subjects, subject_of
 from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
-from freshet_serving.processor.extensions.user_state.state_store import StateStore
+from freshet_serving.processor.extensions.user_state.state_store import StateStore, secret_of
 from freshet_serving.processor.extensions.user_state.user_states import shared_memory
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
@@ -56,6 +56,14 @@ def test_states_of_the_user_in_all_processes_leave_no_bytes_in_the_arena(memory)
     assert not any(finds(store, name) for name in names for store in (one, other))
     assert all(finds(store, name) for name in others for store in (one, other))
     assert not (memory == MARK).any()
+
+
+def test_state_under_an_id_that_is_the_users_key_is_erased(memory):
+    (store, _), names = stores(memory), StateNames(secret_of(memory))
+    for content, subject in ((b"a", b"ann"), (b"b", b"bob")):
+        assert store.keep(names.name(b"owner", b"kept/m", content, subject), 1, STAMPS, words(), store.erasures)
+    assert erase(ErasedUser("m", (), "ann")).counts["user_states"] == 1
+    assert finds(store, names.name(b"owner", b"kept/m", b"b", b"bob"))
 
 
 def test_state_that_is_computed_meanwhile_is_not_kept(memory):
