@@ -31,6 +31,8 @@ class StateNames:
             secret: The key, 32 bytes.
         """
         self._new = blake2b(key=secret, digest_size=16)
+        # As many as there are API keys.
+        self._owners: dict[bytes, int] = {}
 
     def name(self, owner: bytes, scope: bytes, content: bytes | memoryview, subject: bytes = b"") -> StateName:
         """Return the name of a state.
@@ -46,7 +48,9 @@ class StateNames:
 
     def owner(self, owner: bytes) -> int:
         """Return the hash of an owner, never 0."""
-        return self._hash(b"owner", owner)[0] or 1
+        if (known := self._owners.get(owner)) is None:
+            known = self._owners[owner] = self._hash(b"owner", owner)[0] or 1
+        return known
 
     def subject(self, subject: bytes) -> int:
         """Return the hash of a user, the same for all owners, neither 0 nor UNKNOWN."""
