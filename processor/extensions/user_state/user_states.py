@@ -135,7 +135,7 @@ class VersionStates:
 
     @cached_property
     def subjects(self) -> Subjects:
-        """What finds the users of its requests."""
+        """The users of its requests, as they are found."""
         return Subjects(*self._read_by)
 
     def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates:
