@@ -28,10 +28,11 @@ import importlib.util
 import os
 import pkgutil
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from freshet_serving.processor.errors import BadInput, nearest
 
@@ -177,6 +178,21 @@ class Extension:
     descriptions: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     explanations: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     reports: Mapping[str, Callable[[Any, str], dict[str, Any]]] = field(default_factory=dict)
+
+
+class Keeper(Protocol):
+    """Something that keeps anything of users, in the core or an extension."""
+
+    def erase_user(self, user: Any) -> Mapping[str, int]:
+        """Forget a user; return how many things there were, by what they are (words for a reply).
+
+        Args:
+            user: The user, a processor.versions.erasure.ErasedUser.
+        """
+
+
+KEEPERS: weakref.WeakSet[Keeper] = weakref.WeakSet()
+"""All that keep anything of users in this process; each adds itself, once, and is held weakly."""
 
 
 class Extensions(Generic[E]):

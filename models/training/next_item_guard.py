@@ -1,7 +1,8 @@
 """Guard the deltas of a run of a next-item network (models.training.rank_stream_guard).
 
 Costs: of each batch at most RANKED events are ranked among all items, with one pass of the network over its histories;
-where there are more than MOST_ITEMS items, in one batch of several. And so are EARLIER events twice for each delta.
+where there are more than MOST_ITEMS items, in one batch of several, and once more by popularity alone. And so are
+EARLIER events twice for each delta, by the network.
 """
 
 from __future__ import annotations
@@ -39,7 +40,17 @@ class NextItemGuard(RankStreamGuard):
         """Return whether it is to see the batch after so many."""
         return self.config.enabled and not batches % (1 + len(self._items.items) // MOST_ITEMS)
 
+    def rank(self, work: BoundBatch, ranking: CatalogueRanking, most: int = 0) -> Float64s:
+        """Return the gains of a batch's events by the network and by popularity, as see() takes them.
+
+        Args:
+            work: The batch.
+            ranking: Counts the ranks by the network.
+            most: Events at most; 0 for all.
+        """
+        return rank_targets(self._items, work, ranking, most, CatalogueRanking(self._top))
+
     def _ranked(self, works: Sequence[BoundBatch], most: int) -> Float64s:
         ranking = CatalogueRanking(self._top)
         gains = [rank_targets(self._items, work, ranking, most) for work in works]
-        return np.concatenate([*gains, np.empty(0)])
+        return np.concatenate([*(each[:, 0] for each in gains), np.empty(0)])

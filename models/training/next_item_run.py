@@ -33,7 +33,6 @@ from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.run_summary import Summary
 from freshet_serving.models.training.sourced_run import SourcedRun
 from freshet_serving.models.training.stream_guard import StreamGuard
-from freshet_serving.models.training.target_ranks import rank_targets
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.processor.columns import Column, take_rows
@@ -160,7 +159,8 @@ class NextItemRun(SourcedRun):
         return SeenBatch(work.batch, work.bound, firsts=work.firsts, ids=ids, times=times)
 
     def _measure(self, work: BoundBatch, evaluation_metrics: EvaluationMetrics) -> None:
-        self.guard.see_held_out(work, rank_targets(self._items, work, self.ranked))
+        assert isinstance(self.guard, NextItemGuard)
+        self.guard.see_held_out(work, self.guard.rank(work, self.ranked))
 
     def _score_and_learn(self, work: BoundBatch, sampled: bool) -> None:
         """Rank targets of a batch before training on it, for the guard; all of them, of a sample of the batches."""
@@ -168,8 +168,7 @@ class NextItemRun(SourcedRun):
         seen = self.guard.sees(self._batches)
         self._batches += 1
         if sampled or seen:
-            gains = rank_targets(self._items, work, self.streamed_ranks, 0 if sampled else RANKED)
-            self.guard.see(work, gains)
+            self.guard.see(work, self.guard.rank(work, self.streamed_ranks, 0 if sampled else RANKED))
         self._learned(work, self.trainer.learn(work))
 
     def _learned(self, work: BoundBatch, loss: float) -> None:

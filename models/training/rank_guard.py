@@ -8,6 +8,12 @@ has disturbed rank them worse.
 NDCG is compared by its logarithm, because it is usually 0.02 for one catalogue and 0.4 for another. Its sampling error
 is that of the usual NDCG for so many events, which is at most 1 / sqrt(events * NDCG): a gain is at most 1.
 
+Where most of the NDCG is popularity's, it stays though nothing follows from anything any more. So the gain over ranking
+by popularity alone (the lift), over the same events, is judged as well, by differences: it may be near 0, and its error
+is that of the difference of two ranks of one event. It is lost if half of it has gone and the NDCG has fallen by as
+much: where popularity has become better at it, on the day of a launch, nothing is wrong. A network that has gained
+nothing so far has nothing to lose.
+
 An event whose item has no row yet can be ranked by nobody and does not count: a catalogue grows. But if most of a
 window's items are new, though few usually are, they are no items of this catalogue.
 
@@ -31,9 +37,11 @@ LEAST_GAIN = 25.0
 LEAST_NDCG = 1e-3
 LEAST_EVENTS = 30
 """So many events are needed to say that most items are new."""
+LOST_LIFT = 0.5
+"""Share of the usual gain over popularity whose loss is ignored."""
 OTHER_ITEMS = 0.5
 """Rise of the share of events whose item is new by which items are those of something else."""
-FIRST_SPREAD = {"ndcg": 0.1, "new": 0.1, "earlier": 0.1}
+FIRST_SPREAD = {"ndcg": 0.1, "new": 0.1, "earlier": 0.1, "lift": 0.02}
 """Initial spread of each figure, with the weight of one window."""
 
 Float64s = NDArray[np.float64]
@@ -51,6 +59,8 @@ class RankFigures:
         fall_error: Its sampling error.
         top: Places that count.
         unranked: Number of other events.
+        lift: NDCG less that by popularity alone; None where events were not ranked by it.
+        lift_error: Its sampling error.
     """
 
     events: int
@@ -60,6 +70,8 @@ class RankFigures:
     fall_error: float = 0.0
     top: int = 10
     unranked: int = 0
+    lift: float | None = None
+    lift_error: float = 0.0
 
     @property
     def level(self) -> float:
@@ -95,12 +107,16 @@ class RankGuard(WindowVerdicts[RankFigures]):
             self._usual["ndcg"].begin_with(held_out.level, held_out.error(held_out.ndcg))
             self._usual["new"].begin_with(held_out.new, 0.0)
             self._usual["earlier"].begin_with(0.0, 0.0)
+            if held_out.lift is not None:
+                self._usual["lift"].begin_with(held_out.lift, held_out.lift_error)
 
     def _note(self, figures: RankFigures) -> None:
         self._usual["ndcg"].note(figures.level, figures.error(figures.ndcg))
         self._usual["new"].note(figures.new, 0.0)
         if figures.fall is not None:
             self._usual["earlier"].note(figures.fall, figures.fall_error)
+        if figures.lift is not None:
+            self._usual["lift"].note(figures.lift, figures.lift_error)
 
     def _out_of_line(self, figures: RankFigures) -> str:
         config, least = self._config, -math.log1p(-self._config.ndcg_drop)
@@ -121,6 +137,8 @@ class RankGuard(WindowVerdicts[RankFigures]):
                     f"NDCG@{figures.top} {figures.ndcg:.4f} over {figures.events:,} events ranked before they were"
                     f" learned, usually {usual:.4f}: expected a fall of at most {-math.expm1(-most):.0%}"
                 )
+            if reason := self._lost_lift(figures, usual - figures.ndcg, short):
+                return reason
         if figures.fall is not None and earlier.is_known(config):
             most = earlier.bound(config, figures.fall_error, least)
             if figures.fall - earlier.mean > most:
@@ -129,6 +147,25 @@ class RankGuard(WindowVerdicts[RankFigures]):
                     f" expected a fall of at most {-math.expm1(-most):.0%}"
                 )
         return ""
+
+    def _lost_lift(self, figures: RankFigures, fall: float, short: float) -> str:
+        """Return what is wrong if the gain over popularity has gone; "" if it has not.
+
+        Args:
+            figures: The window's.
+            fall: How far the NDCG is below its usual value.
+            short: How much larger the spread is than that of windows with enough events.
+        """
+        lift = self._usual["lift"]
+        if figures.lift is None or not lift.is_known(self._config) or lift.mean <= 0:
+            return ""
+        most = lift.bound(self._config, figures.lift_error, LOST_LIFT * lift.mean, short)
+        if min(lift.mean - figures.lift, fall) <= most:
+            return ""
+        return (
+            f"NDCG@{figures.top} is {figures.lift:+.4f} from that of popularity alone over {figures.events:,} events"
+            f" ranked before they were learned, usually {lift.mean:+.4f}: expected at least {lift.mean - most:+.4f}"
+        )
 
 
 class WindowRanks:
@@ -141,13 +178,21 @@ class WindowRanks:
     def __init__(self, top: int = 10) -> None:
         self.top, self._gain, self._events, self._unranked = top, 0.0, 0, 0
         self._fall: tuple[float, float] | None = None
+        # Sums of the differences to the gains by popularity, of their squares, and their number.
+        self._lift = np.zeros(3)
 
     def add(self, gains: Float64s) -> None:
         """Add events that were ranked before they were learned.
 
         Args:
-            gains: float64 [n], each event's share of the NDCG; NaN for an item without a row.
+            gains: float64 [n], each event's share of the NDCG; NaN for an item without a row. Or [n, 2], with its share
+                by popularity alone; NaN where it was not ranked by that.
         """
+        if gains.ndim == 2:
+            lift = gains[:, 0] - gains[:, 1]
+            lift = lift[~np.isnan(lift)]
+            self._lift += (lift.sum(), (lift**2).sum(), len(lift))
+            gains = gains[:, 0]
         known = ~np.isnan(gains)
         self._gain += float(gains[known].sum())
         self._events += int(known.sum())
@@ -172,4 +217,7 @@ class WindowRanks:
         every, (fall, fall_error) = self._events + self._unranked, self._fall or (None, 0.0)
         ndcg = self._gain / self._events if self._events else math.nan
         new = self._unranked / every if every else 0.0
-        return RankFigures(self._events, ndcg, new, fall, fall_error, self.top, self._unranked)
+        total, squares, count = self._lift.tolist()
+        lift = total / count if count else None
+        error = math.sqrt(max(0.0, squares / count - (total / count) ** 2) / count) if count else 0.0
+        return RankFigures(self._events, ndcg, new, fall, fall_error, self.top, self._unranked, lift, error)

@@ -11,7 +11,11 @@ from freshet_serving.models.training.trainer import BoundBatch
 
 
 def rank_targets(
-    trainer: NextItemTrainer, work: BoundBatch, ranking: CatalogueRanking, most: int = 0
+    trainer: NextItemTrainer,
+    work: BoundBatch,
+    ranking: CatalogueRanking,
+    most: int = 0,
+    by_popularity: CatalogueRanking | None = None,
 ) -> NDArray[np.float64]:
     """Rank the targets of a batch; change nothing of the trainer.
 
@@ -20,9 +24,11 @@ def rank_targets(
         work: Histories.
         ranking: Counts the ranks.
         most: Targets at most, evenly from all; 0 for all.
+        by_popularity: Counts the ranks by the items' popularity alone, if they have one.
 
     Returns:
-        Each target's share of the NDCG, float64 [n]; NaN for an item without a row.
+        Each target's share of the NDCG, float64 [n, 2], and of that by popularity; NaN for an item without a row, and
+        where nothing was ranked by popularity.
     """
     states, nexts, real = trainer.states(work)
     there, rows = trainer.catalogue()
@@ -44,6 +50,13 @@ def rank_targets(
     ends = np.concatenate([[0], np.cumsum(lengths)])
     seen = np.repeat(splits[history] - ends[:-1], lengths) + np.arange(ends[-1])
     targets = place[nexts[history, at]]
-    users = after[:, : layout.dense]
-    ranks = ranking.add(users, rows[:, : layout.dense], targets, place[refs[seen]], ends, lifts)
-    return np.where(targets >= 0, gains_of(ranks, ranking.top), np.nan)
+    users, met = after[:, : layout.dense], place[refs[seen]]
+    gains = np.full((len(targets), 2), np.nan)
+    known = targets >= 0
+    ranks = ranking.add(users, rows[:, : layout.dense], targets, met, ends, lifts)
+    gains[known, 0] = gains_of(ranks, ranking.top)[known]
+    if by_popularity is not None and layout.popularity:
+        alike = np.ones((len(targets), 1), np.float32)
+        ranks = by_popularity.add(alike, rows[:, layout.dim : layout.dim + 1], targets, met, ends)
+        gains[known, 1] = gains_of(ranks, ranking.top)[known]
+    return gains

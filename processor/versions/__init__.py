@@ -15,6 +15,7 @@ judges          the port of judges of deltas and versions
 delta_checks    ask the judges before a delta is served, and log what became of it
 row_watchers    the port of what extensions keep beside the rows of a version
 sample          a sample of the rows that a replica is requested to score
+erasure         erase a user from all that is kept
 row_scoring     the port of what scores sampled rows, for judges
 timeline        the newest records of a version in a form for people
 served_version  a loaded version, writer side: stage, flip, reclaim, undo
@@ -36,6 +37,7 @@ policy          an operator's settings for a model
 __all__ = [
     "changes",
     "control",
+    "erasure",
     "held_deltas",
     "host",
     "judges",

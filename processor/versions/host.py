@@ -44,6 +44,7 @@ from freshet_serving.processor.watching import DeltaBounds, GroupStats, LabelSum
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.budgets import Budgets
     from freshet_serving.processor.tables.remote_rows import RemoteTables
+    from freshet_serving.processor.versions.erasure import Erased, ErasedUser
     from freshet_serving.processor.versions.score_watch import ScoreWatch
 
 log = logging.getLogger("freshet.host")
@@ -492,6 +493,13 @@ class ModelHost(ABC):
             raise missing("calibration", "guard")
         self.model(model).loaded(generation.version).add_labels(generation, evidence)
 
+    def erase(self, user: ErasedUser) -> Erased:
+        """Have everything that answers requests here forget a user (processor.versions.erasure)."""
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.erasure import erase
+
+        return erase(user)
+
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
         """Load a version beside those served.
 
@@ -512,13 +520,7 @@ class ModelHost(ABC):
         self.model(model).unload(version)
 
     def set_label(self, model: str, label: str, version: int) -> None:
-        """Point a label at a version.
-
-        Args:
-            model: Name of the model.
-            label: The label.
-            version: The version.
-        """
+        """Point a label of a model at a version."""
         self.model(model).set_label(label, version)
 
     def set_policy(self, model: str, changes: Any) -> ModelPolicy:

@@ -269,7 +269,7 @@ class Replica:
         # A partial and not a method: a method of this replica, kept by its scorer, would make a cycle of the two, and
         # the memory of an unloaded version would stay until the garbage collector looks at the oldest objects.
         self._new_buffers = partial(Buffers, self._sizes, len(self.manifest.tables), len(self.outputs), self._allocate)
-        self.sample = RequestSample(clock)
+        self.sample = RequestSample(clock, self.manifest.model)
         create = ENGINE.only("scorer")
         self._scorer: RowScorer | None = (
             create(self.graphs.undivided, self.plan, self.sample, self._new_buffers, clock) if create else None

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.ports import KEEPERS
 from freshet_serving.processor.watching import LEAST_ROWS
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.erasure import ErasedUser
 
 REFRESH_S = 300.0
 ROWS_OF_ONE, IDS_OF_ONE = 8, 16384
@@ -41,17 +45,18 @@ class SampleRows(NamedTuple):
 class RequestSample:
     """The sample of one replica."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, model: str = "") -> None:
         """Start with an empty sample.
 
         Args:
             clock: Source of time.
+            model: Name of the model, whose users are forgotten (erase_user).
         """
         self.wanted = True
         """True while take() is to be called for requests."""
         self.example: Mapping[str, Column] | None = None
         """Inputs of the newest sampled request, as an example for people to start from."""
-        self._clock = clock
+        self._clock, self._model = clock, model
         self._lock = threading.Lock()
         self._most = MOST_ROWS
         # Appended to by the threads that bring requests.
@@ -59,6 +64,7 @@ class RequestSample:
         self._gathered_rows = self._sample_rows = 0
         self._sample: Sequence[SampleRows] = ()
         self._since_s = clock.now_s()
+        KEEPERS.add(self)
 
     def take(self, bound: BoundRequest, inputs: Mapping[str, Column] | None = None) -> None:
         """Add some rows of a request that is about to be answered to the sample.
@@ -92,6 +98,22 @@ class RequestSample:
             self._renew(max_rows)
             return self._sample, self._sample_rows
 
+    def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
+        """Forget the requests of a user, and those that do not say whose they are (Keeper.erase_user)."""
+        if user.model != self._model:
+            return {}
+        with self._lock:
+            # What another thread appends to the old list meanwhile is lost, as it may be the user's.
+            sample, gathered = _without(self._sample, user), _without(self._gathered, user)
+            erased = len(self._sample) + len(self._gathered) - len(sample) - len(gathered)
+            self._gathered, self._gathered_rows = gathered, sum(e.rows for e in gathered)
+            if len(sample) < len(self._sample):
+                self._sample, self._sample_rows = tuple(sample), sum(e.rows for e in sample)
+            if self.example is not None and user.sent_in(self.example) is not False:
+                self.example = None
+            self.wanted = self.wanted or bool(erased)
+        return {"kept_requests": erased}
+
     def _renew(self, max_rows: int) -> None:
         """Replace the sample by the gathered rows once there are enough, and start gathering again when it is due."""
         self._most = max_rows
@@ -103,3 +125,7 @@ class RequestSample:
                 self._since_s = self._clock.now_s()
         if not self.wanted and self._clock.now_s() - self._since_s >= REFRESH_S:
             self.wanted = True
+
+
+def _without(sample: Sequence[SampleRows], user: ErasedUser) -> list[SampleRows]:
+    return [e for e in sample if e.inputs is not None and user.sent_in(e.inputs) is False]

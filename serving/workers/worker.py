@@ -245,6 +245,8 @@ class Worker:
                 self._reply(message)
         elif op == "credentials":
             self._access.take(Credentials.of(message))
+        elif op == "erase":
+            self._changes.submit(op, lambda: self._erase(message), long=True)
         elif op == "drain":
             self._lifecycle.drain()
             self._reply(message)
@@ -365,6 +367,14 @@ class Worker:
             self._reply(message, error=[type(error).__name__, "a worker could not apply the change"])
         else:
             self._reply(message)
+
+    def _erase(self, message: Message) -> None:
+        """Have everything of this process forget a user, on a change thread."""
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.erasure import ErasedUser, erase_once
+
+        counts, failed = erase_once(ErasedUser.of_json(message["user"]))
+        self._reply(message, erased=[dict(counts), failed])
 
     def _options_of(self, model: str) -> GroupOptions:
         return self._predictor.groups.of(model).options

@@ -186,7 +186,9 @@ class WorkerPool:
             # Loaded where users' parts are kept.
             from freshet_serving.processor.running.user_states import states_memory
 
-            (self._states_handle,) = share([states_memory(megabytes, count)], "user-states")
+            # Kept: users are erased from it here.
+            self._states = states_memory(megabytes, count)
+            (self._states_handle,) = share([self._states], "user-states")
         self._owner: WorkerListener | None = None
         self._fork_server = fork_server or ForkServer()
         # Workers have the limits of the process that started them.

@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,9 @@ from freshet_serving.serving.workers.worker_counts import Totals, add, evidence_
 from freshet_serving.serving.workers.worker_pool import WorkerPool
 from freshet_serving.serving.workers.worker_process import WorkerProcess
 from freshet_serving.serving.workers.worker_replicas import ANSWER_TIMEOUT_S, WorkerReplicas, key_of
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.erasure import Erased, ErasedUser
 
 log = logging.getLogger("freshet.fleet")
 
@@ -159,6 +162,25 @@ class WorkerPoolHost(ModelHost):
                 raise NotReady("workers: no process is up; try again")
             # A size for all groups replaces sizes set for single ones.
             self._resized = {group: sessions} if group is None else {**self._resized, group: sessions}
+
+    def erase(self, user: ErasedUser) -> Erased:
+        """Have all workers, then this process, forget a user (processor.versions.erasure)."""
+        # Loaded when a person asks.
+        from freshet_serving.processor.versions.erasure import MOST_COPIES, Erased, erase_once, merged
+
+        parts = []
+        for _ in range(MOST_COPIES):
+            for worker, answer in self._ask_all("erase", {"user": user.to_json()}):
+                try:
+                    counts, failed = answer.result(ANSWER_TIMEOUT_S)["erased"]
+                    parts.append(Erased(counts, tuple(failed)))
+                except ChannelClosed:
+                    # What it had went with it.
+                    continue
+                except TimeoutError:
+                    parts.append(Erased({}, (f"worker {worker.slot}, which does not answer",)))
+            parts.append(erase_once(user))
+        return merged(parts)
 
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
         """Return the lookup counts of a version, as last reported."""

@@ -31,8 +31,9 @@ from typing import Any, NamedTuple
 import xxhash
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.extensions.guard.kept_requests import MOST_NBYTES
+from freshet_serving.processor.extensions.guard.kept_requests import MOST_NBYTES, without_user
 from freshet_serving.processor.package import Input
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 log = logging.getLogger("freshet.gate")
 
@@ -130,19 +131,57 @@ class KeptFiles:
         checksum = zlib.crc32(requests, zlib.crc32(line))
         if self._written.get(model) == checksum:
             return
-        path, made = self._path(model), ""
         try:
-            # Readable by this user alone.
-            fd, made = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}-")
-            with open(fd, "wb") as file:
-                file.write(line + b"\n" + requests)
-            os.replace(made, path)
+            self._replace(model, line + b"\n" + requests)
         except OSError as error:
             log.warning("cannot keep the requests of %s in the scratch folder: %s", model, error.strerror)
-            with contextlib.suppress(OSError):
-                os.unlink(made)
             return
         self._written[model] = checksum
+
+    def erase(self, user: ErasedUser) -> int:
+        """Take the requests of a user out of a model's file; return how many there were.
+
+        Args:
+            user: The user.
+
+        Raises:
+            OSError: The file is there, and can be neither replaced nor removed.
+        """
+        model, path = user.model, self._path(user.model)
+        self._written.pop(model, None)
+        try:
+            content = self._content(model)
+        except FileNotFoundError:
+            return 0
+        if content is None:
+            # Too old to be used, or another's.
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            return 0
+        line, requests = content
+        others, erased = without_user(requests, user)
+        if not erased:
+            return 0
+        try:
+            header = json.loads(line)
+            header["crc32"] = zlib.crc32(others)
+            self._replace(model, json.dumps(header).encode() + b"\n" + others)
+        except (OSError, ValueError, TypeError, RecursionError):
+            path.unlink()
+        return erased
+
+    def _replace(self, model: str, content: bytes) -> None:
+        """Replace a model's file by one that is readable by this user alone; raise OSError."""
+        path, made = self._path(model), ""
+        try:
+            fd, made = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}-")
+            with open(fd, "wb") as file:
+                file.write(content)
+            os.replace(made, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(made)
+            raise
 
     def _content(self, model: str) -> tuple[bytes, bytes] | None:
         """Return the first line and the rest of a model's file; None for another user's, or one that is too old."""

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.errors import Corrupt
 from freshet_serving.processor.package import Tensors, parse_tensors, write_tensors
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.sample import MOST_ROWS, SampleRows
 
 FORMAT = "freshet-kept-requests/1"
@@ -112,6 +113,22 @@ def parse_requests(data: bytes) -> list[KeptRequest]:
         KeptRequest({name: column for name, column in own.items() if column is not None}, count)
         for own, count in zip(columns, rows)
     ]
+
+
+def without_user(data: bytes, user: ErasedUser) -> tuple[bytes, int]:
+    """Return requests without those of a user and those that do not say whose they are, and how many there were.
+
+    Args:
+        data: What dump_requests() wrote; what cannot be read is left out as a whole.
+        user: The user.
+    """
+    try:
+        requests = parse_requests(data) if data else []
+    except Corrupt:
+        return b"", 1
+    others = [request for request in requests if user.sent_in(request.inputs) is False]
+    erased = len(requests) - len(others)
+    return (dump_requests(others) if erased else data), erased
 
 
 def _tensors(request: KeptRequest, names: Sequence[str], number: int) -> dict[str, NDArray[Any]]:

@@ -34,9 +34,11 @@ from freshet_serving.processor.extensions.guard.kept_requests import dump_reques
 from freshet_serving.processor.extensions.guard.request_scoring import extent, score_requests
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.ports import KEEPERS
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.given_rows import run_rows
 from freshet_serving.processor.running.graph_run import SubgraphRun
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.row_scoring import PreviewState
 from freshet_serving.processor.versions.sample import RequestSample, SampleRows
 from freshet_serving.processor.watching import LEAST_ROWS, PreviewResult, RequestScores
@@ -87,6 +89,14 @@ class SampleScorer:
         self._run, self._plan, self._sample, self._make, self._clock = run, plan, sample, buffers, clock
         self._buffers: Buffers | None = None
         self._scored: SampleScores | None = None
+        self._erasures = 0
+        KEEPERS.add(self)
+
+    def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
+        """Forget the scores of a sample that may have had a user's rows (Keeper.erase_user)."""
+        self._erasures += 1
+        self._scored = None
+        return {}
 
     def kept(self, names: Collection[str]) -> bytes:
         return dump_requests(kept_requests(self._sample.kept(), names))
@@ -104,7 +114,7 @@ class SampleScorer:
     def compare(
         self, before: PreviewState, after: PreviewState, costs: Mapping[int, float], max_rows: int, max_s: float
     ) -> PreviewResult | None:
-        began_s = self._clock.now_s()
+        began_s, erasures = self._clock.now_s(), self._erasures
         sample, sampled = self._sample.renewed(max_rows)
         bucket, rows = extent(costs, min(max_rows, sampled), max_s)
         if rows < LEAST_ROWS:
@@ -114,6 +124,8 @@ class SampleScorer:
             known = self._score(before, sample, bucket, rows, None)
         scored = self._score(after, sample, bucket, rows, known)
         self._scored = scored
+        if self._erasures != erasures:
+            self._scored = None
         figures = score_figures({name: scores[:rows] for name, scores in known.outputs.items()}, scored.outputs)
         return PreviewResult(rows, self._clock.now_s() - began_s, figures)
 

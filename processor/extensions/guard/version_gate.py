@@ -31,6 +31,7 @@ wait for two versions, and a bad version's errors are seen by clients).
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
@@ -40,10 +41,12 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import shortage
 from freshet_serving.processor.extensions.guard.input_drift import input_shifts
 from freshet_serving.processor.extensions.guard.kept_file import KeptFiles, ServedBefore
-from freshet_serving.processor.extensions.guard.kept_requests import parse_requests
+from freshet_serving.processor.extensions.guard.kept_requests import parse_requests, without_user
 from freshet_serving.processor.extensions.guard.version_judge import GateVerdict, VersionJudge
 from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import KEEPERS
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.policy import SERVE, ModelPolicy
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.watching import IN_LINE, LONG_S, UNJUDGED, Histogram
@@ -95,8 +98,11 @@ class VersionGate:
         self._reference = b""
         # Root hashes of versions that are not judged again; None before the start.
         self._known: dict[int, str] | None = None
+        # Held while requests are copied, so that what was read before an erasure is not written after it.
+        self._copying = threading.Lock()
         self.outcomes: Counter[str] = Counter()
         self.judge_s = Histogram(LONG_S)
+        KEEPERS.add(self)
 
     @property
     def judges(self) -> bool:
@@ -209,21 +215,37 @@ class VersionGate:
             after: The version.
         """
         try:
-            requests = b"" if before is None else before.replicas.kept()
-            if before is None and self._kept_files is not None:
-                requests, learned = self._kept_files.read(self._model, after.manifest.inputs)
-                self._judge.recall(learned)
-            if requests:
-                self._reference = requests
-                after.replicas.remember(requests)
+            with self._copying:
+                requests = b"" if before is None else before.replicas.kept()
+                if before is None and self._kept_files is not None:
+                    requests, learned = self._kept_files.read(self._model, after.manifest.inputs)
+                    self._judge.recall(learned)
+                if requests:
+                    self._reference = requests
+                    after.replicas.remember(requests)
         except Exception as error:
             log.warning("cannot give %s the requests that are kept: %s", self._model, error)
 
     def keep(self, version: ScoredVersion) -> None:
         """Compare the kept requests of a version with those before it, and write them to the scratch folder."""
         try:
-            if not (requests := version.replicas.kept()):
-                return
+            with self._copying:
+                self._keep(version)
+        except Exception as error:
+            log.warning("cannot read the kept requests of %s: %s", self._model, error)
+
+    def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
+        """Forget the kept requests of a user, those on disk too (Keeper.erase_user)."""
+        if user.model != self._model:
+            return {}
+        with self._copying:
+            self._reference, erased = without_user(self._reference, user)
+            if self._kept_files is not None:
+                erased += self._kept_files.erase(user)
+        return {"kept_requests": erased}
+
+    def _keep(self, version: ScoredVersion) -> None:
+        if requests := version.replicas.kept():
             of_training = version.manifest.notes.get(NOTE_OF_INPUTS)
             if of_training or self._reference:
                 now = _inputs(requests)
@@ -232,8 +254,6 @@ class VersionGate:
             if self._kept_files is not None:
                 served = ServedBefore(version.manifest.version, self._known or {})
                 self._kept_files.write(self._model, version.manifest.inputs, requests, self._judge.to_json(), served)
-        except Exception as error:
-            log.warning("cannot read the kept requests of %s: %s", self._model, error)
 
     def _learn(self, served: int) -> None:
         """Learn from the change that led to the served version, once."""

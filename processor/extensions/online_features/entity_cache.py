@@ -6,6 +6,7 @@ Invariants
 - For one key there is at most one flight. Its owner, the caller to whom claim() gave the key, settles it exactly once,
   with an entry or with None. A caller settles all that it owns before it waits for a flight of another, so no two wait
   for each other, and it waits no longer than its own deadline.
+- What is erased is not there afterwards: neither an entry nor what a flight brings that had begun before.
 - Entries take at most max_nbytes, as their makers count them; the least recently used go first.
 
 With ttl_s = 0 nothing is kept and flights are still shared. Cost: a dictionary look-up under one lock for each key.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -32,11 +33,11 @@ Value = TypeVar("Value")
 class Flight(Generic[Value]):
     """A read that is under way, for all that wait for it."""
 
-    __slots__ = ("_landed", "started_s", "value")
+    __slots__ = ("_landed", "erased", "started_s", "value")
 
     def __init__(self, started_s: float) -> None:
         self._landed = threading.Event()
-        self.started_s = started_s
+        self.started_s, self.erased = started_s, False
         self.value: Value | None = None
 
     def land(self, value: Value | None) -> None:
@@ -141,13 +142,29 @@ class EntityCache(Generic[Value]):
         with self._lock:
             flight = self._flights.pop(key)
             size = nbytes + len(key) + ENTRY_NBYTES
-            if value is not None and self._ttl_s > 0 and size <= self._max_nbytes:
+            if value is not None and self._ttl_s > 0 and size <= self._max_nbytes and not flight.erased:
                 self._remove(key)
                 self._entries[key] = (flight.started_s + self._ttl_s, size, value)
                 self._nbytes += size
                 while self._nbytes > self._max_nbytes:
                     self._remove(first_of(self._entries))
         flight.land(value)
+
+    def erase(self, prefixes: Sequence[bytes], keys: Collection[bytes] = ()) -> int:
+        """Remove entries; return how many there were.
+
+        Args:
+            prefixes: Keys that begin like one of these.
+            keys: These keys.
+        """
+        begins = tuple(prefixes)
+        with self._lock:
+            erased = [key for key in self._entries if key in keys or key.startswith(begins)]
+            for key in erased:
+                self._remove(key)
+            for key, flight in self._flights.items():
+                flight.erased = flight.erased or key in keys or key.startswith(begins)
+        return len(erased)
 
     def _remove(self, key: bytes) -> None:
         entry = self._entries.pop(key, None)

@@ -40,6 +40,8 @@ from freshet_serving.processor.extensions.online_features.section import ONLINE,
 from freshet_serving.processor.features.input_lookup import FilledInputs
 from freshet_serving.processor.features.sequences import is_sound, unpack
 from freshet_serving.processor.package import Manifest, SequenceEntry
+from freshet_serving.processor.ports import KEEPERS
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 log = logging.getLogger("freshet.features")
 
@@ -92,6 +94,12 @@ class FeatureLookup:
         unsigned = frozenset(i.name for i in manifest.inputs if i.declared == "uint64")
         where = f"{manifest.model} version {manifest.version}"
         self._features = OnlineFeatures(groups, stores, defaults, clock, unsigned, where)
+        self._model = manifest.model
+        KEEPERS.add(self)
+
+    def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
+        """Forget what was read for a user (Keeper.erase_user)."""
+        return {"online_features": self._features.erase(user)} if user.model == self._model else {}
 
     def find(self, inputs: Mapping[str, Column]) -> LeftOut:
         """Return what a request leaves out.

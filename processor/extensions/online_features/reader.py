@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.columns import Column
+from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput, TooLarge, nearest
 from freshet_serving.processor.extensions.online_features.damaged_values import DamagedValues
@@ -67,6 +67,7 @@ from freshet_serving.processor.extensions.online_features.value_types import (
     encode_default,
     is_finite,
 )
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 MAX_ROWS = 10_000
 """Rows of one request whose features are looked up."""
@@ -108,6 +109,27 @@ class _Lookup:
     def cache_keys(self, entities: Mapping[str, Column]) -> list[bytes | None]:
         """Return a key for each row; None where a value has no place in the key's type."""
         return [None if key is None else self._prefix + key for key in self._entity_keys.of(entities)]
+
+    def erased_keys(self, user: ErasedUser) -> tuple[list[bytes], list[bytes]]:
+        """Return prefixes of the cache's keys, and whole ones, that a user's features may be under.
+
+        Args:
+            user: The user. Where a key has other parts too, features of everybody are meant.
+        """
+        names = {key.input for key in self.keys}
+        if names.isdisjoint(user.inputs):
+            return [], []
+        if len(self.keys) > 1:
+            return [self._prefix], []
+        (part,) = self.keys
+        column: Any
+        if VALUE_TYPES[part.type].dtype is None:
+            column = Strings.of([user.text])
+        elif user.number is None:
+            return [], []
+        else:
+            column = np.array([user.number], np.uint64 if user.number >= 1 << 63 else np.int64)
+        return [], [key for key in self.cache_keys({part.input: column}) if key is not None]
 
     def read(self, cache_key: bytes) -> HashRead:
         return HashRead(cache_key[len(self._prefix) :], self.fields)
@@ -315,6 +337,20 @@ class OnlineFeatures:
         took_s = self._clock.now_s() - started_s if store_reads else 0.0
         self._counters.read(store_reads > 0, took_s)
         return self._build(parts, keys.rows, problem)
+
+    def erase(self, user: ErasedUser) -> int:
+        """Forget what was read for a user; return how many entities there were.
+
+        Args:
+            user: The user.
+        """
+        erased = 0
+        for source in self._sources:
+            for lookup in source.lookups:
+                prefixes, keys = lookup.erased_keys(user)
+                if prefixes or keys:
+                    erased += source.cache.erase(prefixes, keys)
+        return erased
 
     def counted(self) -> Snapshot:
         """Return the counters (feature_counters.COUNTERS, and damaged values by feature)."""

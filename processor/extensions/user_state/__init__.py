@@ -4,6 +4,7 @@ user_states     looks and keeps for the runner
 user_reads      what the user's part of a request reads
 read_kernels    kernels over these inputs and rows
 state_names     names of states: keyed hashes
+state_erasure   names states by their users, and erases the states of a user
 state_store     one process's store
 state_arena     memory that all processes share, and the kernels that read and write it
 kept_users      users whose inputs are kept under an id
@@ -11,6 +12,7 @@ kept_words      replaces what is kept under a name, by one process at a time
 kept_columns    columns of one user as words, and back
 event_merging   adds, corrects and takes back events of a sequence
 state_counters  counts hits, and misses by cause
+state_report    reports on them for the admin API
 """
 
 from __future__ import annotations
@@ -34,5 +36,11 @@ def _open(memory: Any, processes: int, process: int, clock: Any) -> Any:
     return open_states(memory, processes, process, clock)
 
 
+def _report(host: Any, model: str) -> dict[str, Any]:
+    from freshet_serving.processor.extensions.user_state.state_report import user_state_report
+
+    return user_state_report(host, model)
+
+
 REQUIRES = ()
-EXTENSION = Extension(user_states=UserStateStore(_memory, _open))
+EXTENSION = Extension(user_states=UserStateStore(_memory, _open), reports={"user_state": _report})

@@ -15,6 +15,9 @@ from freshet_serving.processor.extensions.user_state.state_store import StateNam
 EVERYBODY = b""
 """Owner of the states of requests that have none, on a listener without keys."""
 
+UNKNOWN = 1
+"""Subject of the states of requests that do not say whose they are: whoever is erased, these are, too."""
+
 _lengths, _halves = Struct("<q").pack, Struct("<qq").unpack
 
 
@@ -28,6 +31,8 @@ class StateNames:
             secret: The key, 32 bytes.
         """
         self._new = blake2b(key=secret, digest_size=16)
+        # As many as there are API keys.
+        self._owners: dict[bytes, int] = {}
 
     def name(self, owner: bytes, scope: bytes, content: bytes | memoryview, subject: bytes = b"") -> StateName:
         """Return the name of a state.
@@ -36,18 +41,21 @@ class StateNames:
             owner: Whose it is.
             scope: What it is computed by: the loaded version and the subgraph.
             content: What it is computed from, or the id that it is kept under.
-            subject: The user's id; b"" if it is not known.
+            subject: The user's key; b"" if it is not known.
         """
         high, low = self._hash(b"state", owner, scope, content)
-        return StateName(high, low, self.owner(owner), self.subject(owner, subject) if subject else 0)
+        return StateName(high, low, self.owner(owner), self.subject(subject) if subject else UNKNOWN)
 
     def owner(self, owner: bytes) -> int:
         """Return the hash of an owner, never 0."""
-        return self._hash(b"owner", owner)[0] or 1
+        if (known := self._owners.get(owner)) is None:
+            known = self._owners[owner] = self._hash(b"owner", owner)[0] or 1
+        return known
 
-    def subject(self, owner: bytes, subject: bytes) -> int:
-        """Return the hash of an owner's user, never 0."""
-        return self._hash(b"subject", owner, subject)[0] or 1
+    def subject(self, subject: bytes) -> int:
+        """Return the hash of a user, the same for all owners, neither 0 nor UNKNOWN."""
+        hashed = self._hash(b"subject", subject)[0]
+        return hashed if hashed not in (0, UNKNOWN) else 2
 
     def _hash(self, *parts: bytes | memoryview) -> tuple[int, int]:
         made = self._new.copy()

@@ -48,7 +48,7 @@ class StateName(NamedTuple):
         high: One half of a keyed hash of whose it is, and of what it was computed by and from.
         low: The other half.
         owner: A keyed hash of its owner.
-        subject: A keyed hash of the owner and the user's id; arena.NOBODY for a state without one.
+        subject: A keyed hash of the user (state_erasure); arena.NOBODY for none, which only an erasure of all reaches.
     """
 
     high: int
@@ -102,6 +102,32 @@ def arena_memory(nbytes: int, processes: int) -> Int64s:
     return memory
 
 
+def secret_of(memory: Int64s) -> bytes:
+    """Return the key that names are made with, the same in all processes.
+
+    Args:
+        memory: The arena.
+    """
+    return memory[arena.SECRET : arena.SECRET + arena.SECRET_WORDS].tobytes()
+
+
+def erase_states(memory: Int64s, processes: int, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
+    """Erase states in all segments, so that their bytes are nowhere in the arena; return how many there were.
+
+    States that are being computed meanwhile are not kept. Any process may call it.
+
+    Args:
+        memory: The arena, as arena_memory() made it.
+        processes: Number of processes that it was made for.
+        owner: Their owner; arena.NOBODY for all.
+        subject: The one subject; arena.NOBODY for all of the owner's.
+    """
+    start, words = int(memory.ctypes.data), _segment_words(len(memory), processes)
+    exchange(start + 8 * arena.ERASURES, secrets.randbits(62) + 1)
+    shape, first = arena.segment_shape(words), start + 8 * arena.HEADER
+    return sum(arena.erase(first + 8 * n * words, *shape, owner, subject) for n in range(processes))
+
+
 def _segment_words(words: int, processes: int) -> int:
     return max(0, words - arena.HEADER) // processes
 
@@ -141,8 +167,8 @@ class StateStore:
 
     @property
     def secret(self) -> bytes:
-        """The key that names are made with, the same in all processes."""
-        return self._memory[arena.SECRET : arena.SECRET + arena.SECRET_WORDS].tobytes()
+        """The key that names are made with (secret_of)."""
+        return secret_of(self._memory)
 
     @property
     def erasures(self) -> int:
@@ -286,16 +312,13 @@ class StateStore:
             return True
 
     def erase(self, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
-        """Erase states in all segments, so that their bytes are nowhere in the arena; return how many there were.
-
-        States that are being computed meanwhile are not kept.
+        """Erase states in all segments (erase_states).
 
         Args:
             owner: Their owner; arena.NOBODY for all.
             subject: The one subject; arena.NOBODY for all of the owner's.
         """
-        exchange(self._header + 8 * arena.ERASURES, secrets.randbits(62) + 1)
-        return sum(arena.erase(s.address, s.entries, s.pages, owner, subject) for s in self._segments)
+        return erase_states(self._memory, len(self._segments), owner, subject)
 
     def sweep(self, entries: int) -> None:
         """Take away states that are too old among the next entries of this process's segment.

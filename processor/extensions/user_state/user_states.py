@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -32,6 +33,7 @@ from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.kept_users import KeptUsers
 from freshet_serving.processor.extensions.user_state.state_counters import StateCounters
+from freshet_serving.processor.extensions.user_state.state_erasure import SharedStates, Subjects
 from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateName, StateStore, arena_memory
 from freshet_serving.processor.extensions.user_state.user_reads import UserReads
@@ -126,11 +128,17 @@ class VersionStates:
             scope: Number that its bytes are counted under.
         """
         self.process, self.scope, self.counters = states, scope, StateCounters()
+        self._read_by = manifest, plan
         self.parts = {
             name: UserPart(f"{manifest.model}/{manifest.version}/{load}/{name}".encode(), graph, plan)
             for name, graph in graphs.items()
         }
         self._local = threading.local()
+
+    @cached_property
+    def subjects(self) -> Subjects:
+        """The users of its requests, as they are found."""
+        return Subjects(*self._read_by)
 
     def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates:
         """Return the states of these dense weights.
@@ -190,7 +198,7 @@ class WeightedStates:
         if inputs is None:
             return None
         erasures = process.store.erasures
-        name = process.names.name(EVERYBODY, part.scope, part.reads.content(inputs))
+        name = process.names.name(EVERYBODY, part.scope, part.reads.content(inputs), states.subjects.of(bound))
         stamps = part.reads.stamps(tables, inputs, epoch)
         words = states.words(part.words)
         outcome, age_s = process.store.find(name, self.weights, stamps, words)
@@ -243,7 +251,9 @@ class UserLook:
 
 def shared_memory(nbytes: int, processes: int) -> Int64s:
     """Allocate the memory that processes share (ports.UserStateStore.memory)."""
-    return arena_memory(nbytes, processes)
+    memory = arena_memory(nbytes, processes)
+    SharedStates(memory, processes)
+    return memory
 
 
 def open_states(memory: Int64s, processes: int, process: int, clock: Clock) -> ProcessStates:

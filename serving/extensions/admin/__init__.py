@@ -11,6 +11,7 @@ live_stream       live statistics as server-sent events
 model_views       read-only views of one model
 example_requests  an example request, recorded or generated
 version_routes    decisions about full versions
+erase_route       erases a user
 item_features     how a version ranks items, and the columns of those in a reply
 try_call          forwards one request to the data port
 """

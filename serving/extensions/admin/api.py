@@ -38,6 +38,7 @@ from freshet_serving.serving.extensions.admin.admin_bodies import (
 from freshet_serving.serving.extensions.admin.audit_trail import AuditTrail
 from freshet_serving.serving.extensions.admin.authorization import Authorization
 from freshet_serving.serving.extensions.admin.console_files import ConsoleFiles
+from freshet_serving.serving.extensions.admin.erase_route import EraseRoute
 from freshet_serving.serving.extensions.admin.example_requests import ExampleRequests
 from freshet_serving.serving.extensions.admin.live_samples import LiveSamples
 from freshet_serving.serving.extensions.admin.live_stream import LiveStreams
@@ -193,6 +194,7 @@ def create_admin(
         streams,
         views,
         VersionRoutes(lifecycle, trail, bulk),
+        EraseRoute(lifecycle, trail, bulk, bool(recordings)),
         TryCalls(data_address, tls, lifecycle),
         trail,
     )

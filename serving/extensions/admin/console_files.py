@@ -32,6 +32,7 @@ FILES = (
     "model.js",
     "timeline.js",
     "overview.js",
+    "state.js",
     "tables.js",
     "traffic.js",
     "tryit.js",

@@ -52,7 +52,7 @@ class ModelViews:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the views' routes."""
-        for what in (self.timeline, self.tables, self.canaries, self.signature):
+        for what in (self.timeline, self.tables, self.canaries, self.signature, self.user_state):
             app.get(f"/admin/models/{{name}}/{what.__name__}")(what)
 
     async def timeline(self, name: Name, version: Loaded = None, most: Most = 200) -> Response:
@@ -66,10 +66,17 @@ class ModelViews:
 
     async def canaries(self, name: Name) -> Response:
         """Return the canaries that are on trial: their measurements, the baseline's, and the bounds."""
-        report = ENGINE.get("reports", "canaries")
-        if report is None:
-            raise missing("canaries", "trials")
-        return json_reply(await in_thread(None, partial(report, self._lifecycle.processor(), name)))
+        return await self._report(name, "canaries", "trials")
+
+    async def user_state(self, name: Name) -> Response:
+        """Return what became of looks for users' parts, by version: found, or not and why, age, memory, work saved."""
+        return await self._report(name, "user_state", "user_state")
+
+    async def _report(self, name: str, report: str, extension: str) -> Response:
+        make = ENGINE.get("reports", report)
+        if make is None:
+            raise missing(report, extension)
+        return json_reply(await in_thread(None, partial(make, self._lifecycle.processor(), name)))
 
     async def signature(self, name: Name, version: Loaded = None) -> Response:
         """Return inputs and outputs of a version, with a recorded, recent, warm-up or made-up request."""

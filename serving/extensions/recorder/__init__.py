@@ -3,6 +3,7 @@
 request_recorder    records a sample of the requests, as Parquet
 recorded_columns    converts requests to the columns of a recording, and back
 recorded_request    finds a recorded request by its id
+recording_erasure   takes the requests of a user out of recordings
 recordings_command  recordings
 """
 

@@ -22,6 +22,8 @@ Invariants
 - A request lies within one row group: it begins where freshet.row is 0, and no reader has to look further back.
 - A file appears under its name only when it is complete. A crash loses only the file being written: at most ROTATE_S or
   a sixteenth of max_nbytes.
+- An erasure (recording_erasure) reaches what was recorded before it, and what is being answered meanwhile: requests
+  that began before it and end after it are dropped. The thread finishes the model's file first.
 - The files of one recorder take at most max_nbytes: the oldest are removed first. A disk that cannot be written loses
   recordings, but never fails a request.
 """
@@ -46,12 +48,14 @@ import pyarrow.parquet as pq
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.counter_block import CounterBlock, Slot, Snapshot
-from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.features.bound_request import BoundRequest, UsedRecords
 from freshet_serving.processor.package import Input, Manifest
+from freshet_serving.processor.ports import KEEPERS
 from freshet_serving.processor.repository import METADATA, ROW
 from freshet_serving.processor.sessions.observers import Observer
 from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.serving.extensions.recorder.recorded_columns import RecordedColumns, request_of
 
@@ -76,7 +80,7 @@ COUNTERS = (
     ),
 )  # fmt: skip
 REQUESTS, ROWS, DROPPED = range(len(COUNTERS))
-IDLE_S = 1.0
+IDLE_S, FINISH_S = 1.0, 30.0
 FILES = 16
 
 
@@ -144,12 +148,34 @@ class RequestRecorder(Observer):
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
+        self._erasures = 0
+        # Whoever erases waits for the thread to finish the model's file.
+        self._finishing: deque[tuple[str, threading.Event]] = deque()
         self._columns: dict[str, RecordedColumns] = {}
         self._files: dict[str, _File] = {}
         # Arrow's own allocator keeps what a long row group took: 80 MB a process after requests of 35 MB.
         pa.set_memory_pool(pa.system_memory_pool())
         self._thread = threading.Thread(target=self._run, name="freshet-recorder", daemon=True)
         self._thread.start()
+        KEEPERS.add(self)
+
+    def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
+        """Take the requests of a user out of all recordings of the folder (Keeper.erase_user).
+
+        Raises:
+            NotReady: What is queued cannot be written.
+            OSError: A file cannot be replaced.
+        """
+        from freshet_serving.serving.extensions.recorder.recording_erasure import erase_recorded
+
+        finished = threading.Event()
+        with self._lock:
+            self._erasures += 1
+        self._finishing.append((user.model, finished))
+        self._wake.set()
+        if self._thread.is_alive() and not finished.wait(FINISH_S):
+            raise NotReady("recordings: what is queued cannot be written")
+        return {"recorded_requests": erase_recorded(self._folder, user)}
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
         """Return the callback, wrapped if the request is sampled.
@@ -165,7 +191,7 @@ class RequestRecorder(Observer):
             return done
         self._credit -= 1.0
         # Reserved before the batch keeps the records.
-        used, kept_nbytes = bound.used, 0
+        used, kept_nbytes, erasures = bound.used, 0, self._erasures
         if used is not None and used.nbytes:
             kept_nbytes = USED_COPIES * used.nbytes
             if not self._reserve(kept_nbytes):
@@ -178,7 +204,7 @@ class RequestRecorder(Observer):
                 with self._lock:
                     self._queued_nbytes -= kept_nbytes
             if not isinstance(result, FreshetError):
-                self._offer(request, replica.manifest, bound, kept_nbytes, result)
+                self._offer(request, replica.manifest, bound, kept_nbytes, result, erasures)
 
         return recorded
 
@@ -202,7 +228,13 @@ class RequestRecorder(Observer):
         self._thread.join()
 
     def _offer(
-        self, request: PredictRequest, manifest: Manifest, bound: BoundRequest, kept_nbytes: int, reply: PredictReply
+        self,
+        request: PredictRequest,
+        manifest: Manifest,
+        bound: BoundRequest,
+        kept_nbytes: int,
+        reply: PredictReply,
+        erasures: int,
     ) -> None:
         rows, used = bound.rows, bound.used
         columns = self._columns.get(manifest.model)
@@ -212,7 +244,7 @@ class RequestRecorder(Observer):
         nbytes = columns.held_nbytes(request.inputs, rows, texts_nbytes) + kept_nbytes
         with self._lock:
             full = len(self._queue) >= MAX_QUEUED or self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES
-            if full or nbytes > MAX_REQUEST_NBYTES:
+            if full or nbytes > MAX_REQUEST_NBYTES or self._erasures != erasures:
                 self._counters.cells[DROPPED] += 1
                 return
             self._number += 1
@@ -231,6 +263,7 @@ class RequestRecorder(Observer):
             self._wake.clear()
             try:
                 self._write()
+                self._finish_for_erasures()
                 if closing:
                     self._finish(list(self._files))
                     return
@@ -274,6 +307,13 @@ class RequestRecorder(Observer):
         now_s = time.monotonic()
         full = self._max_nbytes // FILES
         self._finish([m for m, f in self._files.items() if f.nbytes >= full or now_s - f.began_s >= ROTATE_S])
+
+    def _finish_for_erasures(self) -> None:
+        while self._finishing:
+            model, finished = self._finishing[0]
+            self._finish([model] if model in self._files else [])
+            self._finishing.popleft()
+            finished.set()
 
     def _finish(self, models: Sequence[str]) -> None:
         for model in models:

@@ -1,5 +1,6 @@
 """Windows of a next-item stream: what no longer follows is held, and of hundreds of good windows none is."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -101,3 +102,79 @@ def test_without_held_out_events_the_first_windows_say_what_is_usual():
     for _ in range(CONFIG.first_windows):
         guard.judge(window(random, 3000, 0.2))
     assert guard.judge(window(random, 3000, 0.004)) != ""
+
+
+def popular_window(random, events=2000, follows=True, level=0.35):
+    """Most gains are popularity's; some events follow from the last item, unless nothing does."""
+    popular = gains_of(random, events, level)
+    share = 0.12 if follows else 0.0
+    of_network = np.where(random.random(events) < share, 1.0, popular)
+    # What the network believes to follow takes places that popularity would have had right.
+    of_network[random.random(events) < 0.06] = 0.0
+    made = WindowRanks()
+    made.add(np.stack([of_network, popular], axis=1))
+    return made.figures()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lost_lift_is_held_though_popularity_keeps_the_ndcg(seed):
+    random = np.random.default_rng(seed)
+    guard, alone = RankGuard(CONFIG), RankGuard(CONFIG)
+    guard.begin_with(before := popular_window(random, 5000))
+    alone.begin_with(dataclasses.replace(before, lift=None))
+    for _ in range(300):
+        # Days differ in how popular the popular items are.
+        good = popular_window(random, level=0.35 * math.exp(random.normal(0, 0.05)))
+        assert guard.judge(good) == ""
+        alone.judge(dataclasses.replace(good, lift=None))
+    bad = popular_window(random, follows=False)
+    assert "from that of popularity alone over 2,000 events" in guard.judge(bad)
+    assert alone.judge(dataclasses.replace(bad, lift=None)) == "", "the NDCG alone does not tell"
+    assert guard.judge(popular_window(random)) == ""
+
+
+def test_network_that_gains_nothing_over_popularity_is_not_held_for_it():
+    random = np.random.default_rng(2)
+    guard = RankGuard(CONFIG)
+    guard.begin_with(popular_window(random, 5000, follows=False))
+    for _ in range(100):
+        assert guard.judge(popular_window(random, follows=False)) == ""
+
+
+def test_lift_is_of_events_that_both_rank():
+    made = WindowRanks()
+    made.add(np.array([[1.0, 0.5], [0.0, 0.5], [np.nan, np.nan], [0.5, np.nan]]))
+    figures = made.figures()
+    assert (figures.events, figures.unranked, figures.ndcg, figures.lift) == (3, 1, 0.5, 0.0)
+    assert figures.lift_error == pytest.approx(0.5 / math.sqrt(2))
+    made = WindowRanks()
+    made.add(np.array([1.0, 0.0]))
+    assert made.figures().lift is None
+
+
+def test_usual_lift_goes_on_after_a_restart_and_older_checkpoints_learn_it():
+    random = np.random.default_rng(3)
+    guard, other, older = (RankGuard(CONFIG) for _ in range(3))
+    guard.begin_with(popular_window(random, 5000))
+    for _ in range(20):
+        guard.judge(popular_window(random))
+    saved = guard.saved()
+    other.restore(saved)
+    older.restore({name: figure for name, figure in saved.items() if name != "lift"})
+    bad = popular_window(random, follows=False)
+    assert guard.judge(bad) == other.judge(bad) != ""
+    assert older.judge(bad) == ""
+
+
+def test_launch_that_popularity_foretells_is_not_held():
+    random = np.random.default_rng(4)
+    guard = RankGuard(CONFIG)
+    guard.begin_with(popular_window(random, 5000))
+    for _ in range(20):
+        guard.judge(popular_window(random))
+    launched, made = random.random(2000) < 0.4, WindowRanks()
+    popular = np.where(launched, 1.0, gains_of(random, 2000, 0.35))
+    of_network = np.where(launched, 0.63, np.where(random.random(2000) < 0.12, 1.0, popular))
+    made.add(np.stack([of_network, popular], axis=1))
+    assert made.figures().lift < 0
+    assert guard.judge(made.figures()) == ""

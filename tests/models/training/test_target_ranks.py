@@ -23,7 +23,7 @@ def test_new_items_have_no_rank_and_few_targets_are_a_sample(tmp_path):
     lists = [[100, 101, 102, 103], [100, 101, 999], [999, 100, 101]]
     histories = Batch({"history.item": Ragged.of(lists)}, np.array([3, 1, 2], np.float32), None, 0)
     work = run.trainer.transform(histories)
-    gains = rank_targets(run.trainer, work, CatalogueRanking(10))
+    gains = rank_targets(run.trainer, work, CatalogueRanking(10))[:, 0]
     assert np.isnan(gains).tolist() == [False, False, False, True, False, False]
-    sampled = rank_targets(run.trainer, work, CatalogueRanking(10), 3)
+    sampled = rank_targets(run.trainer, work, CatalogueRanking(10), 3)[:, 0]
     assert np.array_equal(sampled, gains[[0, 2, 4]], equal_nan=True)

@@ -2,9 +2,11 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.sample import IDS_OF_ONE, MOST_ROWS, REFRESH_S, ROWS_OF_ONE, RequestSample
 from freshet_serving.processor.watching import LEAST_ROWS
 
@@ -48,3 +50,31 @@ def test_few_rows_are_kept_before_they_make_a_sample(sample):
     assert sample.renewed(MOST_ROWS) == ((), 0)
     assert [request.rows for request in sample.kept()] == [LEAST_ROWS // 8]
     assert sample.example == {"user": None}
+
+
+def test_erased_user_is_in_no_sample_and_others_are(clock):
+    sample = RequestSample(clock, "m")
+    while sample.wanted:
+        sample.take(bound(8), {"user": np.array([len(sample.kept()) % 3])})
+    sample.renewed(MOST_ROWS)
+    clock.advance(REFRESH_S)
+    sample.renewed(MOST_ROWS)
+    sample.take(bound(8), {"user": np.array([1])})
+    before, _ = sample.renewed(MOST_ROWS)
+    assert sample.erase_user(ErasedUser("other", ("user",), "1")) == {}
+    erased = sample.erase_user(ErasedUser("m", ("user",), "1"))["kept_requests"]
+    after, rows = sample.renewed(MOST_ROWS)
+    assert erased == len(before) - len(after) + 1 > 1
+    assert {int(request.inputs["user"][0]) for request in after} == {0, 2}
+    assert rows == sum(request.rows for request in after)
+    assert sample.wanted
+    assert sample.example is None
+
+
+def test_requests_that_do_not_say_whose_they_are_are_erased_too(clock):
+    sample = RequestSample(clock, "m")
+    sample.take(bound(8), {"item": np.array([1])})
+    sample.take(bound(8))
+    sample.take(bound(8), {"user": np.array([3])})
+    assert sample.erase_user(ErasedUser("m", ("user",), "1")) == {"kept_requests": 2}
+    assert [request.inputs["user"].tolist() for request in sample.kept()] == [[3]]

@@ -4,6 +4,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository import Erasures
+from freshet_serving.serving.commands.admin_client import AdminClient
 from tests.serving.commands.running import run
 
 
@@ -17,3 +18,28 @@ def test_request_lies_in_the_folder_of_the_trainer(tmp_path):
 def test_folder_without_a_trainer_is_refused(tmp_path):
     with pytest.raises(BadInput, match="expected the folder of the trainer of 'shop'"):
         run("erase", "shop", "ann", "--repository", str(tmp_path))
+
+
+def test_neither_trainer_nor_server_is_refused(monkeypatch):
+    monkeypatch.delenv("FRESHET_REPOSITORY", raising=False)
+    with pytest.raises(BadInput, match="expected the trainer's folder, or --server URL, got neither"):
+        run("erase", "shop", "ann")
+
+
+def test_server_says_what_it_has_erased(monkeypatch):
+    asked = []
+
+    def send(client, method, path, document):
+        asked.append((method, path, document))
+        erased = {"kept_requests": 2, "user_states": 1}
+        return {"erased": erased, "trainer": "asked", "not_reached": ["other servers", "backups"]}
+
+    monkeypatch.setattr(AdminClient, "send_json", send)
+    told = run("erase", "shop", "ann", "--server", "http://127.0.0.1:1", "--input", "user").splitlines()
+    assert asked == [("POST", "/admin/models/shop/erase", {"key": "ann", "input": "user"})]
+    assert told == [
+        "shop: the server has erased 2 kept requests, 1 user states;"
+        " its trainer forgets the user with its next checkpoint",
+        "not reached: other servers",
+        "not reached: backups",
+    ]

@@ -8,19 +8,25 @@ import { badge, button, h, replace } from "./dom.js";
 import { barredVersion, heldDeltas, isWithdrawn } from "./held.js";
 import { bytes, clock, kindOf, number, seconds, trainerKind, trainerLine } from "./formats.js";
 import { explainView } from "./explain.js";
+import { stateView } from "./state.js";
 import { tablesView } from "./tables.js";
 import { timelineView } from "./timeline.js";
 import { trafficView } from "./traffic.js";
 import { tryView } from "./tryit.js";
 
-const TABS = { timeline: ["Timeline", timelineView], traffic: ["Versions and traffic", trafficView], tables: ["Tables", tablesView], try: ["Try it", tryView], best: ["Best items", bestView], explain: ["Explain", explainView] };
+const TABS = { timeline: ["Timeline", timelineView], traffic: ["Versions and traffic", trafficView], tables: ["Tables", tablesView], try: ["Try it", tryView], best: ["Best items", bestView], state: ["User state", stateView], explain: ["Explain", explainView] };
+
+// Views that only some models have.
+const SOME = ["best", "state"];
 
 export function modelPage(name, tab, context) {
   const [title, make] = TABS[tab] || TABS.timeline, known = TABS[tab] ? tab : "timeline";
   const head = h("div", { class: "model-head" }), tabs = h("nav", { class: "tabs", "aria-label": `Views of ${name}` },
-    Object.entries(TABS).map(([key, [text]]) => h("a", { href: `#/models/${encodeURIComponent(name)}/${key}`, "aria-current": key === known ? "page" : null, hidden: key === "best" && known !== "best" }, text)));
-  // Not all models rank items.
-  get(path(name, "/signature")).then(found => { if (found.ranks) tabs.querySelector("[hidden]")?.removeAttribute("hidden"); }).catch(() => { /* the views say so */ });
+    Object.entries(TABS).map(([key, [text]]) => h("a", { href: `#/models/${encodeURIComponent(name)}/${key}`, "aria-current": key === known ? "page" : null, hidden: SOME.includes(key) && known !== key }, text)));
+  const reveal = (key, route, has) => get(path(name, route)).then(found => { if (has(found)) tabs.querySelector(`[href$="/${key}"]`).removeAttribute("hidden"); }).catch(() => { /* the views say so */ });
+  // Not all models rank items, and few servers keep users' parts.
+  reveal("best", "/signature", found => found.ranks);
+  reveal("state", "/user_state", found => found.versions.length);
   const file = h("input", { type: "file", hidden: true, onchange: () => { if (file.files.length) upload(file.files[0]); file.value = ""; } });
   const picker = button("Apply a delta…", () => file.click(), { class: "main" });
   const veil = h("div", { class: "veil", hidden: true }, h("p", {}, `Drop a delta to apply it to ${name}`));

@@ -3,12 +3,19 @@
 import json
 import os
 
+import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.extensions.guard.kept_file import NOTHING, OLDEST_S, KeptFiles, ServedBefore
-from freshet_serving.processor.extensions.guard.kept_requests import MOST_NBYTES
+from freshet_serving.processor.extensions.guard.kept_requests import (
+    MOST_NBYTES,
+    KeptRequest,
+    dump_requests,
+    parse_requests,
+)
 from freshet_serving.processor.package.manifest_entries import Input
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 INPUTS = [Input("user", "int64"), Input("floats", "float32", columns=4)]
 
@@ -122,3 +129,28 @@ def test_folder_that_cannot_be_written_to_is_a_line_in_the_log(tmp_path, caplog)
     files = KeptFiles(tmp_path / "gone", "repository", FakeClock())
     files.write("small", INPUTS, b"requests", [])
     assert "cannot keep the requests of small in the scratch folder: No such file" in caplog.text
+
+
+USER = 0x5EC2E7
+
+
+def test_erased_user_is_in_no_file(files, tmp_path):
+    requests = [KeptRequest({"user": np.array([user])}, 1) for user in (3, USER, 5)]
+    learned, served = [["mean", "ctr", [0.1]]], ServedBefore(2, {2: "b"})
+    files.write("small", INPUTS, dump_requests(requests), learned, served)
+    assert files.erase(ErasedUser("other", ("user",), str(USER))) == 0
+    assert files.erase(ErasedUser("small", ("user",), str(USER))) == 1
+    assert USER.to_bytes(8, "little") not in only(tmp_path).read_bytes()
+    kept, still = files.read("small", INPUTS)
+    assert (still, files.served("small")) == (learned, served)
+    assert sorted(int(request.inputs["user"][0]) for request in parse_requests(kept)) == [3, 5]
+    assert files.erase(ErasedUser("small", ("user",), str(USER))) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"no json\n", b"[]\nrequests", b"{}\nrequests"])
+def test_file_that_cannot_be_read_does_not_survive_an_erasure(files, tmp_path, content):
+    files.write("small", INPUTS, b"requests", [])
+    only(tmp_path).write_bytes(content)
+    files.erase(ErasedUser("small", ("user",), str(USER)))
+    assert files.read("small", INPUTS) == NOTHING
+    assert all(b"requests" not in path.read_bytes() for path in tmp_path.iterdir())

@@ -11,6 +11,7 @@ from freshet_serving.processor.extensions.guard.sample_scoring import runs
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.sessions.request import Work
 from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.versions.erasure import ErasedUser, erase
 from freshet_serving.processor.versions.sample import SampleRows
 from tests.support.guarded import NONE, Stream, as_inputs, write_guarded
 from tests.support.packages import open_version, rows_of
@@ -99,6 +100,24 @@ def test_newest_scores_are_reused_for_the_next_comparison(version):
     for _ in range(3):
         version.apply(stream.good(), examine=lambda change: version.preview(change, 256, 1.0))
     assert len(looked) == 4
+
+
+def test_scores_of_a_sample_are_forgotten_with_a_user(version):
+    replica, stream = sampled(version), Stream()
+    version.apply(stream.good(), examine=lambda change: version.preview(change, 256, 1.0))
+    scorer = replica._scorer
+    assert scorer._scored is not None
+    erase(user := ErasedUser(version.manifest.model, ("user",), "3"))
+    assert scorer._scored is None
+    score = scorer._score
+
+    def meanwhile(*args):
+        scorer.erase_user(user)
+        return score(*args)
+
+    scorer._score = meanwhile
+    previewed(version, stream.good())
+    assert scorer._scored is None
 
 
 def test_previewed_but_unserved_delta_is_not_compared_with(version):

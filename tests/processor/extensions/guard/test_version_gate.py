@@ -9,9 +9,10 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extensions.guard.kept_file import ServedBefore
-from freshet_serving.processor.extensions.guard.kept_requests import KeptRequest, dump_requests
+from freshet_serving.processor.extensions.guard.kept_requests import KeptRequest, dump_requests, parse_requests
 from freshet_serving.processor.extensions.guard.version_gate import MOST_VERDICTS, VersionGate
 from freshet_serving.processor.extensions.guard.version_judge import LEARN
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED, RequestScores
 from freshet_serving.processor.watching.input_histogram import input_histograms
@@ -262,3 +263,13 @@ def test_record_of_what_is_served_is_written_with_the_requests():
     gate.let_in(2, "b")
     gate.keep(Version(GOOD, number=2))
     assert files.before == ServedBefore(2, {1: "a", 2: "b"})
+
+
+def test_erased_user_is_not_in_what_the_next_version_takes_over(tmp_path):
+    kept = dump_requests([KeptRequest({"a": np.array([user])}, 1) for user in (3, 7)])
+    gate = VersionGate("small", ModelPolicy, FakeClock())
+    gate.took_over(Version(GOOD, kept), Version(GOOD))
+    assert gate.erase_user(ErasedUser("other", ("a",), "7")) == {}
+    assert gate.erase_user(ErasedUser("small", ("a",), "7")) == {"kept_requests": 1}
+    assert [request.inputs["a"].tolist() for request in parse_requests(gate._reference)] == [[3]]
+    assert gate.erase_user(ErasedUser("small", ("b",), "7")) == {"kept_requests": 1}, "nobody knows whose it is"

@@ -21,7 +21,7 @@ class CacheAgainstModel(RuleBasedStateMachine):
         self.clock, self.ttl_s = FakeClock(), ttl_s
         self.room = entries * (ENTRY_NBYTES + 1)
         self.cache = EntityCache(ttl_s, self.room, self.clock)
-        self.kept, self.flights = {}, {}
+        self.kept, self.flights, self.erased = {}, {}, set()
         self.count = 0
 
     @rule(keys=st.lists(KEYS, unique=True, max_size=4))
@@ -34,6 +34,15 @@ class CacheAgainstModel(RuleBasedStateMachine):
         assert set(claim.joined) == set(keys) & set(self.flights) - set(claim.found)
         for key in claim.owned:
             self.flights[key] = self.clock.now_s()
+            self.erased.discard(key)
+
+    @rule(keys=st.sets(KEYS), begins=st.booleans())
+    def erase(self, keys, begins):
+        self.cache.erase(*(sorted(keys), ()) if begins else ((), keys))
+        self.erased |= keys & set(self.flights)
+        for key in keys:
+            self.kept.pop(key, None)
+            assert self.cache.peek([key]) is None
 
     @rule(key=KEYS, found=st.booleans(), nbytes=st.integers(0, 2))
     def settle(self, key, found, nbytes):
@@ -41,7 +50,7 @@ class CacheAgainstModel(RuleBasedStateMachine):
             self.count += 1
             began_s = self.flights.pop(key)
             self.cache.settle(key, self.count if found else None, nbytes)
-            if found:
+            if found and key not in self.erased:
                 self.kept[key] = (began_s, self.count)
 
     @rule(keys=st.lists(KEYS, unique=True, max_size=4))

@@ -12,6 +12,7 @@ from freshet_serving.processor.extensions.online_features.online_store import Lo
 from freshet_serving.processor.extensions.online_features.reader import OnlineFeatures
 from freshet_serving.processor.features.sequences import SequenceColumns
 from freshet_serving.processor.package import Input, SequenceEntry
+from freshet_serving.processor.versions.erasure import ErasedUser
 from tests.processor.extensions.online_features.stores import MemoryStore, opened
 from tests.support.counters import counted, damaged
 from tests.support.looked_up import HASHES, manifest
@@ -213,3 +214,17 @@ def test_keys_that_memory_was_asked_for_are_made_once(store, monkeypatch):
 def test_what_another_version_leaves_out_is_found_anew(store):
     filled = lookup(store).fill(request(7), left_out=lookup(store).find(request(9)))
     assert filled.inputs["f0"].tolist() == [1.5]
+
+
+def test_erased_user_is_read_anew_and_others_are_not(store):
+    looked = lookup(store)
+    model = manifest(section=HASHES).model
+    looked.fill(request(7))
+    looked.fill(request(8))
+    for user in (
+        ErasedUser("other", ("user_id",), "7"), ErasedUser(model, ("user",), "7"), ErasedUser(model, ("user_id",), "x")
+    ):  # fmt: skip
+        assert not any(looked.erase_user(user).values())
+    assert looked.erase_user(ErasedUser(model, ("user_id",), "7")) == {"online_features": 1}
+    assert looked.peek(request(7), looked.find(request(7))) is None
+    assert looked.peek(request(8), looked.find(request(8))) is not None

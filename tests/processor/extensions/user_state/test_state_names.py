@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.extensions.user_state.state_names import StateNames
+from freshet_serving.processor.extensions.user_state.state_names import UNKNOWN, StateNames
 
 parts = st.tuples(st.binary(max_size=9), st.binary(max_size=9), st.binary(max_size=9))
 
@@ -23,10 +23,11 @@ def test_names_of_another_key_have_nothing_in_common():
     assert one.owner(b"o") != other.owner(b"o")
 
 
-def test_subject_is_of_its_owner_and_none_without_an_id():
+def test_subject_is_the_user_of_whatever_owner_and_unknown_without_a_key():
     names = StateNames(bytes(32))
-    assert names.name(b"o", b"s", b"c").subject == 0
-    assert names.name(b"o", b"s", b"c", b"u").subject == names.subject(b"o", b"u") != names.subject(b"p", b"u")
+    assert names.name(b"o", b"s", b"c").subject == UNKNOWN
+    assert names.name(b"o", b"s", b"c", b"u").subject == names.name(b"p", b"t", b"d", b"u").subject
+    assert names.name(b"o", b"s", b"c", b"u").subject == names.subject(b"u") != names.subject(b"v")
 
 
 def test_content_may_be_a_view_of_memory():

@@ -256,6 +256,8 @@ def test_every_route_is_in_the_schema():
         "/admin/models/{name}/tables",
         "/admin/models/{name}/canaries",
         "/admin/models/{name}/signature",
+        "/admin/models/{name}/user_state",
+        "/admin/models/{name}/erase",
         "/admin/models/{name}/try",
     }
     content = paths["/admin/models/{name}/deltas"]["post"]["requestBody"]["content"]

@@ -53,7 +53,7 @@ def test_recorded_request_is_preferred_over_others(version, tmp_path):
     inputs = make_inputs([7, 8])
     reply = PredictReply({"score": np.zeros((2, 1), np.float32)}, Generation(1, 0), "small")
     bound = SparsePlan(version.manifest).bind_inputs(inputs)
-    recorder._offer(PredictRequest("small", inputs), version.manifest, bound, 0, reply)
+    recorder._offer(PredictRequest("small", inputs), version.manifest, bound, 0, reply, 0)
     recorder.close()
     told = ExampleRequests(str(tmp_path / "recordings")).signature(version)
     assert told["source"] == "recorded"

@@ -4,6 +4,7 @@ import pytest
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.ports import ENGINE
 from freshet_serving.serving.extensions.admin.api import create_admin
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
@@ -102,3 +103,11 @@ def test_signature_has_an_example_that_the_model_answers(client, processor):
 def test_invalid_request_is_one_error(client, path, status):
     reply = client("GET", f"/admin/models/{path}")
     assert (reply.status_code, list(reply.json())) == (status, ["error"])
+
+
+def test_server_without_user_states_reports_none(client, monkeypatch):
+    assert client("GET", "/admin/models/small/user_state").json() == {"model": "small", "versions": []}
+    assert client("GET", "/admin/models/none/user_state").status_code == 404
+    monkeypatch.setattr(ENGINE, "get", lambda part, name: None)
+    reply = client("GET", "/admin/models/small/user_state")
+    assert (reply.status_code, "needs the extension 'user_state'" in reply.json()["error"]) == (400, True)

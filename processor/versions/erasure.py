@@ -1,0 +1,236 @@
+"""Erase a user from what processes keep of requests: ask all keepers (processor.ports.KEEPERS).
+
+    erase(user)                  everything of this process forgets the user, and says how much there was
+    erase_once(user)             does it in one of several processes, which ask each other twice
+
+Invariants
+- A user is told by the inputs that name one (user_inputs). What may be the user's and cannot be told, because it does
+  not have these inputs, is forgotten too where it is only a cache or a sample: it is computed, read or gathered again.
+- A keeper forgets what it has, and what is being computed, read or copied for it meanwhile. A request that arrives
+  later is a new one.
+- Keys are personal data: they are in no message, log line or counter. An error of a keeper is known by its type alone.
+- One keeper that fails does not keep another from forgetting; what failed is named.
+
+Copies. What one keeper has may be copied from another that is asked after it, in another process: a version takes over
+the requests of the one before. So everything is asked twice (MOST_COPIES): at the second time nobody has anything left
+to copy. Counts are of copies: a request that lies in a sample and in a file counts twice.
+
+Rejected: a method of every port through which something is kept (ten of them, and one forgotten is a leak); one number
+for all states of a user, raised by an erasure (what it makes invalid would still be there).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.ports import KEEPERS
+
+log = logging.getLogger("freshet.erasure")
+
+MOST_KEY_NBYTES = 1024
+MOST_COPIES = 2
+"""How often everything is asked."""
+KEY = f"a string of 1 to {MOST_KEY_NBYTES} bytes, or an integer from -2**63 to 2**64-1"
+NUMBER_DIGITS = 20
+"""Digits of the longest key that is a number."""
+
+
+@dataclass(frozen=True)
+class ErasedUser:
+    """A user to be forgotten.
+
+    Attributes:
+        model: The model whose requests are meant.
+        inputs: The inputs that may hold the key.
+        key: The key as text; that of an integer in decimal digits.
+        bound: The key as requests are bound to it: the integer, or its hashes with the seeds of the tables that look it
+            up (user_number).
+    """
+
+    model: str
+    inputs: tuple[str, ...]
+    key: str
+    bound: tuple[int, ...] = ()
+
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> Self:
+        """Return what to_json() has written."""
+        return cls(document["model"], tuple(document["inputs"]), document["key"], tuple(document["bound"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields for another process of this server."""
+        return {"model": self.model, "inputs": self.inputs, "key": self.key, "bound": self.bound}
+
+    @cached_property
+    def number(self) -> int | None:
+        """The key as an integer; None if it is not one."""
+        return number_of(self.key)
+
+    @cached_property
+    def text(self) -> bytes:
+        """The key as strings have it."""
+        return self.key.encode()
+
+    def sent_in(self, columns: Mapping[str, Column]) -> bool | None:
+        """Return whether a request is the user's, if only in one row; None if none of the inputs is there.
+
+        Args:
+            columns: Inputs of the request, by name.
+        """
+        there = [columns[name] for name in self.inputs if name in columns]
+        return any(bool(self.rows(column).any()) for column in there) if there else None
+
+    def rows(self, column: Column) -> NDArray[np.bool_]:
+        """Return which values of an input are the key.
+
+        Args:
+            column: The input.
+        """
+        if isinstance(column, Ragged):
+            return self.rows(column.values)
+        if isinstance(column, Strings):
+            return equal_strings(column, self.text)
+        values = column.reshape(-1)
+        if self.number is None or values.dtype.kind not in "iu":
+            return np.zeros(len(values), np.bool_)
+        # A uint64 may come as the int64 with the same bits.
+        same: NDArray[np.bool_] = values.astype(np.int64, copy=False) == _signed(self.number)
+        return same
+
+
+class Erased(NamedTuple):
+    """The result of an erasure.
+
+    Attributes:
+        counts: How many things were forgotten, by what they are; 0 for those that there might have been.
+        failed: What did not forget, in words.
+    """
+
+    counts: Mapping[str, int]
+    failed: tuple[str, ...]
+
+
+def erase(user: ErasedUser) -> Erased:
+    """Have everything of the only process that answers requests forget a user."""
+    return merged(erase_once(user) for _ in range(MOST_COPIES))
+
+
+def erase_once(user: ErasedUser) -> Erased:
+    """Have everything of this process forget a user, with others that are asked in turn."""
+    counts, failed = Counter[str](), []
+    for keeper in list(KEEPERS):
+        try:
+            for what, count in keeper.erase_user(user).items():
+                counts[what] += count
+        except Exception as error:
+            name = type(keeper).__name__
+            log.error("%s could not forget a user: %s", name, type(error).__name__)
+            failed.append(f"{name}, which failed: {type(error).__name__}")
+    return Erased(counts, tuple(failed))
+
+
+def merged(parts: Iterable[Erased]) -> Erased:
+    """Return what several processes, or several rounds, have forgotten."""
+    counts, failed = Counter[str](), dict[str, None]()
+    for part in parts:
+        for what, count in part.counts.items():
+            counts[what] += count
+        failed |= dict.fromkeys(part.failed)
+    return Erased(counts, tuple(failed))
+
+
+def number_of(key: str) -> int | None:
+    """Return a key as an integer that an id can be, or None."""
+    digits = key.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= NUMBER_DIGITS):
+        return None
+    number = int(key)
+    return number if -(2**63) <= number < 2**64 else None
+
+
+def checked_key(key: Any, where: str) -> str:
+    """Return a user's key as text.
+
+    Args:
+        key: The key, of any type.
+        where: Name of the field, for the message, which does not have the key.
+
+    Raises:
+        BadInput: It cannot be a key.
+    """
+    if type(key) is int and -(2**63) <= key < 2**64:
+        return str(key)
+    if type(key) is not str:
+        raise BadInput(f"{where}: expected {KEY}, got {'another integer' if type(key) is int else 'another type'}")
+    try:
+        nbytes = len(key.encode())
+    except UnicodeEncodeError:
+        raise BadInput(f"{where}: expected {KEY}, got text that is not Unicode") from None
+    if not 0 < nbytes <= MOST_KEY_NBYTES:
+        raise BadInput(f"{where}: expected {KEY}, got {nbytes:,} bytes")
+    return key
+
+
+def user_inputs(manifest: Manifest) -> tuple[str, ...]:
+    """Return the inputs that may hold a user's key.
+
+    These are the inputs by which features of users, or their histories, are looked up; where there are none, the ids
+    and strings of side user, of one value, that a table has rows for.
+
+    Args:
+        manifest: The manifest.
+    """
+    one_valued = {i.name for i in manifest.inputs if i.dtype in ("int64", "string") and not i.ragged and not i.columns}
+    sides: dict[str, set[str]] = {}
+    made_from = {t.name: t.inputs for t in manifest.transforms}
+    for feature in manifest.features:
+        if feature.table:
+            for name in made_from.get(feature.input, [feature.input]):
+                sides.setdefault(name, set()).add(feature.side)
+    of_items = {name for name, seen in sides.items() if "item" in seen}
+    for entity in manifest.entities:
+        read = {f.side for f in manifest.features if f.input in entity.inputs}
+        if "user" not in read:
+            of_items.add(entity.key)
+    keys = dict.fromkeys(key for filler in manifest.fillers.values() for key in filler.keys)
+    by_key = tuple(key for key in keys if key in one_valued and key not in of_items)
+    return by_key or tuple(name for name, seen in sides.items() if name in one_valued and seen == {"user"})
+
+
+def user_input(manifest: Manifest) -> str:
+    """Return the one input that holds a user's key; "" if there are several, or none."""
+    names = user_inputs(manifest)
+    return names[0] if len(names) == 1 else ""
+
+
+def bound_keys(key: str, inputs: Collection[str], manifests: Iterable[Manifest]) -> tuple[int, ...]:
+    """Return a key as requests of these versions are bound to it.
+
+    Args:
+        key: The key.
+        inputs: The inputs that may hold it.
+        manifests: The versions' manifests.
+    """
+    bound = set()
+    if (number := number_of(key)) is not None:
+        bound.add(_signed(number))
+    for manifest in manifests:
+        if any(i.dtype == "string" and i.name in inputs for i in manifest.inputs):
+            bound |= {int(hash_strings(Strings.of([key]), table.hash_seed)[0]) for table in manifest.tables}
+    return tuple(sorted(bound))
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
