@@ -13,6 +13,7 @@ from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.user_state import user_states
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK
+from freshet_serving.processor.extensions.user_state.state_gate import StateGate
 from freshet_serving.processor.tables.budgets import Budgets
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
 from tests.processor.extensions.user_state.random_deltas import ITEMS, Log
@@ -47,6 +48,7 @@ def repository(package, tmp_path):
 @pytest.fixture(autouse=True)
 def _every_user_is_worth_a_look(monkeypatch):
     monkeypatch.setattr(user_states, "LEAST_S", 0.0)
+    monkeypatch.setattr(StateGate, "admits", lambda gate, draw: True)
 
 
 def opened(repository, megabytes=4, **options):
@@ -245,6 +247,33 @@ def test_user_part_that_takes_less_than_a_look_is_computed_anew(package, reposit
         for _ in range(2):
             ask(processor, requests[2])
         assert not any(counted(processor).values())
+
+
+def test_users_that_the_gate_leaves_out_are_computed_anew(package, repository, monkeypatch):
+    _, requests = package
+    monkeypatch.setattr(StateGate, "admits", lambda gate, draw: False)
+    with opened(repository) as kept, opened(repository, 0) as plain:
+        for _ in range(2):
+            mine, theirs = ask(kept, requests[4]), ask(plain, requests[4])
+            np.testing.assert_allclose(mine.outputs["score"], theirs.outputs["score"], rtol=1e-5, atol=1e-6)
+        assert {name: n for name, n in counted(kept).items() if n} == {"unasked": 2}
+
+
+def test_looks_that_find_nothing_close_the_gate(package, repository, monkeypatch):
+    _, requests = package
+    monkeypatch.undo()
+    monkeypatch.setattr(user_states, "LEAST_S", 0.0)
+    columns = make_batch(600, EVENTS, seed=8, items=ITEMS, timed="history.time" in requests[0]).columns
+    with opened(repository) as processor:
+        for user in range(600):
+            alone = of_request(columns, 600, user)
+            ask(
+                processor,
+                alone | {"user": np.array([1000 + user]), "item": np.array([1, 2]), "price": np.ones(2, np.float32)},
+            )
+        figures = counted(processor)
+    assert figures["hits"] == 0
+    assert figures["unasked"] > 50
 
 
 def test_requests_that_are_not_divided_and_models_without_a_user_look_for_nothing(package, repository):
