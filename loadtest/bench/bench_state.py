@@ -51,7 +51,7 @@ AIMS = {("hstu", 1024, NONE): 2.5, ("hstu", 4096, NONE): 5.5, ("stca", 1024, DEN
 LEAST = 0.97
 ZIPF, RETURNING, EVENTS, DENSE_S, BACK_S, REQUESTS = 0.8, 0.95, 100, 60, 30, 10
 """Events and requests are of one second."""
-MEGABYTES, WARM_REQUESTS, WARM_S = 4096, 6000, 40.0
+MEGABYTES, WARM_REQUESTS, WARM_S = 4096, 6000, 120.0
 
 
 @dataclass(frozen=True, slots=True)

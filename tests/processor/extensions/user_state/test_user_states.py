@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.user_state import user_states
@@ -63,6 +64,15 @@ def divide(processor):
     processor.predictor.replica("m").graphs.pays = lambda parts, rows: True
 
 
+def appended(request, item):
+    """The request of a user who has met one more item, ten seconds after the newest."""
+    newest = {"history.item": item, "history.action": 1}
+    if "history.time" in request:
+        newest["history.time"] = int(request["history.time"].values[-1:].sum()) + 10
+    longer = {name: [[*request[name].values.tolist(), value]] for name, value in newest.items()}
+    return request | {name: Ragged.of(values) for name, values in longer.items()}
+
+
 def ask(processor, request):
     return processor.process(PredictRequest("m", request))
 
@@ -74,10 +84,10 @@ def counted(processor):
 @pytest.mark.parametrize("tiered", [False, True], ids=["memory", "tiered"])
 @pytest.mark.parametrize("compute", ["threads", "inline"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
-def test_replies_are_those_without_a_store_over_deltas_and_rollbacks(
+def test_replies_are_those_without_a_store_over_deltas_appends_and_rollbacks(
     package, repository, tmp_path, compute, tiered, seed
 ):
-    (_, requests), dice = package, np.random.default_rng(seed)
+    requests, dice = list(package[1]), np.random.default_rng(seed)
     # A few rows are hot: most lie on disk.
     budgets = Budgets({"m/*": 2000}, tmp_path) if tiered else None
     options = {"compute": compute, "budgets": budgets}
@@ -97,6 +107,9 @@ def test_replies_are_those_without_a_store_over_deltas_and_rollbacks(
                 steps = list(model.pick(None).position.undoable)
                 if steps:
                     kept.rollback("m", f"1.{steps[int(dice.integers(0, len(steps)))]}")
+            elif action == 5:
+                user = int(dice.integers(0, USERS))
+                requests[user] = appended(requests[user], int(dice.integers(0, ITEMS)))
             elif tiered and action == 4:
                 for processor in (kept, plain):
                     processor.host.catalogue["m"].pick(None).maintain()
