@@ -52,7 +52,7 @@ class StateClass:
 
     @property
     def note(self) -> dict[str, str]:
-        """What the manifest's notes say of it."""
+        """The manifest's note of it."""
         return {"class": self.name, "append": self.append, "why": self.why}
 
     def __str__(self) -> str:
