@@ -92,7 +92,9 @@ Reach = Mapping[str, tuple[int, Mapping[int, NDArray[np.int64]]]]
 """By output, its columns, and by place of a changed event the columns that changed."""
 
 
-def _first_reason(ranges: Sequence[Reach], allowed: Callable[[NDArray[np.int64], int], object], of_what: str) -> str:
+def _first_reason(
+    ranges: Sequence[Reach], allowed: Callable[[NDArray[np.int64], int], NDArray[np.bool_]], of_what: str
+) -> str:
     """Return why an output has columns that change with events that they may not change with; "" if none has."""
     for reach in ranges:
         for name, (columns, changed) in reach.items():
@@ -103,7 +105,7 @@ def _first_reason(ranges: Sequence[Reach], allowed: Callable[[NDArray[np.int64],
                 if columns % length:
                     return f"{name} depends on events and has no columns for each"
                 each = columns // length
-                if not any(np.all(allowed(at, place)) for at in (found // each, found % length)):
+                if not any(allowed(at, place).all() for at in (found // each, found % length)):
                     return f"{name}: changing an event changes {of_what}"
     return ""
 

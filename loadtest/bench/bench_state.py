@@ -200,8 +200,8 @@ def measure(published_at: Path, network: str, length: int, deltas: str, rounds: 
                 for side, times in ((kept, ours), (plain, theirs))[:: 1 if n % 2 else -1]:
                     times.append(spent_s(side, requests) / REQUESTS)
             after = by_name(kept.predictor.replica(network).counted(), "user_state")
-            answers = [side.process(requests[-1]).outputs["score"] for side in (kept, plain)]
-            np.testing.assert_allclose(*answers, rtol=1e-4, atol=1e-5)
+            answer, expected = (side.process(requests[-1]).outputs["score"] for side in (kept, plain))
+            np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
     ratios = [without / with_ for without, with_ in zip(theirs, ours)]
     low = statistics.quantiles(ratios, n=4)[0] if len(ratios) > 1 else ratios[0]
     shares = [(after[name] - before[name]) / (rounds * REQUESTS) for name in ("hits", "unasked")]
