@@ -9,7 +9,7 @@ is timed.
 - **none**: no deltas. 95 % of the requests are of users who came before, popular ones more often (Zipf).
 - **default**: a delta a second with the rows of 100 events, and new dense weights in each, as `freshet train`
   publishes. Each user comes back after 30 seconds. No state is exact then: what is measured is what the store costs.
-- **dense_every**: the same with new dense weights once in 60 seconds.
+- **dense_every**: the same with new dense weights once in 60 seconds, as a loop of one's own may publish.
 
 Time is that of the stream: ten requests and a delta are a second of it. Before the first pair both engines answer
 requests until the store has decided how many users to look for, and users of the first ones have come back.
@@ -192,19 +192,30 @@ def measure(published_at: Path, network: str, length: int, deltas: str, rounds: 
                 warmed += REQUESTS
             first = turn()
             spent_s(kept, first), spent_s(plain, first)
-            before = by_name(kept.predictor.replica(network).counted(), "user_state")
             ours: list[float] = []
             theirs: list[float] = []
+            counts = np.zeros(2)
+
+            def looked() -> np.ndarray:
+                counted = by_name(kept.predictor.replica(network).counted(), "user_state")
+                return np.array([counted["hits"], counted["unasked"]], float)
+
+            requests = first
             for n in range(rounds):
-                requests = turn()
-                for side, times in ((kept, ours), (plain, theirs))[:: 1 if n % 2 else -1]:
+                earlier, requests = requests, turn()
+                sides = ((kept, ours), (plain, theirs))[:: 1 if n % 2 else -1]
+                # What a delta left in the processor's caches is of the side that applied it last.
+                for side, _ in sides:
+                    spent_s(side, earlier[-1:])
+                counts -= looked()
+                for side, times in sides:
                     times.append(spent_s(side, requests) / REQUESTS)
-            after = by_name(kept.predictor.replica(network).counted(), "user_state")
+                counts += looked()
             answer, expected = (side.process(requests[-1]).outputs["score"] for side in (kept, plain))
             np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
     ratios = [without / with_ for without, with_ in zip(theirs, ours)]
     low = statistics.quantiles(ratios, n=4)[0] if len(ratios) > 1 else ratios[0]
-    shares = [(after[name] - before[name]) / (rounds * REQUESTS) for name in ("hits", "unasked")]
+    shares = (counts / (rounds * REQUESTS)).tolist()
     plain_us, kept_us = (statistics.median(times) * 1e6 for times in (theirs, ours))
     return StateFigures(network, length, deltas, plain_us, kept_us, [low, statistics.median(ratios)], *shares)
 
