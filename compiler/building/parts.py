@@ -21,6 +21,7 @@ from freshet_serving.compiler.passes.decompose import decompose
 from freshet_serving.compiler.passes.flops import PassEffect, dense_flops
 from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.compiler.passes.shorter_histories import kept_columns, shortened, shortened_rows
+from freshet_serving.compiler.passes.state_classes import StateClass, state_class
 from freshet_serving.compiler.passes.user_candidate_split import UserCandidateSplit, split_user_candidate
 from freshet_serving.processor.backends import MATRIX, Dims
 from freshet_serving.processor.package import (
@@ -30,6 +31,7 @@ from freshet_serving.processor.package import (
     SCORE,
     SEQUENCE,
     USER,
+    USER_STATE,
     WHOLE,
     ExecutableEntry,
     Feature,
@@ -76,6 +78,7 @@ class GraphParts:
         shorter: By most events of a history, the splits of the graph for such requests.
         sequences: The model's sequences.
         row_flops: FLOPs of one row of the undivided graph; None if they are not counted.
+        state: The class of what is computed of a user's history; None without histories or a split.
     """
 
     by_subgraph: dict[str, DensePart]
@@ -85,6 +88,7 @@ class GraphParts:
     shorter: dict[int, UserCandidateSplit] = field(default_factory=dict)
     sequences: Sequence[SequenceEntry] = ()
     row_flops: int | None = None
+    state: StateClass | None = None
 
     def given(self, rows: Tensors, features: Sequence[Feature]) -> dict[str, Tensors]:
         """Return inputs of all parts but the undivided one, by subgraph.
@@ -122,6 +126,8 @@ class GraphParts:
             graphs = undivided_graphs(manifest, self.by_subgraph[WHOLE].graph.inputs)
             executables = [replace(e, subgraph=SCORE) for e in executables]
         notes = {**manifest.notes, FLOPS: self._flops(graphs)}
+        if self.state is not None and USER in graphs:
+            notes[USER_STATE] = self.state.note
         return replace(manifest, format=FORMAT_2, graphs=graphs, executables=list(executables), notes=notes)
 
     def _flops(self, graphs: Collection[str]) -> dict[str, int]:
@@ -137,7 +143,8 @@ class GraphParts:
     def lines(self) -> list[str]:
         """Return the passes' effects, the split and the notes, as lines for people."""
         lengths = [f"histories of at most {n} events: {split}" for n, split in sorted(self.shorter.items())]
-        return [*map(str, self.effects), *([str(self.user_split)] if self.user_split else []), *lengths, *self.notes]
+        of_user = [str(each) for each in (self.user_split, self.state) if each is not None]
+        return [*map(str, self.effects), *of_user, *lengths, *self.notes]
 
 
 def more_inputs(manifest: Manifest, inputs: Mapping[str, Dims]) -> list[GraphInput]:
@@ -217,7 +224,13 @@ def parts(
     elif user:
         notes.append("user-once: too little of the graph depends on the user alone")
     found_all = GraphParts(found_parts, effects, user_split, notes, sequences=sequences, row_flops=row_flops)
-    return _with_shorter(found_all, graph, many, columns(user)) if user_split is not None and histories else found_all
+    if user_split is None or not histories:
+        return found_all
+    found_all = _with_shorter(found_all, graph, many, columns(user))
+    # The shortest graph has the same class, at the least cost.
+    shortest = min(found_all.shorter, default=None)
+    probed = user_split if shortest is None else found_all.shorter[shortest]
+    return replace(found_all, state=state_class(probed.user, sequences))
 
 
 def _with_shorter(found: GraphParts, graph: DenseGraph, buckets: list[int], user: Sequence[int]) -> GraphParts:

@@ -12,7 +12,8 @@ interactions  rewrites feature interactions into cheaper forms
 pairs         factorises dense layers over pairs of a candidate and an event
 user_candidate_split  computes the user's part once per request
 shorter_histories  cuts a graph to fewer places of a history
+state_classes  what a changed or appended event leaves of the user's part
 flops         FLOPs of a graph per row
 """
 
-__all__ = ["decompose", "flops", "optimise", "shorter_histories", "user_candidate_split"]
+__all__ = ["decompose", "flops", "optimise", "shorter_histories", "state_classes", "user_candidate_split"]

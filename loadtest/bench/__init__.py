@@ -19,6 +19,7 @@ bench_feast     `make -C loadtest feast`
 bench_features  `make -C loadtest features`
 bench_crosses   `make -C loadtest crosses`
 bench_sequences  `make -C loadtest bench-sequences`
+bench_state  `make -C loadtest bench-state`
 bench_top_items  `make -C loadtest top-items`
 core_simulation  `make -C loadtest cores`
 core_kernels    cores that serve session groups, simulated

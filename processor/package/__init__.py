@@ -140,6 +140,7 @@ if TYPE_CHECKING:
         ROWS,
         SCORE,
         USER,
+        USER_STATE,
         USER_TENSOR,
         WHOLE,
         GraphInput,
@@ -230,7 +231,7 @@ else:
             "signature": "PublicKey Signer new_key",
             "stage_entries": "GrowthTerm StageGrowth StageLookup weight_rows",
             "subgraphs": (
-                "FEATURES FLOPS MATRIX ROWS SCORE USER USER_TENSOR WHOLE GraphInput Subgraph "
+                "FEATURES FLOPS MATRIX ROWS SCORE USER USER_STATE USER_TENSOR WHOLE GraphInput Subgraph "
                 "batch_symbol columns divided role shorter shorter_lengths undivided undivided_name "
                 "user_features"
             ),
@@ -254,9 +255,10 @@ __all__ = [
     "MAX_MANIFEST_NBYTES", "MAX_RANK", "MAX_SIGNATURES", "MAX_TENSOR_NUMBERS", "MAX_TIME_S", "MOST_IN_ROW", "NAME",
     "NOT_COMBINED", "NOT_GIVEN", "OUTPUT_DTYPES", "PIECES", "PIECE_BITS", "PRECISIONS", "PREDICT", "RANKED_OUTPUTS",
     "RECORD", "REGRESS", "ROOT_DIVIDED_SUMS", "ROWS", "ROW_TYPES", "SCALED", "SCORE", "SCORES", "SEQUENCE", "SIDES",
-    "SIGNATURE", "SIGNED", "STORED_TYPES", "STRING", "SUFFIX", "TIME_UNITS", "UNKNOWN", "UNREAD", "USER", "USER_TENSOR",
-    "USER_VECTOR", "WHOLE", "ColumnShape", "Delta", "DeltaBytes", "DeltaRun", "EntityEntry", "ExecutableEntry",
-    "Feature", "File", "GraphInput", "GrowthTerm", "Input", "InputFiller", "Manifest", "Output", "PublicKey", "Records",
+    "SIGNATURE", "SIGNED", "STORED_TYPES", "STRING", "SUFFIX", "TIME_UNITS", "UNKNOWN", "UNREAD", "USER", "USER_STATE",
+    "USER_TENSOR", "USER_VECTOR", "WHOLE", "ColumnShape", "Delta", "DeltaBytes", "DeltaRun", "EntityEntry",
+    "ExecutableEntry", "Feature", "File", "GraphInput", "GrowthTerm", "Input", "InputFiller", "Manifest", "Output",
+    "PublicKey", "Records",
     "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer", "StageEntry", "StageGrowth", "StageLookup",
     "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform", "TrustedRecordPrefix", "all_below", "array_crc32",
     "atomic_file", "batch_symbol", "codes_a_value", "column_specs", "columns", "crc32", "dense_sequences", "derived",

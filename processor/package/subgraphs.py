@@ -29,6 +29,8 @@ ROWS, REQUESTS = "rows", "requests"
 _SHORTER = re.compile(rf"({SCORE}|{USER})-length([1-9][0-9]{{0,8}})")
 FLOPS = "flops"
 """Key of a manifest's notes: the FLOPs of one row of each subgraph (compiler.passes.flops)."""
+USER_STATE = "user_state"
+"""Key of a manifest's notes: the class of what the subgraph `user` computes (compiler.passes.state_classes)."""
 FEATURES, USER_TENSOR = "features", "user"
 """Sources of inputs: features; outputs of the subgraph `user`. processor.running.fillers has all."""
 MATRIX = "x"

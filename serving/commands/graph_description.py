@@ -8,12 +8,14 @@ none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from freshet_serving.processor.package import (
     FEATURES,
     FLOPS,
     SCORE,
     USER,
+    USER_STATE,
     GraphInput,
     Manifest,
     Subgraph,
@@ -26,6 +28,8 @@ from freshet_serving.processor.package.subgraphs import subgraphs
 
 MOST_FEATURES = 6
 CANDIDATES = (1, 100, 256, 1000)
+STATE_CANDIDATES, LITTLE = 256, 0.4
+"""Candidates by which what a user's state saves is told, and the share of the work below which that is little."""
 
 
 def subgraph_lines(manifest: Manifest) -> list[str]:
@@ -49,7 +53,11 @@ def work_lines(manifest: Manifest) -> list[str]:
         return []
     longest = max((s.max_length for s in dense_sequences(manifest.sequences)), default=0)
     lines = [_work(name, counted[name], longest) for name in subgraphs(manifest) if name in counted]
-    return [*lines, *_shares(counted, [0, *shorter_lengths(manifest)])]
+    return [
+        *lines,
+        *_shares(counted, [0, *shorter_lengths(manifest)]),
+        *_state(manifest.notes.get(USER_STATE), counted),
+    ]
 
 
 def _work(name: str, flops: int, longest: int) -> str:
@@ -69,6 +77,20 @@ def _shares(counted: dict[str, int], lengths: Sequence[int]) -> Iterator[str]:
         shares = ", ".join(f"{of_user / (of_user + n * of_score):.0%} of {n:,}" for n in CANDIDATES)
         which = f" with at most {length:,} events" if length else ""
         yield f"a request of n candidates{which}: {of_user:,} + {of_score:,} n FLOPs; the user's part is {shares}"
+
+
+def _state(note: Any, counted: dict[str, int]) -> Iterator[str]:
+    """Yield the line on what memory for users can save (docs/extensions/user_state.md)."""
+    if not isinstance(note, dict) or not all(isinstance(note.get(key), str) for key in ("class", "append", "why")):
+        return
+    of_user, of_score = counted.get(USER, 0), counted.get(SCORE, 0)
+    if of_user:
+        share = of_user / (of_user + STATE_CANDIDATES * of_score)
+        little = ", which is little" if share < LITTLE else ""
+        yield (
+            f"user state: {note['class']}, append {note['append']} ({note['why']}); a hit saves at most {share:.0%} of "
+            f"the FLOPs of a request of {STATE_CANDIDATES} candidates{little}"
+        )
 
 
 def _subgraph(name: str, graph: Subgraph) -> str:

@@ -33,6 +33,7 @@ SMALLEST = {
     "loadtest.bench.bench_sequences": "--rounds 1 --lengths 2 --networks din --torch= --out OUT",
     "loadtest.bench.bench_slow_store": "--requests 10 --out OUT/slow-store.md",
     "loadtest.bench.bench_small_tables": "--tables 1 --seeds 1 --out OUT",
+    "loadtest.bench.bench_state": "--rounds 1 --warm 10 --lengths 256 --deltas default --out OUT",
     "loadtest.bench.bench_tables": "--rows 1000 --rounds 1 --data OUT --out OUT",
     "loadtest.bench.bench_top_items": "--rounds 1 --out OUT",
     "loadtest.bench.cold_start": "--python 3.12 --out OUT",

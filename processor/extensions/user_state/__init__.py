@@ -1,6 +1,7 @@
 """User state: what was computed for a user outlives the request, and is used again while it is exact.
 
 user_states     looks and keeps for the runner
+state_gate      decides of which users it pays to look for a state
 user_reads      what the user's part of a request reads
 read_kernels    kernels over these inputs and rows
 state_names     names of states: keyed hashes

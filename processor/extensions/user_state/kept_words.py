@@ -108,7 +108,7 @@ class KeptWords:
             erasures: StateStore.erasures as they were before what `words` are made of was read.
         """
         self.forget(name)
-        return self._store.keep(name, NO_WEIGHTS, NO_STAMPS, words, erasures, always=True)
+        return self._store.keep(name, NO_WEIGHTS, NO_STAMPS, [words], erasures, always=True)
 
     def forget(self, name: StateName) -> None:
         """Zero what is kept under a name; its lock is held.

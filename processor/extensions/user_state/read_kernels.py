@@ -5,13 +5,22 @@
 import numba as nb
 import numpy as np
 
+from freshet_serving.processor.kernels.index import mix
 from freshet_serving.processor.kernels.kernel import inlined, kernel
-from freshet_serving.processor.kernels.pointers import copy_bytes, load_i64, load_i64_anywhere, store_i64
+from freshet_serving.processor.kernels.pointers import (
+    copy_bytes,
+    load_f32_bits,
+    load_i64,
+    load_i64_anywhere,
+    store_i64,
+)
 from freshet_serving.processor.kernels.pool import (
     COLUMN,
+    FILLED_BY,
     KIND,
     KIND_ONE,
     MAX_LENGTH,
+    SENT,
     SOURCE,
     SPLITS,
     STRIDE,
@@ -33,6 +42,32 @@ def values_of(source):
         first = load_i64(source[SPLITS])
         return first, load_i64(source[SPLITS] + 8) - first
     return np.int64(0), source[STRIDE]
+
+
+@kernel(nb.int64(nb.int64[:, ::1], nb.int64[:, ::1]))
+def draw_of(sources, inputs):
+    """Return a hash of the values of inputs, 0 or more, to take samples by; -1 if one of them is left out.
+
+    Anybody can make inputs of one hash: it names nothing.
+
+    Args:
+        sources: int64 [n, 2], number of each source and the bytes of one of its values, 4 or 8.
+        inputs: int64 [S, INPUT_FIELDS], the inputs of a request.
+    """
+    drawn = np.uint64(0)
+    for s in range(len(sources)):
+        source, nbytes = inputs[sources[s, 0]], sources[s, 1]
+        if source[FILLED_BY] != SENT:
+            return np.int64(-1)
+        first, count = values_of(source)
+        at, size = source[VALUES] + nbytes * first, nbytes * count
+        drawn = mix(np.int64(drawn) ^ count)
+        for _ in range(size >> 3):
+            drawn = mix(np.int64(drawn) ^ load_i64_anywhere(at))
+            at += 8
+        if size & 7:
+            drawn = mix(np.int64(drawn) ^ np.int64(load_f32_bits(at)))
+    return np.int64(drawn >> np.uint64(1))
 
 
 @kernel(nb.int64(nb.int64[:, ::1], nb.int64[:, ::1], nb.uint8[::1]))

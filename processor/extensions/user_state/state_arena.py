@@ -29,15 +29,17 @@ What must never be observed
   SEQ, as a full barrier, when all else is there. Sequence numbers are never used twice. A reader copies, checks that
   SEQ is still the same, and believes what it has copied only if the sum agrees: so what a writer left that died at any
   instruction, what an erasure cut a hole into and what was written meanwhile are misses.
-- Bytes of a state that is gone. Pages are zeroed when their state is evicted, replaced, expired or erased; those that a
-  dead writer left are zeroed when its segment is taken over, and by every erasure.
+- Bytes of a state that is gone, once the call is over that took it away. Its pages are DIRTY then: a state that takes
+  its place overwrites them, and what it leaves is zeroed before the call returns. Pages that a dead writer left are
+  zeroed when its segment is taken over, and by every erasure.
 - A state that was made while an erasure ran. A writer compares ERASURES with what it was when its request began, after
   its SEQ is stored, and takes the state back if they differ. The erasure replaces ERASURES before it looks at the first
   SEQ. Both are full barriers, so one of the two sees the other.
 
 There are no locks between processes: a process that dies leaves nothing that another waits for.
 
-Costs: a read is one pass over the state's words; a write is one more, and one to zero what it evicts.
+Costs: a read is one pass over the state's words, and so is a write, from where the tensors lie. Of what it replaces or
+evicts only those pages are zeroed that it does not overwrite.
 
 Rejected: one heap for all processes (its free list needs a lock, or recovery from every state in which one may die);
 pages of many sizes (they fragment); a reader's lock on a state (a dead reader holds it); states as numpy arrays in
@@ -51,7 +53,15 @@ import numpy as np
 
 from freshet_serving.processor.kernels.index import mix
 from freshet_serving.processor.kernels.kernel import inlined, kernel
-from freshet_serving.processor.kernels.pointers import exchange, load_acquire, load_i64, prefetch, store_i64
+from freshet_serving.processor.kernels.pointers import (
+    exchange,
+    load_acquire,
+    load_f32_bits,
+    load_i64,
+    load_i64_anywhere,
+    prefetch,
+    store_i64,
+)
 from freshet_serving.processor.kernels.row_stamps import UNKNOWN_STAMP
 
 HEADER, ERASURES, SECRET, SECRET_WORDS = 64, 0, 8, 4
@@ -207,9 +217,9 @@ def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, we
     return written_ms
 
 
-# Private memory of the process that owns a segment: FREE the number of free pages, HAND and BROOM the next entries that
-# the eviction and the sweep look at.
-FREE, HAND, BROOM = range(3)
+# Private memory of the process that owns a segment: FREE the number of free pages, of which the last DIRTY hold bytes
+# of states that are gone, HAND and BROOM the next entries that the eviction and the sweep look at.
+FREE, HAND, BROOM, DIRTY, BOOKS = range(5)
 
 
 @inlined
@@ -226,7 +236,7 @@ def clear(address, nbytes):
 
 @inlined
 def give_up(segment, entries, pages, number, counts, firsts, free, books):
-    """Take the state of an entry away: its SEQ first, then its pages, which become free.
+    """Take the state of an entry away: its SEQ first, then its pages, which become free and dirty.
 
     Args:
         segment: Address of the segment.
@@ -236,24 +246,61 @@ def give_up(segment, entries, pages, number, counts, firsts, free, books):
         counts: int64 [E], pages of each entry, 0 if it has none; written.
         firsts: int64 [E], the first of them.
         free: int64 [P], the free pages; written.
-        books: int64 [3]; written.
+        books: int64 [BOOKS]; written.
     """
     at, links = entry_at(segment, number), segment + start_of_links(entries)
     exchange(at + 8 * SEQ, 0)
     page = firsts[number]
     for _ in range(counts[number]):
-        clear(links + 8 * pages + 8 * PAGE * page, 8 * PAGE)
         free[books[FREE]] = page
         books[FREE] += 1
+        books[DIRTY] += 1
         page = load_i64(links + 8 * page)
     counts[number] = 0
     clear(at, 8 * ENTRY)
 
 
+@inlined
+def clean(segment, entries, pages, free, books):
+    """Zero the dirty pages.
+
+    Args:
+        segment: Address of the segment.
+        entries: Number of its entries.
+        pages: Number of its pages.
+        free: As of give_up().
+        books: As of give_up(); written.
+    """
+    first_page = segment + start_of_links(entries) + 8 * pages
+    for n in range(books[FREE] - books[DIRTY], books[FREE]):
+        clear(first_page + 8 * PAGE * free[n], 8 * PAGE)
+    books[DIRTY] = 0
+
+
+@inlined
+def take_page(free, books):
+    """Return a free page, a dirty one if there is one.
+
+    Args:
+        free: As of give_up(); enough of them.
+        books: As of give_up(); written.
+    """
+    books[FREE] -= 1
+    books[DIRTY] = max(0, books[DIRTY] - 1)
+    return free[books[FREE]]
+
+
+@kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]))
+def make_way(segment, entries, pages, number, counts, firsts, free, books):
+    """Call give_up() for an entry that write_state() is about to write to."""
+    give_up(segment, entries, pages, number, counts, firsts, free, books)
+
+
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def drop(segment, entries, pages, number, counts, firsts, free, books):
-    """Call give_up() for one entry."""
+    """Take the state of an entry away and zero its pages; arguments as of give_up()."""
     give_up(segment, entries, pages, number, counts, firsts, free, books)
+    clean(segment, entries, pages, free, books)
 
 
 @kernel(
@@ -283,6 +330,7 @@ def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, most)
         if counts[number] and (load_acquire(at + 8 * SEQ) == 0 or load_i64(at + 8 * WRITTEN_MS) < oldest_ms):
             give_up(segment, entries, pages, number, counts, firsts, free, books)
             gone += 1
+    clean(segment, entries, pages, free, books)
     return gone
 
 
@@ -314,6 +362,8 @@ def note_evicted(segment, number, names):
 )
 def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):
     """Take states away that were not read since this last came by, until so many pages are free; return how many.
+
+    Their pages are dirty until write_state() has written to some and zeroed the others.
 
     Args:
         segment: Address of the segment.
@@ -368,14 +418,29 @@ def place_for(segment, entries, high, low, counts):
     return chosen
 
 
+@inlined
+def words_of(pieces):
+    """Return the words that pieces take: each begins with a new one.
+
+    Args:
+        pieces: int64 [n, 2], address and bytes of each.
+    """
+    total = 0
+    for p in range(len(pieces)):
+        total += (pieces[p, 1] + 7) >> 3
+    return total
+
+
 @kernel(
     nb.int64(
-        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1],
+        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64, nb.int64[:, ::1], nb.int64[::1],
         nb.int64[::1], nb.int64[::1], nb.int64[::1],
     )
 )  # fmt: skip
-def write_state(segment, entries, pages, number, fields, stamps, words, counts, firsts, free, books):
+def write_state(segment, entries, pages, number, fields, stamps, pieces, counts, firsts, free, books):
     """Write a state to an entry without one, from free pages; the last store is its SEQ. Returns its SEQ.
+
+    No page is dirty afterwards.
 
     Args:
         segment: Address of the segment.
@@ -383,44 +448,52 @@ def write_state(segment, entries, pages, number, fields, stamps, words, counts, 
         pages: Number of its pages.
         number: Number of the entry.
         fields: int64 [SUM], what its fields will be; SEQ, STAMPS, WORDS and FIRST are found here.
-        stamps: int64 [n], its first words.
-        words: int64 [m], the others.
+        stamps: Number of its words that are stamps, the first ones.
+        pieces: int64 [n, 2], address and bytes of what its words are, one after another; bytes are a multiple of 4.
         counts: As of give_up().
         firsts: As of give_up().
         free: As of give_up(); enough of them.
         books: As of give_up().
     """
     at, links = entry_at(segment, number), segment + start_of_links(entries)
-    first_page, total = links + 8 * pages, len(stamps) + len(words)
+    first_page = links + 8 * pages
     seq = load_i64(segment + 8 * SEQUENCE) + 1
     store_i64(segment + 8 * SEQUENCE, seq)
     for field in range(HIGH, STAMPS):
         store_i64(at + 8 * field, fields[field])
-    store_i64(at + 8 * STAMPS, len(stamps))
-    store_i64(at + 8 * WORDS, total)
-    books[FREE] -= 1
-    page = free[books[FREE]]
+    store_i64(at + 8 * STAMPS, stamps)
+    store_i64(at + 8 * WORDS, words_of(pieces))
+    page = take_page(free, books)
     store_i64(at + 8 * FIRST, page)
     firsts[number], counts[number] = page, 1
     a, b = sum_fields(at, seq)
-    done, used = 0, load_i64(segment + 8 * USED)
-    while True:
-        used = max(used, page + 1)
-        store_i64(segment + 8 * USED, used)
-        target, count = first_page + 8 * PAGE * page, min(PAGE, total - done)
-        for i in range(count):
-            word = stamps[done + i] if done + i < len(stamps) else words[done + i - len(stamps)]
-            store_i64(target + 8 * i, word)
-            a += word
-            b += a
-        done += count
-        if done == total:
-            break
-        books[FREE] -= 1
-        following = free[books[FREE]]
-        store_i64(links + 8 * page, following)
-        page = following
-        counts[number] += 1
+    target, room, used = first_page + 8 * PAGE * page, PAGE, max(load_i64(segment + 8 * USED), page + 1)
+    store_i64(segment + 8 * USED, used)
+    for p in range(len(pieces)):
+        source, left = pieces[p, 0], pieces[p, 1]
+        while left > 0:
+            if room == 0:
+                following = take_page(free, books)
+                store_i64(links + 8 * page, following)
+                page = following
+                counts[number] += 1
+                target, room, used = first_page + 8 * PAGE * page, PAGE, max(used, page + 1)
+                store_i64(segment + 8 * USED, used)
+            count = min(room, left >> 3)
+            for i in range(count):
+                word = load_i64_anywhere(source + 8 * i)
+                store_i64(target + 8 * i, word)
+                a += word
+                b += a
+            source, target, left, room = source + 8 * count, target + 8 * count, left - 8 * count, room - count
+            if 0 < left < 8 and room > 0:
+                word = np.int64(load_f32_bits(source))
+                store_i64(target, word)
+                a += word
+                b += a
+                target, left, room = target + 8, 0, room - 1
+    clear(target, 8 * room)
+    clean(segment, entries, pages, free, books)
     store_i64(at + 8 * SUM, a ^ np.int64(mix(b)))
     store_i64(at + 8 * TOUCHED, 0)
     exchange(at + 8 * SEQ, seq)
@@ -472,7 +545,7 @@ def take_over(segment, entries, pages, counts, firsts, free, books):
             clear(at, 8 * ENTRY)
     store_i64(segment + 8 * SEQUENCE, newest)
     used = min(max(0, load_i64(segment + 8 * USED)), pages)
-    books[FREE] = 0
+    books[FREE] = books[DIRTY] = 0
     for page in range(pages - 1, -1, -1):
         if not taken[page]:
             if page < used:

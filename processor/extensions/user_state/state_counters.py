@@ -29,13 +29,17 @@ COUNTERS = (
     ),
     Slot(BLOCK, "kept", "model_user_state_kept", "User parts that were kept."),
     Slot(BLOCK, "unkept", "model_user_state_not_kept", "User parts that were computed and not admitted."),
+    Slot(
+        BLOCK, "unasked", "model_user_state_unasked",
+        "Requests whose user part was not looked for, as looks for more users did not pay.",
+    ),
     *Slot(
         BLOCK, "misses", "model_user_state_misses",
         "Requests whose user part had to be computed, by cause.", "cause",
     ).each(CAUSES.values()),
     NBYTES,
 )  # fmt: skip
-HITS, HIT_AGE_S, LOOK_S, KEPT, UNKEPT, MISSES = range(6)
+HITS, HIT_AGE_S, LOOK_S, KEPT, UNKEPT, UNASKED, MISSES = range(7)
 
 
 class StateCounters:
@@ -66,6 +70,11 @@ class StateCounters:
         """Count a user part that was computed."""
         with self._lock:
             self._block.cells[KEPT if kept else UNKEPT] += 1
+
+    def left_out(self) -> None:
+        """Count a request that the gate left out (state_gate)."""
+        with self._lock:
+            self._block.cells[UNASKED] += 1
 
     def snapshot(self, nbytes: int) -> Snapshot:
         """Return the counters.

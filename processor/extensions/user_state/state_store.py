@@ -19,15 +19,16 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.user_state import state_arena as arena
+from freshet_serving.processor.features.bound_request import address
 from freshet_serving.processor.kernels.pointers import exchange
 from freshet_serving.processor.memory import reserve
 
@@ -157,7 +158,7 @@ class StateStore:
         self._segments = [self._own, *(s for s in segments if s is not self._own)]
         entries, pages = shape
         self._counts, self._firsts = np.zeros(entries, np.int64), np.zeros(entries, np.int64)
-        self._free, self._books = np.zeros(pages, np.int64), np.zeros(3, np.int64)
+        self._free, self._books = np.zeros(pages, np.int64), np.zeros(arena.BOOKS, np.int64)
         self._refused_names, self._evicted_names = np.zeros((2, REMEMBERED), np.int64)
         self._scopes = np.zeros(entries, np.int64)
         self._kept = self._refused = self._evicted = self._expired = 0
@@ -187,25 +188,28 @@ class StateStore:
     def figures(self) -> StoreFigures:
         return StoreFigures(self._kept, self._refused, self._evicted, self._expired)
 
-    def find(self, name: StateName, weights: int, stamps: Int64s, words: Int64s) -> tuple[int, float]:
+    def find(self, name: StateName, weights: int, stamps: Callable[[], Int64s], words: Int64s) -> tuple[int, float]:
         """Copy a state into `words`; return HIT or the cause of a miss, and the seconds since it was written.
 
         Args:
             name: Its name.
             weights: The mark of the dense weights that are read.
-            stamps: int64 [n], the stamps of its rows as of the epoch that is read.
+            stamps: Returns int64 [n], the stamps of its rows as of the epoch that is read; called if there is a state
+                of the name.
             words: int64 [m], its words; written, and worth nothing without a hit.
         """
         oldest_ms = self._now_ms() - self._ttl_ms
-        outcome = arena.ABSENT
+        outcome, now = arena.ABSENT, None
         for segment in self._segments:
             number = -1
             while True:
                 number = arena.find_entry(segment.address, segment.entries, name.high, name.low, number)
                 if number < 0:
                     break
+                if now is None:
+                    now = stamps()
                 read = arena.read_state(
-                    segment.address, segment.entries, segment.pages, number, name.high, name.low, oldest_ms, stamps,
+                    segment.address, segment.entries, segment.pages, number, name.high, name.low, oldest_ms, now,
                     weights, words,
                 )  # fmt: skip
                 if read >= 0:
@@ -261,7 +265,7 @@ class StateStore:
         name: StateName,
         weights: int,
         stamps: Int64s,
-        words: Int64s,
+        tensors: Sequence[NDArray[Any]],
         erasures: int,
         scope: int = 0,
         always: bool = False,
@@ -272,12 +276,14 @@ class StateStore:
             name: Its name.
             weights: The mark of the dense weights that it was computed with.
             stamps: int64 [n], the stamps of the rows that it was computed from.
-            words: int64 [m], its words.
+            tensors: Its words, one array after another; each is contiguous and begins with a new word.
             erasures: `erasures` as they were when its request began.
             scope: A number that its bytes are counted under in this process.
             always: True to admit it whatever else is kept.
         """
-        own, needed = self._own, -(-(len(stamps) + len(words)) // arena.PAGE)
+        own = self._own
+        pieces = np.array([(address(array), array.nbytes) for array in (stamps, *tensors)], np.int64)
+        needed = -(-int((pieces[:, 1] + 7 >> 3).sum()) // arena.PAGE)
         fields = np.zeros(arena.SUM, np.int64)
         fields[arena.HIGH : arena.STAMPS] = (*name, self._now_ms(), weights)
         with self._lock:
@@ -295,13 +301,15 @@ class StateStore:
                 if not same:
                     self._evicted += 1
                     arena.note_evicted(own.address, number, self._evicted_names)
-                self._drop(number)
+                arena.make_way(
+                    own.address, own.entries, own.pages, number, self._counts, self._firsts, self._free, self._books
+                )
             self._evicted += arena.evict(
                 own.address, own.entries, own.pages, needed, self._counts, self._firsts, self._free, self._books,
                 self._evicted_names,
             )  # fmt: skip
             arena.write_state(
-                own.address, own.entries, own.pages, number, fields, stamps, words, self._counts, self._firsts,
+                own.address, own.entries, own.pages, number, fields, len(stamps), pieces, self._counts, self._firsts,
                 self._free, self._books,
             )  # fmt: skip
             if self.erasures != erasures:

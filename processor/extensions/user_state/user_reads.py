@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.extensions.user_state.read_kernels import read_stamps, write_inputs
+from freshet_serving.processor.extensions.user_state.read_kernels import draw_of, read_stamps, write_inputs
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.kernels.pool import FILLED_BY, INPUT_FIELDS, PLAN_FIELDS, SENT, SOURCE, TABLE
+from freshet_serving.processor.kernels.pool import INPUT_FIELDS, PLAN_FIELDS, SOURCE, TABLE
 from freshet_serving.processor.package import FEATURES, SEQUENCE, Subgraph
 
 Int64s = NDArray[np.int64]
@@ -49,14 +49,16 @@ class UserReads:
             nbytes[lookup[SOURCE]] = 8 if lookup[TABLE] >= 0 else 4
         self._sources = np.array(sorted(nbytes.items()), np.int64).reshape(-1, 2)
 
-    def inputs(self, bound: BoundRequest) -> Int64s | None:
-        """Return a request's inputs, or None if one that is read here is left out: int64 [S, INPUT_FIELDS].
+    def inputs(self, bound: BoundRequest) -> tuple[int, Int64s]:
+        """Return a hash of what is read here, 0 or more, to take samples by; and int64 [S, INPUT_FIELDS], the inputs.
+
+        The hash is -1 if an input that is read here is left out.
 
         Args:
             bound: A request whose user inputs have one row.
         """
         inputs = np.frombuffer(bytearray(bound.words), np.int64).reshape(-1, INPUT_FIELDS)
-        return inputs if (inputs[self._sources[:, 0], FILLED_BY] == SENT).all() else None
+        return draw_of(self._sources, inputs), inputs
 
     def content(self, inputs: Int64s) -> memoryview:
         """Return the values that the request sends for what is read here.

@@ -12,16 +12,17 @@ Invariants
   processes, equal again after a rollback, and the same over a delta that brings the same weights.
 - A version that reads rows outside of the process has no states: such rows have no stamps.
 
-Costs of a look: a hash of the user's inputs, two or three cache misses for each row, which are prefetched, and a copy
-of the state. Costs of a miss: that, the copy into the arena, and zeroing what it replaces.
+Costs of a look: a hash of the user's inputs; where there is a state of the name, two or three cache misses for each
+row, which are prefetched, and a copy of the state. Costs of a miss: the hash, the stamps of rows that were read just
+before, and a copy into the arena. A gate (state_gate) leaves users out while that does not pay.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
@@ -34,6 +35,7 @@ from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.kept_users import KeptUsers
 from freshet_serving.processor.extensions.user_state.state_counters import StateCounters
 from freshet_serving.processor.extensions.user_state.state_erasure import SharedStates, Subjects
+from freshet_serving.processor.extensions.user_state.state_gate import StateGate
 from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateName, StateStore, arena_memory
 from freshet_serving.processor.extensions.user_state.user_reads import UserReads
@@ -84,7 +86,8 @@ class UserPart:
         scope: What its states are named by, beside what a request sends.
         reads: What it reads.
         outputs: Name of each output, with the first of its numbers and the one after its last.
-        words: Words of all numbers.
+        words: Words of all numbers; each output begins with a new word.
+        gate: Decides of which users to look for a state.
     """
 
     def __init__(self, scope: bytes, graph: Subgraph, plan: SparsePlan) -> None:
@@ -95,14 +98,14 @@ class UserPart:
             graph: The subgraph.
             plan: The version's sparse plan.
         """
-        self.scope, self.reads = scope, UserReads(graph, plan)
+        self.scope, self.reads, self.gate = scope, UserReads(graph, plan), StateGate()
         self.outputs: list[tuple[str, int, int]] = []
         at = 0
         for output in graph.outputs:
             count = int(np.prod(output.dims[1:], dtype=np.int64))
             self.outputs.append((output.name, at, at + count))
-            at += count
-        self.words = -(-at // 2)
+            at += count + count % 2
+        self.words = at // 2
 
 
 class VersionStates:
@@ -189,25 +192,31 @@ class WeightedStates:
             user: The subgraph; one that takes less than LEAST_S is computed anew.
             bound: The request, whose user inputs have one row.
         """
-        if user.costs.dense_s(1) < LEAST_S:
+        user_s = user.costs.dense_s(1)
+        if user_s < LEAST_S:
             return None
         states, part = self.states, self.states.parts[user.name]
         process = states.process
-        began_s = process.clock.now_s()
-        inputs = part.reads.inputs(bound)
-        if inputs is None:
+        began_s = process.clock.core_s()
+        draw, inputs = part.reads.inputs(bound)
+        if draw < 0:
+            return None
+        if not part.gate.admits(draw):
+            states.counters.left_out()
             return None
         erasures = process.store.erasures
         name = process.names.name(EVERYBODY, part.scope, part.reads.content(inputs), states.subjects.of(bound))
-        stamps = part.reads.stamps(tables, inputs, epoch)
-        words = states.words(part.words)
+        stamps, words = partial(part.reads.stamps, tables, inputs, epoch), states.words(part.words)
         outcome, age_s = process.store.find(name, self.weights, stamps, words)
         found = None
         if outcome == arena.HIT:
             numbers = words.view(np.float32)
             found = {output: numbers[None, first:stop] for output, first, stop in part.outputs}
-        states.counters.looked(outcome, process.clock.now_s() - began_s, age_s)
-        return UserLook(self, part, name, stamps, erasures, found)
+        spent_s = process.clock.core_s() - began_s
+        states.counters.looked(outcome, spent_s, age_s)
+        if found is not None:
+            part.gate.judge(draw, user_s, spent_s)
+        return UserLook(self, part, name, stamps, erasures, found, draw, spent_s)
 
 
 class UserLook:
@@ -217,19 +226,21 @@ class UserLook:
         tensors: The user's tensors, until the next look of the thread; None if they have to be computed.
     """
 
-    __slots__ = ("_erasures", "_name", "_part", "_stamps", "_states", "tensors")
+    __slots__ = ("_draw", "_erasures", "_name", "_part", "_spent_s", "_stamps", "_states", "tensors")
 
     def __init__(
         self,
         states: WeightedStates,
         part: UserPart,
         name: StateName,
-        stamps: Int64s,
+        stamps: Callable[[], Int64s],
         erasures: int,
         tensors: Tensors | None,
+        draw: int,
+        spent_s: float,
     ) -> None:
         self._states, self._part, self._name, self._stamps, self._erasures = states, part, name, stamps, erasures
-        self.tensors = tensors
+        self.tensors, self._draw, self._spent_s = tensors, draw, spent_s
 
     def keep(self, computed: Tensors, request: int) -> None:
         """Keep what was computed, under the pin of the look (UserState.keep).
@@ -239,14 +250,14 @@ class UserLook:
             request: Number of the request.
         """
         states, part = self._states.states, self._part
-        words = states.words(part.words)
-        words[-1:] = 0
-        numbers = words.view(np.float32)
-        for name, first, stop in part.outputs:
-            numbers[first:stop] = computed[name][request].reshape(-1)
-        store, weights = states.process.store, self._states.weights
-        kept = store.keep(self._name, weights, self._stamps, words, self._erasures, states.scope)
+        process = states.process
+        began_s = process.clock.core_s()
+        tensors = [np.ascontiguousarray(computed[name][request], np.float32) for name, _, _ in part.outputs]
+        kept = process.store.keep(
+            self._name, self._states.weights, self._stamps(), tensors, self._erasures, states.scope
+        )
         states.counters.computed(kept)
+        part.gate.judge(self._draw, 0.0, self._spent_s + process.clock.core_s() - began_s)
 
 
 def shared_memory(nbytes: int, processes: int) -> Int64s:

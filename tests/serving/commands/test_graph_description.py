@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from freshet_serving.processor.package import FLOPS, Feature, Input, Manifest, Output, TableEntry, divided
+from freshet_serving.processor.package import FLOPS, USER_STATE, Feature, Input, Manifest, Output, TableEntry, divided
 from freshet_serving.processor.package.sequences import SequenceColumn, SequenceEntry
 from freshet_serving.processor.package.subgraphs import GraphInput
 from freshet_serving.serving.commands.graph_description import subgraph_lines, work_lines
@@ -78,3 +78,19 @@ def test_undivided_graph_has_no_share(manifest):
 @pytest.mark.parametrize("notes", [{}, {FLOPS: None}, {FLOPS: {"score": "many"}}, {FLOPS: [1]}])
 def test_missing_or_foreign_counts_are_left_out(manifest, notes):
     assert work_lines(replace(manifest, notes=notes)) == []
+
+
+@pytest.mark.parametrize(("candidate", "said"), [(2_000, "49% of"), (20_000, "9% of")])
+def test_class_of_a_users_state_is_shown_with_what_a_hit_saves(manifest, candidate, said):
+    note = {"class": "causal", "append": "none", "why": "u0 mixes events"}
+    notes = {FLOPS: COUNTS | {"score": candidate}, USER_STATE: note}
+    line = work_lines(replace(manifest, notes=notes))[-1]
+    assert line.startswith(f"user state: causal, append none (u0 mixes events); a hit saves at most {said}")
+    assert line.endswith("which is little") == (candidate == 20_000)
+
+
+@pytest.mark.parametrize("note", [None, 3, {}, {"class": "whole", "append": 1, "why": ""}])
+def test_note_on_a_users_state_that_is_none_is_left_out(manifest, note):
+    assert not [
+        line for line in work_lines(replace(manifest, notes={FLOPS: COUNTS, USER_STATE: note})) if "state" in line
+    ]

@@ -21,14 +21,15 @@ class Part:
             np.zeros(PAGES, np.int64),
             np.zeros(PAGES, np.int64),
             np.zeros(PAGES, np.int64),
-            np.zeros(3, np.int64),
+            np.zeros(arena.BOOKS, np.int64),
         )
         self.states = arena.take_over(*self.at, *self.books)
 
     def write(self, number, low, stamps, words):
         fields = np.zeros(arena.SUM, np.int64)
         fields[[arena.HIGH, arena.LOW, arena.OWNER]] = 5, low, 9
-        return arena.write_state(*self.at, number, fields, stamps, words, *self.books)
+        pieces = np.array([(part.ctypes.data, part.nbytes) for part in (stamps, words)])
+        return arena.write_state(*self.at, number, fields, len(stamps), pieces, *self.books)
 
     def read(self, number, low, stamps, count):
         out = np.full(count, -1)

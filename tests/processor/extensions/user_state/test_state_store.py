@@ -54,12 +54,12 @@ def name_of(store, user, owner=b"one"):
 def found(store, name, stamps, count, weights=7):
     """The outcome of a look, and the words if it is a hit."""
     words = np.full(count, -1)
-    outcome, _ = store.find(name, weights, np.array(stamps, np.int64), words)
+    outcome, _ = store.find(name, weights, lambda: np.array(stamps, np.int64), words)
     return outcome, words if outcome == arena.HIT else None
 
 
 def keep(store, name, stamps, words, weights=7):
-    return store.keep(name, weights, np.array(stamps, np.int64), words, store.erasures)
+    return store.keep(name, weights, np.array(stamps, np.int64), [words], store.erasures)
 
 
 class Store(RuleBasedStateMachine):
@@ -210,7 +210,7 @@ def test_state_that_was_begun_before_an_erasure_is_not_kept():
     store = opened(memory())
     name, words, began = name_of(store, 1), words_of(1, 700), store.erasures
     assert store.erase() == 0
-    assert not store.keep(name, 7, np.arange(3), words, began)
+    assert not store.keep(name, 7, np.arange(3), [words], began)
     assert found(store, name, range(3), 700)[0] == arena.ABSENT
     assert set(words.tolist()).isdisjoint(store._memory.tolist())
 
@@ -233,7 +233,7 @@ def test_state_is_not_used_beyond_its_time_and_swept_to_zeros():
     store, words = opened(shared, clock=clock), words_of(1, 700)
     assert keep(store, name_of(store, 1), [1], words)
     clock.advance(TTL_S)
-    outcome, age_s = store.find(name_of(store, 1), 7, np.array([1]), np.empty(700, np.int64))
+    outcome, age_s = store.find(name_of(store, 1), 7, lambda: np.array([1]), np.empty(700, np.int64))
     assert (outcome, age_s) == (arena.HIT, TTL_S)
     clock.advance(0.01)
     assert found(store, name_of(store, 1), [1], 700)[0] == arena.EXPIRED
@@ -289,8 +289,8 @@ def test_state_larger_than_half_of_a_segment_is_not_kept():
 
 def test_bytes_are_counted_by_scope():
     store = opened(memory())
-    store.keep(name_of(store, 1), 7, np.arange(3), words_of(1, 700), store.erasures, scope=1)
-    store.keep(name_of(store, 2), 7, np.arange(3), words_of(1, 70), store.erasures, scope=2)
+    store.keep(name_of(store, 1), 7, np.arange(3), [words_of(1, 700)], store.erasures, scope=1)
+    store.keep(name_of(store, 2), 7, np.arange(3), [words_of(1, 70)], store.erasures, scope=2)
     assert [store.nbytes(scope) for scope in range(4)] == [0, 2 * 8 * arena.PAGE, 8 * arena.PAGE, 0]
     store.erase()
     store.sweep(PAGES)
@@ -317,7 +317,7 @@ def write(process):
         tag += 1
         user = tag % 7
         words = np.arange(1, 1500) * (tag * 1000 + user * 10 + process)
-        store.keep(StateName(user, user, 1, user + 1), 0, np.array([user, tag % 3]), words, store.erasures)
+        store.keep(StateName(user, user, 1, user + 1), 0, np.array([user, tag % 3]), [words], store.erasures)
 
 pids = {}
 for line in sys.stdin:

@@ -9,10 +9,12 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.user_state import user_states
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK
+from freshet_serving.processor.extensions.user_state.state_gate import StateGate
 from freshet_serving.processor.tables.budgets import Budgets
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
 from tests.processor.extensions.user_state.random_deltas import ITEMS, Log
@@ -47,6 +49,7 @@ def repository(package, tmp_path):
 @pytest.fixture(autouse=True)
 def _every_user_is_worth_a_look(monkeypatch):
     monkeypatch.setattr(user_states, "LEAST_S", 0.0)
+    monkeypatch.setattr(StateGate, "admits", lambda gate, draw: True)
 
 
 def opened(repository, megabytes=4, **options):
@@ -61,6 +64,15 @@ def divide(processor):
     processor.predictor.replica("m").graphs.pays = lambda parts, rows: True
 
 
+def appended(request, item):
+    """The request of a user who has met one more item, ten seconds after the newest."""
+    newest = {"history.item": item, "history.action": 1}
+    if "history.time" in request:
+        newest["history.time"] = int(request["history.time"].values[-1:].sum()) + 10
+    longer = {name: [[*request[name].values.tolist(), value]] for name, value in newest.items()}
+    return request | {name: Ragged.of(values) for name, values in longer.items()}
+
+
 def ask(processor, request):
     return processor.process(PredictRequest("m", request))
 
@@ -72,10 +84,10 @@ def counted(processor):
 @pytest.mark.parametrize("tiered", [False, True], ids=["memory", "tiered"])
 @pytest.mark.parametrize("compute", ["threads", "inline"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
-def test_replies_are_those_without_a_store_over_deltas_and_rollbacks(
+def test_replies_are_those_without_a_store_over_deltas_appends_and_rollbacks(
     package, repository, tmp_path, compute, tiered, seed
 ):
-    (_, requests), dice = package, np.random.default_rng(seed)
+    requests, dice = list(package[1]), np.random.default_rng(seed)
     # A few rows are hot: most lie on disk.
     budgets = Budgets({"m/*": 2000}, tmp_path) if tiered else None
     options = {"compute": compute, "budgets": budgets}
@@ -95,6 +107,9 @@ def test_replies_are_those_without_a_store_over_deltas_and_rollbacks(
                 steps = list(model.pick(None).position.undoable)
                 if steps:
                     kept.rollback("m", f"1.{steps[int(dice.integers(0, len(steps)))]}")
+            elif action == 5:
+                user = int(dice.integers(0, USERS))
+                requests[user] = appended(requests[user], int(dice.integers(0, ITEMS)))
             elif tiered and action == 4:
                 for processor in (kept, plain):
                     processor.host.catalogue["m"].pick(None).maintain()
@@ -245,6 +260,33 @@ def test_user_part_that_takes_less_than_a_look_is_computed_anew(package, reposit
         for _ in range(2):
             ask(processor, requests[2])
         assert not any(counted(processor).values())
+
+
+def test_users_that_the_gate_leaves_out_are_computed_anew(package, repository, monkeypatch):
+    _, requests = package
+    monkeypatch.setattr(StateGate, "admits", lambda gate, draw: False)
+    with opened(repository) as kept, opened(repository, 0) as plain:
+        for _ in range(2):
+            mine, theirs = ask(kept, requests[4]), ask(plain, requests[4])
+            np.testing.assert_allclose(mine.outputs["score"], theirs.outputs["score"], rtol=1e-5, atol=1e-6)
+        assert {name: n for name, n in counted(kept).items() if n} == {"unasked": 2}
+
+
+def test_looks_that_find_nothing_close_the_gate(package, repository, monkeypatch):
+    _, requests = package
+    monkeypatch.undo()
+    monkeypatch.setattr(user_states, "LEAST_S", 0.0)
+    columns = make_batch(600, EVENTS, seed=8, items=ITEMS, timed="history.time" in requests[0]).columns
+    with opened(repository) as processor:
+        for user in range(600):
+            alone = of_request(columns, 600, user)
+            ask(
+                processor,
+                alone | {"user": np.array([1000 + user]), "item": np.array([1, 2]), "price": np.ones(2, np.float32)},
+            )
+        figures = counted(processor)
+    assert figures["hits"] == 0
+    assert figures["unasked"] > 50
 
 
 def test_requests_that_are_not_divided_and_models_without_a_user_look_for_nothing(package, repository):
