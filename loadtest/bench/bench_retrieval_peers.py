@@ -9,7 +9,7 @@ made anew, items of an index are replaced and, with qdrant-edge, the index is op
 its own, by turns, several times; figures are processor seconds of the whole process, and medians of the runs. "While a
 tenth changes each second": what one core answers in the rest of the second. Memory is what the process grows by,
 vectors and filtered column included, over the bytes of the vectors. HNSW grows slowly with the number of items, a scan
-in proportion to it. Each run is kept when it is there; the command goes on where it was stopped.
+in proportion to it. Runs are kept by the number of items; the command goes on where it was stopped.
 
 Our lists are held against faiss-cpu's IndexFlatIP over the items that pass, as they are after each delta: while a delta
 of a tenth comes each second, and codes of changed rows are made, lists are asked for without a filter and with each.
@@ -53,9 +53,10 @@ def answer_of(command: Sequence[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def measure(results: dict[str, Any], commands: dict[str, list[str]], repeats: int, report: Callable[[], None]) -> None:
-    """Complete the runs of results, by turns; report after each."""
-    runs: dict[str, list[Any]] = results["runs"]
+def measure(
+    runs: dict[str, list[Any]], commands: dict[str, list[str]], repeats: int, report: Callable[[], None]
+) -> None:
+    """Complete the runs of each side, by turns; report after each."""
     for repeat in range(repeats):
         for name, command in list(commands.items())[:: -1 if repeat % 2 else 1]:
             if len(runs.setdefault(name, [])) > repeat:
@@ -88,8 +89,15 @@ def beside_changes(run: dict[str, Any]) -> float:
 
 def page(results: dict[str, Any]) -> str:
     """Return the report."""
-    runs, checked = {name: found for name, found in results["runs"].items() if found}, results["checked"]
     lines = opening("Best items beside vector indexes", __doc__ or "", results)
+    for rows, of_size in sorted(results["sizes"].items(), key=lambda item: int(item[0])):
+        lines += tables_of(int(rows), of_size)
+    return "\n".join(lines)
+
+
+def tables_of(count: int, results: dict[str, Any]) -> list[str]:
+    """Return the lines about a number of items."""
+    runs, checked = {name: found for name, found in results["runs"].items() if found}, results["checked"]
 
     def rate_of(share: float) -> Callable[[Any], float]:
         return lambda run: 1 / float(run["shares"][str(share)]["query_s"])
@@ -117,12 +125,12 @@ def page(results: dict[str, Any]) -> str:
         row("processor seconds to build it", lambda run: run["build_s"], ".2f"),
         row("memory, over the vectors' bytes", lambda run: run["memory"], ".2f"),
     ]
-    lines += [table([f"{results['rows']:,} items", *runs], rows), ""]
+    lines = [table([f"{count:,} items", *runs], rows), ""]
     uncoded = told([run["uncoded"]["query_s"] / run["shares"]["1.0"]["query_s"] for run in runs["Freshet"]], ".1f")
     lines += [f"Runs: {', '.join(f'{name} {len(found)}' for name, found in runs.items())}.", ""]
     lines += [f"Until the codes of changed rows are made, a query of ours takes {uncoded} times as long.", ""]
     if "lists" not in checked:
-        return "\n".join([*lines, MISSING, ""])
+        return [*lines, MISSING, ""]
     heads = ["under one delta a second", ""]
     figures = [
         ["deltas", checked["deltas"]], ["lists", f"{checked['lists']:,}"],
@@ -130,7 +138,7 @@ def page(results: dict[str, Any]) -> str:
         ["equal up to ties within 1e-6", f"{checked['equal_up_to_ties']:,}"],
         ["largest difference of a tie", f"{checked['worst']:.1e}"],
     ]  # fmt: skip
-    return "\n".join([*lines, table(heads, figures), ""])
+    return [*lines, table(heads, figures), ""]
 
 
 def main(arguments: list[str]) -> int:
@@ -145,11 +153,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     kept, python = options.out / "retrieval-peers.json", options.python
-    results = json.loads(kept.read_text()) if kept.exists() else {}
-    if (results.get("rows"), results.get("rounds")) != (options.rows, options.rounds):
-        results = {"rows": options.rows, "rounds": options.rounds, "runs": {}}
+    results = {"sizes": {}} | (json.loads(kept.read_text()) if kept.exists() else {})
     results |= {"machine": machine(), "origin": origin("-C loadtest retrieval-peers", "ARGS", arguments)}
-    results["checked"] = checked = check(python, options.rows, options.checked)
+    of_size = results["sizes"].setdefault(str(options.rows), {})
+    if of_size.get("rounds") != options.rounds:
+        of_size.update(rounds=options.rounds, runs={})
+    of_size["checked"] = checked = check(python, options.rows, options.checked)
     print(checked, flush=True)
 
     def report() -> None:
@@ -159,7 +168,7 @@ def main(arguments: list[str]) -> int:
     peers = {name: [python, str(PEER), name] for name in PEERS} if python else {}
     sizes = [str(options.rows), str(options.rounds)]
     sides = {"Freshet": OURS, **peers}
-    measure(results, {name: [*side, *sizes] for name, side in sides.items()}, options.repeats, report)
+    measure(of_size["runs"], {name: [*side, *sizes] for name, side in sides.items()}, options.repeats, report)
     return int(checked.get("lists", 0) != checked.get("equal_up_to_ties", 0))
 
 
