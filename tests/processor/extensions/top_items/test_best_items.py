@@ -24,7 +24,7 @@ def rows():
         pass
     descriptor = np.array(table.descriptor(), np.int64)
     # The table stays while its rows are read.
-    yield RankedTable(descriptor, codes.arrays, descriptor[None], 0, 4)
+    yield RankedTable(descriptor, codes.arrays, descriptor[None], 0, 4)  # noqa: PT022
 
 
 def rank(rows, allowed=None, excluded=(NONE, NONE), successors=(), k=5):
