@@ -2,14 +2,14 @@
 
 The same vectors of 50 float32, in clusters as learned ones are, are searched for the 100 best by product: by our exact
 scan of a table's codes, and by HNSW of usearch and of qdrant-edge, with the smallest breadth of search (32 to 1,024)
-that finds 0.95 of them, or else the largest.
-Filters are on a number that 1, 10 or 50 % of the items pass; usearch has none in Python, so
-more items are fetched until enough pass. Then a tenth of the vectors changes, again and again: rows and codes are
+that finds 0.95 of them, or else the largest. Filters are on a number that 1, 10 or 50 % of the items pass; usearch has
+none in Python, so more items are fetched until enough pass. Beside it is its exact search over the items that pass,
+whose vectors are gathered for each query. Then a tenth of the vectors changes, again and again: rows and codes are
 made anew, items of an index are replaced and, with qdrant-edge, the index is optimized. Each side runs in a process of
 its own, by turns, several times; figures are processor seconds of the whole process, and medians of the runs. "While a
 tenth changes each second": what one core answers in the rest of the second. Memory is what the process grows by,
 vectors and filtered column included, over the bytes of the vectors. HNSW grows slowly with the number of items, a scan
-in proportion to it.
+in proportion to it. Runs are kept by the number of items; the command goes on where it was stopped.
 
 Our lists are held against faiss-cpu's IndexFlatIP over the items that pass, as they are after each delta: while a delta
 of a tenth comes each second, and codes of changed rows are made, lists are asked for without a filter and with each.
@@ -37,7 +37,7 @@ from loadtest.reports.report import machine, opening, origin, table
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 PEER = Path(__file__).parent / "retrieval_peer.py"
 OURS = [sys.executable, "-m", "loadtest.bench.retrieval_side"]
-PEERS = ("usearch", "qdrant-edge")
+PEERS = ("usearch, exact", "usearch", "qdrant-edge")
 MISSING = (
     "Peers were not measured: FRESHET_RETRIEVAL_PYTHON is to name a Python with usearch, qdrant-edge-py, faiss-cpu."
 )
@@ -53,29 +53,25 @@ def answer_of(command: Sequence[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def measure(python: str, rows: int, rounds: int, repeats: int, checked_s: float) -> dict[str, Any]:
-    """Return the figures of all sides, each run by turns.
-
-    Args:
-        python: The peers' interpreter; "" to measure our side alone.
-        rows: Number of items.
-        rounds: Changes of a tenth of them in a run.
-        repeats: Runs of each side.
-        checked_s: Seconds in which lists are compared with those of faiss.
-    """
-    commands = {"Freshet": [*OURS, str(rows), str(rounds)]}
-    if python:
-        commands |= {name: [python, str(PEER), name, str(rows), str(rounds)] for name in PEERS}
-    runs: dict[str, list[Any]] = {name: [] for name in commands}
+def measure(
+    runs: dict[str, list[Any]], commands: dict[str, list[str]], repeats: int, report: Callable[[], None]
+) -> None:
+    """Complete the runs of each side, by turns; report after each."""
     for repeat in range(repeats):
         for name, command in list(commands.items())[:: -1 if repeat % 2 else 1]:
+            if len(runs.setdefault(name, [])) > repeat:
+                continue
             runs[name].append(answer_of(command))
             print(f"{name}: {runs[name][-1]}", flush=True)
+            report()
+
+
+def check(python: str, rows: int, seconds: float) -> dict[str, Any]:
+    """Return how many of our lists, of so many seconds under deltas, are those of faiss; "" as python for no faiss."""
     with tempfile.TemporaryDirectory() as folder:
         lists = str(Path(folder) / "lists.npz")
-        checked = answer_of([*OURS, str(rows), str(checked_s), lists])
-        checked |= answer_of([python, str(PEER), "faiss", str(rows), lists]) if python else {}
-    return {"rows": rows, "runs": runs, "checked": checked}
+        checked: dict[str, Any] = answer_of([*OURS, str(rows), str(seconds), lists])
+        return checked | (answer_of([python, str(PEER), "faiss", str(rows), lists]) if python else {})
 
 
 def told(values: Sequence[float], form: str) -> str:
@@ -93,8 +89,15 @@ def beside_changes(run: dict[str, Any]) -> float:
 
 def page(results: dict[str, Any]) -> str:
     """Return the report."""
-    runs, checked = results["runs"], results["checked"]
     lines = opening("Best items beside vector indexes", __doc__ or "", results)
+    for rows, of_size in sorted(results["sizes"].items(), key=lambda item: int(item[0])):
+        lines += tables_of(int(rows), of_size)
+    return "\n".join(lines)
+
+
+def tables_of(count: int, results: dict[str, Any]) -> list[str]:
+    """Return the lines about a number of items."""
+    runs, checked = {name: found for name, found in results["runs"].items() if found}, results["checked"]
 
     def rate_of(share: float) -> Callable[[Any], float]:
         return lambda run: 1 / float(run["shares"][str(share)]["query_s"])
@@ -122,12 +125,12 @@ def page(results: dict[str, Any]) -> str:
         row("processor seconds to build it", lambda run: run["build_s"], ".2f"),
         row("memory, over the vectors' bytes", lambda run: run["memory"], ".2f"),
     ]
-    lines += [table([f"{results['rows']:,} items", *runs], rows), ""]
+    lines = [table([f"{count:,} items", *runs], rows), ""]
     uncoded = told([run["uncoded"]["query_s"] / run["shares"]["1.0"]["query_s"] for run in runs["Freshet"]], ".1f")
-    lines += [f"Runs of each side that ended: {min(map(len, runs.values()))}.", ""]
+    lines += [f"Runs: {', '.join(f'{name} {len(found)}' for name, found in runs.items())}.", ""]
     lines += [f"Until the codes of changed rows are made, a query of ours takes {uncoded} times as long.", ""]
     if "lists" not in checked:
-        return "\n".join([*lines, MISSING, ""])
+        return [*lines, MISSING, ""]
     heads = ["under one delta a second", ""]
     figures = [
         ["deltas", checked["deltas"]], ["lists", f"{checked['lists']:,}"],
@@ -135,7 +138,7 @@ def page(results: dict[str, Any]) -> str:
         ["equal up to ties within 1e-6", f"{checked['equal_up_to_ties']:,}"],
         ["largest difference of a tie", f"{checked['worst']:.1e}"],
     ]  # fmt: skip
-    return "\n".join([*lines, table(heads, figures), ""])
+    return [*lines, table(heads, figures), ""]
 
 
 def main(arguments: list[str]) -> int:
@@ -149,11 +152,23 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--python", default=python, help="a Python that has usearch, qdrant-edge-py and faiss-cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    about = {"machine": machine(), "origin": origin("-C loadtest retrieval-peers", "ARGS", arguments)}
-    results = about | measure(options.python, options.rows, options.rounds, options.repeats, options.checked)
-    (options.out / "retrieval-peers.json").write_text(json.dumps(results, indent=1) + "\n")
-    (options.out / "retrieval-peers.md").write_text(page(results))
-    checked = results["checked"]
+    kept, python = options.out / "retrieval-peers.json", options.python
+    results = {"sizes": {}} | (json.loads(kept.read_text()) if kept.exists() else {})
+    results |= {"machine": machine(), "origin": origin("-C loadtest retrieval-peers", "ARGS", arguments)}
+    of_size = results["sizes"].setdefault(str(options.rows), {})
+    if of_size.get("rounds") != options.rounds:
+        of_size.update(rounds=options.rounds, runs={})
+    of_size["checked"] = checked = check(python, options.rows, options.checked)
+    print(checked, flush=True)
+
+    def report() -> None:
+        kept.write_text(json.dumps(results, indent=1) + "\n")
+        (options.out / "retrieval-peers.md").write_text(page(results))
+
+    peers = {name: [python, str(PEER), name] for name in PEERS} if python else {}
+    sizes = [str(options.rows), str(options.rounds)]
+    sides = {"Freshet": OURS, **peers}
+    measure(of_size["runs"], {name: [*side, *sizes] for name, side in sides.items()}, options.repeats, report)
     return int(checked.get("lists", 0) != checked.get("equal_up_to_ties", 0))
 
 

@@ -88,6 +88,27 @@ class Usearch:
         pass
 
 
+class UsearchExact:
+    """usearch's exact search, over a copy of the vectors of the items that are allowed, made for each query."""
+
+    def __init__(self, vectors, stock):
+        self.vectors, self.stock = vectors.copy(), stock
+
+    def search(self, query, below, breadth):
+        from usearch.index import MetricKind, search
+
+        if below == STOCK:
+            return search(self.vectors, query, ITEMS, MetricKind.IP, exact=True).keys.astype(np.int64)
+        allowed = np.flatnonzero(self.stock < below)
+        return allowed[search(self.vectors[allowed], query, ITEMS, MetricKind.IP, exact=True).keys.astype(np.int64)]
+
+    def change(self, changed, vectors):
+        self.vectors[changed] = vectors
+
+    def close(self):
+        pass
+
+
 class Qdrant:
     """HNSW of qdrant-edge over float32 in memory, with an index of the column that filters read."""
 
@@ -129,7 +150,7 @@ class Qdrant:
         shutil.rmtree(self.folder)
 
 
-INDEXES = {"usearch": Usearch, "qdrant-edge": Qdrant}
+INDEXES = {"usearch": Usearch, "usearch, exact": UsearchExact, "qdrant-edge": Qdrant}
 
 
 def searched(index, vectors, stock, share, breadth, queries):

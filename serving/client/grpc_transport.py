@@ -23,7 +23,13 @@ from freshet_serving.serving.client.retry import ConnectionLost
 from freshet_serving.serving.codecs.messages import message
 
 SERVICE = "/inference.GRPCInferenceService/"
-OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A channel fails all requests until it connects again, and would wait for a second: a worker that was killed
+    # resets connections while others serve. This is the least that gRPC takes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+]
 STATUSES = {error.grpc_code: status for status, error in ERRORS.items()}
 Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
 

@@ -137,18 +137,20 @@ class Story:
         self.checker, self.order, self.acknowledged = ListChecker(), [0], 1
         self.checker.contents[0] = contents
         self.done, self.counts, self.problems, self.lost = Counter(), Counter(), [], []
-        self.named = set()
+        self.named, self._killed = set(), 0
 
     # Changes, by one thread.
 
     def act(self):
         """Publish, roll back or kill a worker."""
-        workers = [worker for worker in self._workers() if worker["up"]]
+        # The server may not have noticed yet that the last one is dead. One that answers has to be left.
+        workers = [worker for worker in self._workers() if worker["up"] and worker["pid"] != self._killed]
         weights = ACTIONS | ({"rollbacks": ROLLBACKS} if len(self._line) > 1 else {})
         weights |= {"killed workers": KILLS} if len(workers) > 1 else {}
         name = self._random.choice(list(weights), p=np.array(list(weights.values())) / sum(weights.values()))
         if name == "killed workers":
-            os.kill(workers[self._random.integers(0, len(workers))]["pid"], signal.SIGKILL)
+            self._killed = workers[self._random.integers(0, len(workers))]["pid"]
+            os.kill(self._killed, signal.SIGKILL)
         elif name == "rollbacks":
             self._roll_back()
         else:
@@ -282,7 +284,8 @@ def story(folder, options, seconds, seed):
                     break
                 time.sleep(pauses.random() * 0.4)
     if len(told.lost) > len(SCHEMES) * told.done["killed workers"]:
-        told.problems.append(f"{len(told.lost)} requests without an answer: {told.lost[0]}")
+        often = ", ".join(f"{count} {text}" for text, count in Counter(told.lost).most_common(SHOWN))
+        told.problems.append(f"{len(told.lost)} requests without an answer: {often}")
     figures = {"done": dict(told.done), "counts": dict(told.counts), "generations": len(told.named)}
     return figures | {"lost": len(told.lost), "problems": told.problems[:SHOWN], "seconds": round(seconds)}
 

@@ -173,13 +173,15 @@ def page(results: Results) -> str:
             for side in (DEFAULT, FLAT, *rivals, TRUTH)
             if (values := [run[side]["auc"] for run in seeds.values() if side in run])
         }
-        gaps[name] = max(means[side] for side in rivals if side in means) - means[DEFAULT]
+        if best := [means[side] for side in rivals if side in means]:
+            gaps[name] = max(best) - means[DEFAULT]
         cells = [f"{means[side]:.4f}" if side in means else "" for side in (DEFAULT, FLAT, *rivals, TRUTH)]
         nbytes = statistics.fmean(run[DEFAULT]["mb"] for run in seeds.values())
         without = statistics.fmean(run[FLAT]["mb"] for run in seeds.values())
-        lines.append(
-            f"| {name} | {len(seeds)} | {' | '.join(cells)} | {gaps[name]:+.4f} | {nbytes:.1f} ({without:.1f}) |"
-        )
+        gap = f"{gaps[name]:+.4f}" if name in gaps else ""
+        lines.append(f"| {name} | {len(seeds)} | {' | '.join(cells)} | {gap} | {nbytes:.1f} ({without:.1f}) |")
+    if not gaps:
+        return "\n".join([*lines, "", "Rivals were not measured."])
     fewest = min(len(seeds) for name, seeds in results.items() if name not in FEWER_SEEDS or len(results) == 1)
     near = sum(gap <= NEAR for gap in gaps.values())
     far = max(gaps.values())

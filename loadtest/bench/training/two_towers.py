@@ -4,7 +4,8 @@ Both learn the same pairs of MovieLens-1M, ratings of 4 and 5 in order of time, 
 fifth of the events, whose item is ranked among all items. Both have the same columns (among them the LENGTH newest
 items that the user had liked before), widths, loss, sampling, optimizers, rates, batches and epochs; each draws its own
 first weights, order and further items. Seeds alternate. The PyTorch side (two_towers_torch) computes its figures by
-code of its own, and knows the items' shares of all events from the beginning.
+code of its own, and knows the items' shares of all events from the beginning. Each seed's figures are kept when they
+are there; the command goes on where it was stopped.
 
 With --events instead, over so many events of a made-up log.
 """
@@ -196,6 +197,13 @@ def page(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def kept_seeds(kept: Path, expected: dict[str, Any]) -> dict[str, dict[str, Figures]]:
+    """Return the seeds' figures of an earlier run with the same rows and settings."""
+    stored = json.loads(kept.read_text()) if kept.exists() else {}
+    same = all(stored.get(name) == value for name, value in expected.items())
+    return stored["seeds"] if same else {}
+
+
 def names() -> tuple[str, ...]:
     """Return the figures that are compared."""
     return ("recall@100", "recall@10", "ndcg@10")
@@ -220,8 +228,10 @@ def main(arguments: list[str]) -> int:
         columns, rows = {n: c[-options.pairs :] for n, c in columns.items()}, round(options.pairs * (1 - NEWEST))
     settings = SETTINGS | {"epochs": options.epochs}
     about = {"machine": machine(), "origin": origin("-C loadtest two-towers", "ARGS", arguments)}
-    seeds: dict[str, dict[str, Figures]] = {}
-    results = about | {"settings": settings, "learned": rows, "judged": len(columns["user_id"]) - rows, "seeds": seeds}
+    race = {"settings": settings, "learned": rows, "judged": len(columns["user_id"]) - rows}
+    kept = options.out / "two-towers.json"
+    seeds = kept_seeds(kept, race)
+    results = about | race | {"seeds": seeds}
     with tempfile.TemporaryDirectory() as made:
         log, arrays = written(columns, Path(made))
         for seed in range(1, options.seeds + 1):
@@ -229,13 +239,16 @@ def main(arguments: list[str]) -> int:
             folder = Path(made, str(seed))
             folder.mkdir()
             for side in SIDES if seed % 2 else SIDES[::-1]:
+                if side in of_seed:
+                    continue
                 if side == "freshet":
                     of_seed[side] = freshet(log, rows, folder, seed, settings)
                 elif options.torch:
                     of_seed[side] = torch(options.torch, arrays, rows, seed, settings)
                 print(seed, side, of_seed.get(side), flush=True)
                 # A run that is stopped has its figures so far.
-                (options.out / "two-towers.json").write_text(json.dumps(results, indent=1) + "\n")
+                kept.write_text(json.dumps(results, indent=1) + "\n")
+                (options.out / "two-towers.md").write_text(page(results))
     (options.out / "two-towers.md").write_text(page(results))
     print(page(results))
     return 0

@@ -39,19 +39,27 @@ def test_lists_are_made_under_each_delta():
 def test_report_says_what_is_missing_and_what_was_found():
     run = {"shares": {str(share): {"query_s": 0.01, "recall": 0.5} for share in SHARES}, "build_s": 1.0, "memory": 2.0}
     run |= {"changing": [{"change_s": 0.5, "query_s": 0.01, "recall": 0.25}], "uncoded": {"query_s": 0.02}}
-    about = {"machine": machine(), "origin": origin("-C loadtest retrieval-peers", "ARGS", []), "rows": ROWS}
-    alone = page(about | {"runs": {"Freshet": [run]}, "checked": {"deltas": 3}})
+    about = {"machine": machine(), "origin": origin("-C loadtest retrieval-peers", "ARGS", [])}
+    alone = page(about | {"sizes": {str(ROWS): {"runs": {"Freshet": [run]}, "checked": {"deltas": 3}}}})
     assert MISSING in alone
     assert "| queries a second of one core while a tenth changes each second | 50 |" in alone
     late = run | {"changing": [{"change_s": 1.5, "query_s": 0.01, "recall": 0.25}]}
     checked = {"deltas": 3, "lists": 7, "equal": 6, "equal_up_to_ties": 7, "worst": 1e-8}
-    both = page(about | {"runs": {"Freshet": [run], "usearch": [late, run]}, "checked": checked})
+    sides = {"runs": {"Freshet": [run], "usearch": [late, run]}, "checked": checked}
+    both = page(about | {"sizes": {str(ROWS): sides, "10": sides}})
+    assert both.index("| 10 items") < both.index(f"| {ROWS} items")
     assert "changes each second | 50 | 25 (0 to 50) |" in both
     assert "| equal to faiss's | 6 |" in both
 
 
 def test_ours_is_measured_alone():
-    measured = measure("", ROWS, 1, 1, 0.1)
-    assert measured["runs"]["Freshet"][0]["shares"]["0.01"]["recall"] == 1.0
-    assert np.isfinite(measured["runs"]["Freshet"][0]["memory"])
+    (measured,) = measured_by(runs := {}, 1)["Freshet"]
+    assert measured["shares"]["0.01"]["recall"] == 1.0
+    assert np.isfinite(measured["memory"])
     assert ITEMS == 100
+    assert measured_by(runs, 1) == {"Freshet": [measured]}
+
+
+def measured_by(runs, repeats):
+    measure(runs, {"Freshet": [*OURS, str(ROWS), "1"]}, repeats, lambda: None)
+    return runs
