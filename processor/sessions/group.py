@@ -44,6 +44,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,7 +54,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import Occupancy
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
 from freshet_serving.processor.running.cost import FREE, WORTH, CostTable
-from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
+from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
 from freshet_serving.processor.sessions.session import Queue, Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
@@ -119,7 +120,7 @@ class SessionGroup:
         self._run_requested = False
         if options.compute == "inline":
             self._inline = Session(0, clock, self._occupancy)
-            self._queues.append(Queue.of(options))
+            self._queues.append(_queue(options))
             self._queues[0].sessions = self._count = 1
         self.resize(options.sessions)
 
@@ -162,7 +163,7 @@ class SessionGroup:
         if len(queues) == 1 and not queues[0].batcher:
             return
         with self._lock:
-            queue = min(queues, key=_load_s)
+            queue = min(queues, key=attrgetter("load_s"))
             self._check(queue, 1, 0, queue.typical_cost_s, timeout_s)
 
     def enqueue(self, work: Work) -> None:
@@ -322,7 +323,7 @@ class SessionGroup:
             shared = self.options.policy == "shared" or self._inline is not None
             while len(self) < sessions:
                 if not shared or not self._queues:
-                    self._queues.append(Queue.of(self.options))
+                    self._queues.append(_queue(self.options))
                     self._queues[-1].responses = self._responses
                 self._start(self._queues[-1])
             while len(self) > sessions:
@@ -524,7 +525,7 @@ class SessionGroup:
         if len(queues) == 1:
             return queues[0]
         if policy == "least-loaded":
-            return min(queues, key=_load_s)
+            return min(queues, key=attrgetter("load_s"))
         if policy == "mod" and work.caller is not None and not isinstance(work, SubRequest):
             return queues[work.caller % len(queues)]
         return queues[next(self._turns) % len(queues)]
@@ -545,7 +546,7 @@ class SessionGroup:
         """Start the queue and the session of requests with a stage that others would wait for."""
         if not self._free_readers:
             raise Overloaded("queue: too many requests larger than the largest batch are in progress")
-        self._apart = Queue.of(self.options)
+        self._apart = _queue(self.options)
         self._apart.sessions = 1
         session = Session(self._free_readers.pop(), self._clock, self._occupancy)
         thread = SessionThread(session, self.serve, self._apart, self.options.all_cpus)
@@ -595,5 +596,6 @@ class SessionGroup:
                 answer(partial(self.deliver, work.done) if self._inline is not None else work.done, error)
 
 
-def _load_s(queue: Queue) -> float:
-    return queue.load_s
+def _queue(options: GroupOptions) -> Queue:
+    rows, ids, window_s = options.max_queue_rows, options.max_queue_ids, options.batch_window_us / 1e6
+    return Queue(Batcher(options.max_batch_rows, rows, window_s, ids))

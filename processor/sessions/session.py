@@ -26,7 +26,7 @@ import math
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -43,9 +43,6 @@ from freshet_serving.processor.sessions.request import Outputs, PredictReply, Ti
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.replica import Replica, State
 from freshet_serving.processor.watching import Histogram, SessionStats, StatsBlock, note_batch, note_scores
-
-if TYPE_CHECKING:
-    from freshet_serving.processor.sessions.session_options import GroupOptions
 
 log = logging.getLogger("freshet.sessions")
 
@@ -320,12 +317,6 @@ class Queue:
         self.waking = 0
         self.running_s = self.typical_cost_s = 0.0
         self.responses: Histogram | None = None
-
-    @classmethod
-    def of(cls, options: GroupOptions) -> Queue:
-        """Return an empty queue of a group with these options."""
-        rows, ids, window_s = options.max_queue_rows, options.max_queue_ids, options.batch_window_us / 1e6
-        return cls(Batcher(options.max_batch_rows, rows, window_s, ids))
 
     @property
     def load_s(self) -> float:
