@@ -345,8 +345,7 @@ class SessionGroup:
     def measure_responses(self) -> Histogram:
         """Have queues record what requests take, waiting and computing as predicted; return the counts in seconds."""
         with self._lock:
-            if self._responses is None:
-                self._responses = Histogram(SHORT_S)
+            self._responses = self._responses or Histogram(SHORT_S)
             for queue in self._queues:
                 queue.responses = self._responses
             return self._responses
