@@ -12,12 +12,12 @@ Invariants
   processes, equal again after a rollback, and the same over a delta that brings the same weights.
 - A version that reads rows outside of the process has no states: such rows have no stamps.
 
-Bounded. A request may allow a user part that is not valid any more (bound_request.UserBounds). A state has the flip and
-the step that it was computed under. One that is not valid is used if it is few enough steps and seconds old, and if no
-turn lies between its flip and the pinned one (versions.control). So its generation is one that the pinned one
-continues: never one that was rolled back, nor a newer one. It stays until it is out of bounds; then the part is computed
-anew. What is valid needs no bounds. All rows of a request read one user part: chunks of a large request, which may run
-at once, have no bounds, and neither has a prepare, so that what it computes is of its time.
+Bounded. A request may allow a user part that is not valid any more (bound_request.UserBounds). A state has the flip
+and the step that it was computed under. One that is not valid is used if it is few enough steps and seconds old, and
+if no turn lies between its flip and the pinned one (versions.control). So its generation is one that the pinned one
+continues: never one that was rolled back, nor a newer one. It stays until it is out of bounds; then the part is
+computed anew. What is valid needs no bounds. All rows of a request read one user part: chunks of a large request,
+which may run at once, have no bounds, and neither has a prepare, so that what it computes is of its time.
 
 Costs of a look: a hash of the user's inputs; where there is a state of the name, two or three cache misses for each
 row, which are prefetched, and a copy of the state. Costs of a miss: the hash, the stamps of rows that were read just

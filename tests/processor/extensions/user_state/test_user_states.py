@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -10,19 +9,17 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.user_state import user_states
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK
 from freshet_serving.processor.extensions.user_state.state_gate import StateGate
-from freshet_serving.processor.running.runner import Runner, RunningBatch
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.watching import SessionStats
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
 from tests.processor.extensions.user_state.random_deltas import ITEMS, Log
+from tests.processor.extensions.user_state.user_parts import Parts
 
 LONG = pytest.mark.long
 pytestmark = [pytest.mark.tensorflow, pytest.mark.unguarded("deltas of random rows")]
@@ -300,34 +297,6 @@ def test_requests_that_are_not_divided_and_models_without_a_user_look_for_nothin
         processor.predictor.replica("m").graphs.pays = lambda parts, rows: False
         ask(processor, requests[2])
         assert not any(counted(processor).values())
-
-
-class Parts:
-    """Users' parts of the generations that a processor without a store has served, for any later candidates."""
-
-    def __init__(self, processor):
-        self.replica, self.parts, self.key = processor.predictor.replica("m"), {}, None
-        self.buffers = self.replica.borrow_buffers()
-
-    def look(self, tables, epoch, subgraph, bound):
-        def keep(computed, request):
-            self.parts[self.key] = {name: tensor[request : request + 1].copy() for name, tensor in computed.items()}
-
-        return SimpleNamespace(tensors=self.parts.get(self.key), keep=keep)
-
-    def scores(self, user, request, step=None):
-        """Scores of a user's candidates under the served generation, with the user's part of a step; None for its."""
-        replica = self.replica
-        bound, rows = replica.plan.bind_inputs(request), len(request["item"])
-        with replica.pinned(1) as state:
-            self.key = user, len(request["history.item"].values), state.generation.step if step is None else step
-            results = {"score": np.zeros((rows, 1), np.float32)}
-            batch = RunningBatch(
-                replica.graphs, state.executables, state.tables, state.epoch, self.buffers, results, users=self
-            )
-            runner = Runner(FakeClock(), SimpleNamespace(crowded=False, beat=lambda: None), SessionStats())
-            runner.score(batch, [SimpleNamespace(bound=bound, first=0, rows=rows, ids=0)], rows)
-        return results["score"]
 
 
 def bounded(**bounds):
