@@ -15,6 +15,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.extensions.user_state import user_states
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK
 from freshet_serving.processor.extensions.user_state.state_gate import StateGate
+from freshet_serving.processor.features.bound_request import UserBounds
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
@@ -369,6 +370,32 @@ def test_bounded_state_is_used_up_to_its_steps_and_seconds_and_then_computed_ane
             # It is of the served generation now.
             assert named_step(ask(processor, requests[3])) is None
             assert served() == 4
+
+
+def test_bounded_state_of_a_newer_flip_than_the_pinned_one_is_not_used(package, repository):
+    """Another session may have pinned the next flip already, and kept what it computed."""
+    _, requests = package
+    with opened(repository, **bounded(steps=10)) as processor:
+        replica = processor.predictor.replica("m")
+        bounds = UserBounds(10, None)
+        bound = replica.plan.bind_inputs(requests[3])._replace(user_bounds=bounds)
+        shapes = {output.name: (1, *output.dims[1:]) for output in replica.manifest.graphs["user"].outputs}
+        computed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+        with replica.pinned(1) as state:
+
+            def look(publish_seq, turn=0):
+                # Weights of its own for each flip.
+                users = user_states.WeightedStates(state.users.states, publish_seq).at(publish_seq, publish_seq, turn)
+                return users.look(state.tables, state.epoch, replica.graphs.user, bound)
+
+            look(7).keep(computed, 0)
+            assert (look(6).tensors, bounds.step) == (None, None)
+            assert (look(9).tensors is None, bounds.step) == (False, 7)
+            assert (look(9, turn=8).tensors, bounds.step) == (None, None)
+            assert (look(9, turn=7).tensors is None, bounds.step) == (False, 7)
+            assert (look(18).tensors, bounds.step) == (None, None)
+            # What is valid is used whatever its flip is.
+            assert (look(7, turn=9).tensors is None, bounds.step) == (False, None)
 
 
 def test_bounded_state_of_what_was_rolled_back_is_not_used(package, repository):
