@@ -8,6 +8,7 @@ binding         checks a request's names, types and rows once, and turns it into
 bound_request   a request as the kernel reads it, and a batch's view of several
 input_lookup    what looks up, before a request is bound, the inputs that it leaves out
 input_writer    what writes such inputs, as lookups read them
+user_bounds     bounds of how old the user's part of a reply may be
 user_calls      requests about a user whose inputs are kept
 input_reader    checks one input and makes the arrays that the kernel reads
 sequences       aligns a request's lists of events and cuts them
@@ -41,5 +42,6 @@ __all__ = [
     "sources",
     "stage",
     "stage_runs",
+    "user_bounds",
     "user_calls",
 ]

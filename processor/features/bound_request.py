@@ -20,6 +20,7 @@ from freshet_serving.processor.kernels import pool
 
 if TYPE_CHECKING:
     from freshet_serving.processor.features.stage import Limit
+    from freshet_serving.processor.features.user_bounds import UserBounds
 
 
 class RecordSource(Protocol):
@@ -75,23 +76,6 @@ class UsedRecords:
         for entity, records in self.records.items():
             columns |= entity.given(records, self.names)
         return columns
-
-
-class UserBounds:
-    """How old a user's part may be that a request is answered with, and how old it was.
-
-    Attributes:
-        steps: Most steps by which the generation of the user's part may be older than that of the reply; None for any.
-        age_s: Most seconds since it was computed; None for as long as it is kept.
-        step: The step of the generation that it is of, where that is not the reply's; None else. Each try to answer the
-            request writes it; it is final when the reply is there.
-    """
-
-    __slots__ = ("age_s", "step", "steps")
-
-    def __init__(self, steps: int | None, age_s: float | None) -> None:
-        self.steps, self.age_s = steps, age_s
-        self.step: int | None = None
 
 
 class BoundRequest(NamedTuple):

@@ -2,7 +2,7 @@
 
 Before the user's part of a request is computed, the runner asks for what is kept of it; what it computes, it offers to
 be kept. What is found is exactly what would be computed under the batch's state, or under an older one where the
-request allows that (bound_request.UserBounds); so the runner knows nothing of when it is valid. Without the extension,
+request allows that (user_bounds.UserBounds); so the runner knows nothing of when it is valid. Without the extension,
 or without memory for it, a batch has None in its place.
 """
 

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, first_value
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
-from freshet_serving.processor.features.bound_request import UserBounds
 from freshet_serving.processor.features.input_reader import with_blank_row
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
@@ -49,7 +48,6 @@ from freshet_serving.processor.sessions.request import (
     PredictReply,
     PredictRequest,
     Work,
-    with_user_step,
     without_rows,
     without_unknown,
 )
@@ -328,8 +326,11 @@ class Predictor:
             if bound.used.nbytes <= MAX_SHOWN_NBYTES:
                 bound.used.keep()
         asked, oldest = bound, route.routes.traffic.users
-        if not oldest.exact:
-            bounds = UserBounds(oldest.steps, oldest.age_s)
+        if oldest is not None:
+            from freshet_serving.processor.features.user_bounds import UserBounds
+            from freshet_serving.processor.sessions.user_requests import with_user_step
+
+            bounds = UserBounds(oldest)
             asked, done = bound._replace(user_bounds=bounds), with_user_step(bounds, done)
         if bound.unknown:
             # Before the observers, which compare and record whole replies.

@@ -2,7 +2,8 @@
 
 Such a request is completed once, before anything else looks at its inputs. One that only changes or forgets what is
 kept is answered without a batch. One that prepares is computed with blank candidates, which nobody else sees, so that
-what is computed of the user is kept where such things are (processor.running.user_states).
+what is computed of the user is kept where such things are (processor.running.user_states). A request that may be
+answered with an older user's part has its reply say of which generation that was.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import numpy as np
 from freshet_serving.processor.columns import Column, Strings, take_rows
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.input_reader import blank_inputs
+from freshet_serving.processor.features.user_bounds import UserBounds
 from freshet_serving.processor.features.user_calls import CompletedInputs, KeptUsers, not_kept, roles_of
+from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest
 from freshet_serving.processor.versions.replica import Replica
 
@@ -92,3 +95,19 @@ def empty_reply(replica: Replica, model: str) -> PredictReply:
     """
     outputs = {name: np.empty((0, columns), np.float32) for name, columns in replica.outputs.items()}
     return PredictReply(outputs, replica.generation, model)
+
+
+def with_user_step(bounds: UserBounds, done: Done) -> Done:
+    """Return the callback to give a request's reply to, so that done() gets it with the generation of an older user.
+
+    Args:
+        bounds: The request's bounds.
+        done: Receives the reply or error.
+    """
+
+    def answer_named(result: PredictReply | FreshetError) -> None:
+        if bounds.step is not None and not isinstance(result, FreshetError):
+            result = result._replace(state_generation=Generation(result.generation.version, bounds.step))
+        done(result)
+
+    return answer_named

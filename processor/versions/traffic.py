@@ -23,11 +23,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import xxhash
 
 from freshet_serving.processor.errors import BadInput, first_of
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.features.user_bounds import OldestUsers
 
 BUCKETS = 1 << 32
 MAX_TARGETS = 16
@@ -175,21 +178,19 @@ class EjectedVersion:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class OldestUsers:
-    """How much older than the reply's generation a kept user part may be: [model.NAME] user_state.
+def parse_users(raw: Any, where: str) -> OldestUsers | None:
+    """Parse bounds of how old kept user parts may be; None for none. Raise BadInput.
 
-    Attributes:
-        steps: Most steps; None for any.
-        age_s: Most seconds since it was computed; None for as long as it is kept. With neither, it has to be exact.
+    Args:
+        raw: The parsed JSON or TOML.
+        where: Its name, for messages.
     """
+    if raw is None:
+        return None
+    # Loaded with the first model that has bounds.
+    from freshet_serving.processor.features.user_bounds import OldestUsers
 
-    steps: int | None = None
-    age_s: float | None = None
-
-    @property
-    def exact(self) -> bool:
-        return self.steps is None and self.age_s is None
+    return OldestUsers.parse(raw, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class Traffic:
         out: Ejected versions, which answer only requests that name their number or label.
         limits: The model's own request limits, by name (processor.features.limits).
         barred: Versions that are held or withdrawn; like ejected ones, they answer only requests that name them.
-        users: How old kept user parts may be.
+        users: Bounds of how old kept user parts may be; None if they have to be exact.
     """
 
     split: TrafficSplit | None = None
@@ -214,7 +215,7 @@ class Traffic:
     out: Mapping[int, EjectedVersion] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     barred: frozenset[int] = frozenset()
-    users: OldestUsers = OldestUsers()
+    users: OldestUsers | None = None
 
     @property
     def aside(self) -> Set[int]:
@@ -230,7 +231,7 @@ class Traffic:
             "out": {str(version): [out.reason, out.at] for version, out in self.out.items()},
             "limits": dict(self.limits),
             "barred": sorted(self.barred),
-            "users": [self.users.steps, self.users.age_s],
+            "users": self.users and self.users.spelled,
         }
 
     @classmethod
@@ -244,7 +245,7 @@ class Traffic:
             {int(version): EjectedVersion(*out) for version, out in raw["out"].items()},
             raw["limits"],
             frozenset(raw["barred"]),
-            OldestUsers(*raw["users"]),
+            parse_users(raw["users"], "users"),
         )
 
 

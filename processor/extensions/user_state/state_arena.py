@@ -77,10 +77,7 @@ HIT, ABSENT, EVICTED, TORN, EXPIRED, OTHER_WEIGHTS, OTHER_ROWS = range(7)
 NOBODY = 0
 """An owner or a subject that an erasure does not ask for."""
 FROM_FLIP, TO_FLIP, FROM_STEP, FROM_MS, AS_OF, BOUNDS = range(6)
-"""What may be read of states that are not valid: computed under these flips, of this step or a later one, since then.
-
-AS_OF is the step of the one that was read, and stays as it is where a valid one is.
-"""
+"""Bounds of states that need not be valid: flips, steps and times. AS_OF is the step of one that was read so."""
 EXACT = np.array([1, 0, 0, 0, -1], np.int64)
 """Bounds within which nothing lies, so nobody writes to them."""
 
@@ -367,17 +364,10 @@ def note_evicted(segment, number, names):
 
 @kernel(
     nb.int64(
-        nb.int64,
-        nb.int64,
-        nb.int64,
-        nb.int64,
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
+        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1],
         nb.int64[::1],
     )
-)
+)  # fmt: skip
 def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):
     """Take states away that were not read since this last came by, until so many pages are free; return how many.
 

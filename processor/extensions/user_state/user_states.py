@@ -12,7 +12,7 @@ Invariants
   processes, equal again after a rollback, and the same over a delta that brings the same weights.
 - A version that reads rows outside of the process has no states: such rows have no stamps.
 
-Bounded. A request may allow a user part that is not valid any more (bound_request.UserBounds). A state has the flip
+Bounded. A request may allow a user part that is not valid any more (user_bounds.UserBounds). A state has the flip
 and the step that it was computed under. One that is not valid is used if it is few enough steps and seconds old, and
 if no turn lies between its flip and the pinned one (versions.control). So its generation is one that the pinned one
 continues: never one that was rolled back, nor a newer one. It stays until it is out of bounds; then the part is
@@ -46,8 +46,9 @@ from freshet_serving.processor.extensions.user_state.state_gate import StateGate
 from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateName, StateStore, arena_memory
 from freshet_serving.processor.extensions.user_state.user_reads import UserReads
-from freshet_serving.processor.features.bound_request import BoundRequest, UserBounds
+from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.features.user_bounds import UserBounds
 from freshet_serving.processor.package import USER, Manifest, Subgraph, role
 from freshet_serving.processor.running.buffers import Tensors
 from freshet_serving.processor.running.graph_run import SubgraphRun
@@ -267,8 +268,9 @@ class PinnedStates:
 
     def _bounds(self, asked: UserBounds) -> Int64s:
         """Return what a request may read of states that are not valid (state_arena)."""
-        from_step = 0 if asked.steps is None else self.step - asked.steps
-        from_s = 0.0 if asked.age_s is None else self.states.process.store.now_s - asked.age_s
+        oldest = asked.oldest
+        from_step = 0 if oldest.steps is None else self.step - oldest.steps
+        from_s = 0.0 if oldest.age_s is None else self.states.process.store.now_s - oldest.age_s
         return np.array([self._turn, self.flip, from_step, int(from_s * 1000), -1], np.int64)
 
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.user_bounds import OldestUsers
 from freshet_serving.processor.versions.traffic import (
     BUCKETS,
     EjectedVersion,
-    OldestUsers,
     Router,
     Traffic,
     TrafficSplit,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from freshet_serving.processor.engine import Processor, ProcessorConfig
-from freshet_serving.processor.sessions import predictor
+from freshet_serving.processor.features import user_bounds
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.serving.codecs.kserve_rpc import rows_parameters
 from freshet_serving.serving.codecs.messages import message
@@ -29,7 +29,7 @@ ASKED = (
 @pytest.fixture(params=[None, 0])
 def processor(request, tmp_path, monkeypatch):
     """A processor whose requests were all answered with a user's part of this step; None for their own."""
-    monkeypatch.setattr(predictor, "UserBounds", lambda steps, age_s: SimpleNamespace(step=request.param))
+    monkeypatch.setattr(user_bounds, "UserBounds", lambda oldest: SimpleNamespace(step=request.param))
     write_ranked(tmp_path)
     policies = {MODEL: ModelPolicy.parse({"user_state": {"steps": 1}}, "model")}
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1, policies=policies)) as processor:

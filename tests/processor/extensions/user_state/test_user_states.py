@@ -15,7 +15,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.extensions.user_state import user_states
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK
 from freshet_serving.processor.extensions.user_state.state_gate import StateGate
-from freshet_serving.processor.features.bound_request import UserBounds
+from freshet_serving.processor.features.user_bounds import OldestUsers, UserBounds
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
@@ -377,7 +377,7 @@ def test_bounded_state_of_a_newer_flip_than_the_pinned_one_is_not_used(package, 
     _, requests = package
     with opened(repository, **bounded(steps=10)) as processor:
         replica = processor.predictor.replica("m")
-        bounds = UserBounds(10, None)
+        bounds = UserBounds(OldestUsers(10))
         bound = replica.plan.bind_inputs(requests[3])._replace(user_bounds=bounds)
         shapes = {output.name: (1, *output.dims[1:]) for output in replica.manifest.graphs["user"].outputs}
         computed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
