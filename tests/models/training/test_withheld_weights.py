@@ -1,4 +1,4 @@
-"""publish.dense_every: rows with every delta, dense weights with every Nth; nothing is lost, whatever happens between."""
+"""publish.dense_every: rows with every delta, dense weights with every Nth; nothing is lost in between."""
 
 import dataclasses
 
@@ -219,7 +219,7 @@ def test_rollback_takes_published_weights_back_and_publishes_withheld_ones_again
 
 def test_killed_run_whose_delta_came_second_publishes_all_weights(tmp_path, monkeypatch):
     """Two increments have the same changes then: the weights before them are those of neither."""
-    run, stream = start(tmp_path, every=0)
+    _, stream = start(tmp_path, every=0)
     advance(stream, 1)
     publish, calls = ChangeLog.publish, []
 
