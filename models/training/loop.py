@@ -363,8 +363,8 @@ class TrainingRun:
                 if self._stopped.is_set():
                     break
         # What is withheld follows in a delta of its own, so that a repeated run can tell.
-        for left in (rules.left, lambda: self.state.withheld > 0):
-            if left():
+        for remains in (rules.left, lambda: self.state.withheld > 0):
+            if remains():
                 if (generation := self._publish_delta(lineage)) is None:
                     return False
                 yield generation
