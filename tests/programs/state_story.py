@@ -4,7 +4,7 @@ A live server of each layout serves HSTU over histories of up to 320 events, wit
 clients, each with users of its own and in its own way (Triton's client, ours over HTTP and gRPC, TensorFlow Serving's
 REST API), prepare, append (also late and twice), replace, remove, score, score with events, release and erase without
 a pause, and send other requests whole. Meanwhile deltas change and remove rows and bring new dense weights, much is
-rolled back, also further than the undo log reaches, and workers are killed. Users and states live for 15 seconds in
+rolled back, also further than the undo log reaches, and workers are killed. Users and states live for 30 seconds in
 place of half an hour, so many expire (tests/programs/short_lived.py); others make room.
 
 Each client has a plain list of what the history of each of its users must be. Scores are computed again from it by a
@@ -54,13 +54,13 @@ from tests.support.user_story import CANDIDATES, MODEL, user_delta, write_users
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 LAYOUTS = {"alone": ALONE, "two workers": ("--workers", "2")}
-MEGABYTES, UNDO_DEPTH, FAR = 8, 8, 25
+MEGABYTES, UNDO_DEPTH, FAR = 16, 8, 25
 CHANGES = {"rows": 85, "removals": 6, "dense weights": 3, "everything": 1}
 ROLLBACKS, KILLS = 6, 1
 BEYOND = "of them beyond the undo log"
 CALLS = {
     "score": 60, "score with events": 12, "append": 12, "append late": 6, "append twice": 5, "replace": 6, "remove": 6,
-    "prepare anew": 3, "prepare what is kept": 4, "append with an outdated version": 2, "release": 2, "erase": 1,
+    "prepare anew": 3, "prepare what is kept": 4, "append with an outdated version": 2, "release": 2, "erase": 3,
     "whole": 8,
 }  # fmt: skip
 PREPARE, GONE_ASKED = "prepare", "score of a user that is gone"
@@ -330,6 +330,8 @@ class Caller:
         else:
             raise RuntimeError(f"an erasure was answered by {status}: {reply}")
         person.copy = None
+        asked = Asked(str(person.key), **self._candidates(True))
+        self._check(GONE_ASKED, person, asked, None, *self._ask(asked))
 
     def _ask(self, asked):
         """The reply, and how many changes had been acknowledged before the request was sent."""
