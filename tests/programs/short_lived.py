@@ -8,7 +8,7 @@ from __future__ import annotations
 from freshet_serving.processor.extensions.user_state.state_store import StateStore
 from freshet_serving.serving.commands.cli import main
 
-TTL_S = 30.0
+TTL_S = 5.0
 
 
 if __name__ == "__main__":

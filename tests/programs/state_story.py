@@ -4,16 +4,16 @@ A live server of each layout serves HSTU over histories of up to 320 events, wit
 clients, each with users of its own and in its own way (Triton's client, ours over HTTP and gRPC, TensorFlow Serving's
 REST API), prepare, append (also late and twice), replace, remove, score, score with events, release and erase without
 a pause, and send other requests whole. Meanwhile deltas change and remove rows and bring new dense weights, much is
-rolled back, also further than the undo log reaches, and workers are killed. Users and states live for 30 seconds in
+rolled back, also further than the undo log reaches, and workers are killed. Users and states live for 5 seconds in
 place of half an hour, so many expire (tests/programs/short_lived.py); others make room.
 
 Each client has a plain list of what the history of each of its users must be. Scores are computed again from it by a
 checker of its own (tests/programs/user_checker.py), which knows what was published and shares no code with the product,
 under the generation that the reply names, within 1e-5. A request that is sent after a change was acknowledged has to be
-answered by that change's generation or a later one. A user may be gone (410) at any time. One that was gone, released
-or erased has to stay gone until it is prepared anew. A version of a user has to ascend with a change, and to stay
-without one; a change that expects another version has to be refused. Requests that a killed worker loses are sent
-again.
+answered by that change's generation or a later one. A user may be gone (410) at any time, and has to be after its time.
+One that was gone, released or erased has to stay gone until it is prepared anew. A version of a user has to ascend with
+a change, and to stay without one; a change that expects another version has to be refused. Requests that a killed
+worker loses are sent again.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import numpy as np
 from freshet_serving.processor.package.delta import write_delta
 from loadtest.reports.report import machine, opening, origin, table
 from tests.e2e.servers import ALONE, LiveServer
+from tests.programs.short_lived import TTL_S
 from tests.programs.user_checker import (
     ACTIONS,
     ITEMS,
@@ -54,7 +55,7 @@ from tests.support.user_story import CANDIDATES, MODEL, user_delta, write_users
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 LAYOUTS = {"alone": ALONE, "two workers": ("--workers", "2")}
-MEGABYTES, UNDO_DEPTH, FAR = 16, 8, 25
+MEGABYTES, UNDO_DEPTH, FAR = 32, 8, 25
 CHANGES = {"rows": 85, "removals": 6, "dense weights": 3, "everything": 1}
 ROLLBACKS, KILLS = 6, 1
 BEYOND = "of them beyond the undo log"
@@ -64,9 +65,11 @@ CALLS = {
     "whole": 8,
 }  # fmt: skip
 PREPARE, GONE_ASKED = "prepare", "score of a user that is gone"
-PAUSE_S, THINKING_S, SWITCH_S = 0.06, 0.04, 0.0005
+PAUSE_S, THINKING_S, SWITCH_S = 0.02, 0.04, 0.0005
 """Most between changes, most between requests of a client, and between threads of this process: deltas wait for none
 of them long."""
+LATE_S = 0.1
+"""How much longer than their time users may live: clocks tick."""
 RECONNECTS, KEPT_STEPS, SHOWN = 0.1, 400, 5
 FIRST_TIME, MOST_BETWEEN_S = 1_700_000_000, 60
 # A version that is built anew counts anew, so figures are read before.
@@ -188,13 +191,14 @@ class Person:
     """A user of a client.
 
     key: of the user's input. copy: what its history must be; None while it has to be gone. version: of the last reply.
-    now: time of its newest event so far.
+    now: time of its newest event so far. dies_s: monotonic seconds from which on it has to be gone.
     """
 
     key: int
     copy: Copy | None = None
     version: int = 0
     now: int = FIRST_TIME
+    dies_s: float = 0.0
 
 
 class Caller:
@@ -264,10 +268,12 @@ class Caller:
         self._check(kind, person, asked, copy, replied, acknowledged)
 
     def _check(self, kind, person, asked, copy, replied, acknowledged):
+        too_old = person.copy is not None and self._sent_s > person.dies_s
         if replied.error == CONFLICT:
             self._wrong("a change without a version was a conflict", kind, asked)
         elif replied.error == GONE:
             self.counts["gone"] += person.copy is not None
+            self.counts["too old"] += too_old
             self.counts["gone as they have to be"] += person.copy is None
             if (asked.change == "prepare" and asked.events is not None) or asked.user is None:
                 self._wrong("a request with the whole user was answered by 410", kind, asked)
@@ -276,6 +282,9 @@ class Caller:
             self._wrong("a user was served that has to be gone", kind, asked)
         else:
             self._check_scores(kind, asked, copy, replied, acknowledged)
+            prepares = asked.change == "prepare" and asked.events is not None
+            if too_old and asked.user is not None and not prepares and not (asked.releases and not asked.items):
+                self._wrong("a user was served after its time", kind, asked)
             if asked.user is not None and not asked.releases:
                 same = asked.change != "prepare" and person.copy is not None and copy.events == person.copy.events
                 same = same or (asked.change == "prepare" and asked.events is None)
@@ -283,6 +292,7 @@ class Caller:
                     text = f"version {replied.version} after {person.version}, {'no' if same else 'a'} change"
                     self._wrong(text, kind, asked)
                 person.copy, person.version = copy, replied.version
+                person.dies_s = person.dies_s if same else time.monotonic() + TTL_S + LATE_S
             elif asked.releases:
                 person.copy = None
 
@@ -335,7 +345,7 @@ class Caller:
 
     def _ask(self, asked):
         """The reply, and how many changes had been acknowledged before the request was sent."""
-        acknowledged = self._changes.acknowledged
+        acknowledged, self._sent_s = self._changes.acknowledged, time.monotonic()
         for attempt in range(ATTEMPTS):
             try:
                 return self._client.ask(asked), acknowledged
@@ -470,6 +480,7 @@ def story(folder, options, seconds, deltas, seed):
 COUNTS = {
     "replies": "replies with scores, computed again", "scores": "scores in them", "events": "events of their users",
     "replies without scores": "replies to changes alone", "gone": "users found gone (410)",
+    "too old": "of them too old; the others made room",
     "gone as they have to be": "asked for while they had to be gone, and were", "conflicts": "outdated changes refused",
     "sent again": "requests sent again, after a kill or during an erasure", "wrong": "wrong replies",
     "stale": "of them older than a change acknowledged before",
