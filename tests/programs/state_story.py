@@ -191,7 +191,8 @@ class Person:
     """A user of a client.
 
     key: of the user's input. copy: what its history must be; None while it has to be gone. version: of the last reply.
-    now: time of its newest event so far. dies_s: monotonic seconds from which on it has to be gone.
+    now: time of its newest event so far. dies_s: monotonic seconds from which on it has to be gone. before: its events
+    when they were last told.
     """
 
     key: int
@@ -199,6 +200,7 @@ class Person:
     version: int = 0
     now: int = FIRST_TIME
     dies_s: float = 0.0
+    before: tuple = ()
 
 
 class Caller:
@@ -239,7 +241,8 @@ class Caller:
         if kind == "whole":
             asked = Asked(None, "score", person.key, copy.events, **self._candidates(True))
         elif kind in (PREPARE, "prepare anew"):
-            copy = Copy(person.key, self._history(person))
+            again = kind == PREPARE and random.random() < 0.7
+            copy = Copy(person.key, person.before if again else self._history(person))
             asked = Asked(name, "prepare", person.key, copy.events, **beside)
         elif kind == "prepare what is kept":
             asked = Asked(name, "prepare", **beside)
@@ -291,7 +294,7 @@ class Caller:
                 if replied.version != person.version if same else replied.version <= person.version:
                     text = f"version {replied.version} after {person.version}, {'no' if same else 'a'} change"
                     self._wrong(text, kind, asked)
-                person.copy, person.version = copy, replied.version
+                person.copy, person.version, person.before = copy, replied.version, tuple(copy.events)
                 person.dies_s = person.dies_s if same else time.monotonic() + TTL_S + LATE_S
             elif asked.releases:
                 person.copy = None
