@@ -16,6 +16,8 @@ A reply's x-unknown-rows and x-dropped-rows list rows of the request, from 0, wh
 
 A reply's x-sequence-version is the version of the kept user after the request (processor.features.user_calls).
 
+A reply's x-state-generation is the generation that the user's part is of, where it was kept and is older.
+
 A reply's x-unfilled is how many fewer best items there are for each user than the request asks for.
 
 A reply's x-ignored-inputs lists inputs that were sent but that the model does not have, where TensorFlow Serving
@@ -36,7 +38,7 @@ CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key"
 MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
 FEATURES_MISSING, RETURN_FEATURES, LOOKED_UP = b"x-features-missing", b"x-return-features", b"x-features"
 TOP_ITEMS, ITEM_GENERATION, UNFILLED = b"x-top-items", b"x-item-generation", b"x-unfilled"
-SEQUENCE_VERSION = b"x-sequence-version"
+SEQUENCE_VERSION, STATE_GENERATION = b"x-sequence-version", b"x-state-generation"
 UNKNOWN_ROWS, DROPPED_ROWS = b"x-unknown-rows", b"x-dropped-rows"
 MAX_ROWS_NBYTES = 4096
 """Bytes of a header that lists rows: HTTP clients accept 8 kB of headers, gRPC's of metadata."""

@@ -61,6 +61,13 @@ class PublishConfig:
         default=0.0,
         metadata=option("publish a delta once the network's weights have moved by this share of their norm; 0: never"),
     )
+    dense_every: int = field(
+        default=0,
+        metadata=option(
+            "publish the network's weights with every this many deltas only, others have rows alone "
+            "([continuous-training.md](../how-to/continuous-training.md#rows-often-weights-seldom)); 0, 1: with each"
+        ),
+    )
     version_rows: int = field(
         default=0, metadata=option("publish a new full version after this many rows of deltas; 0: never")
     )
@@ -133,6 +140,7 @@ def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
     for name in ("max_error", "max_auc_change"):
         require_between(getattr(publish, name), 0.0, 1.0, f"publish.{name}")
     require_between(publish.delta_movement, 0.0, 1.0, "publish.delta_movement")
+    require_between(publish.dense_every, 0, 2**63 - 1, "publish.dense_every")
     require_between(publish.version_rows, 0, 2**63 - 1, "publish.version_rows")
     keep = publish.keep_versions
     require(keep == 0 or LEAST_KEPT <= keep < 2**63, "publish.keep_versions", f"0, or {LEAST_KEPT} or more", keep)
@@ -143,6 +151,8 @@ def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
         return dataclasses.replace(publish, delta_seconds=FOLLOWED_SECONDS)
     if (publish.version_rows or publish.version_seconds) and not _given(publish):
         raise BadInput(f"publish.version_rows, version_seconds: only with one of {', '.join(DELTAS)}")
+    if publish.dense_every > 1 and not _given(publish):
+        raise BadInput(f"publish.dense_every: only with one of {', '.join(DELTAS)}, got {publish.dense_every}")
     if publish.full_rows == 0 and not follow and (given := _given(publish)):
         key, value = given[0]
         raise BadInput(f"publish.{key}: expected 0 while publish.full_rows is 0 (all rows), got {value}")

@@ -86,6 +86,7 @@ class RunState:
         sources: What ranks items for everybody (models.training.item_sources); {} without it.
         log_odds: Of each label, measured once.
         borders: Mark of the steps of deltas (models.training.batch_borders); [] before the first one.
+        withheld: Number of newest deltas that lack the dense weights (models.training.lineage).
     """
 
     fingerprint: str
@@ -115,6 +116,7 @@ class RunState:
     sources: dict[str, Any] = dataclasses.field(default_factory=dict)
     log_odds: list[float] = dataclasses.field(default_factory=list)
     borders: list[int] = dataclasses.field(default_factory=list)
+    withheld: int = 0
 
     def begin_version(self, number: int, finished_at: float) -> None:
         """Make this the state of a new version.
@@ -124,13 +126,13 @@ class RunState:
             finished_at: Unix time.
         """
         self.version, self.step, self.digest, self.parent = number, 0, "", ""
-        self.finished_at, self.event_time, self.events = finished_at, None, 0
+        self.finished_at, self.event_time, self.events, self.withheld = finished_at, None, 0, 0
 
     def go_back(self, before: RunState) -> None:
         """Take over the version and step of an earlier state, and go on from this position."""
         self.version, self.step, self.refused = before.version, before.step, False
         self.digest, self.parent, self.finished_at = before.digest, before.parent, before.finished_at
-        self.entities, self.parent_entities = before.entities, before.parent_entities
+        self.entities, self.parent_entities, self.withheld = before.entities, before.parent_entities, before.withheld
 
     def learned(self, batch: Batch) -> None:
         """Take in that a batch has been learned."""
@@ -164,12 +166,10 @@ class RestoredCheckpoint:
     Attributes:
         state: The run's state.
         changes: Changes of the newest increment by table; None after a full checkpoint.
-        dense_before: Dense weights as of the previous checkpoint.
     """
 
     state: RunState
     changes: dict[str, Changes] | None
-    dense_before: dict[str, NDArray[np.float32]] | None
 
 
 class Checkpoints:
@@ -337,8 +337,7 @@ class Checkpoints:
         for wanted, (found, kind, path) in enumerate(files[full[-1] :], files[full[-1]][0]):
             if found != wanted:
                 raise Corrupt(f"checkpoint: number {wanted} is missing between the last full one and {path.name}")
-            before = None if restored is None else trainer.dense.weights()
-            restored = self._read(path, kind, trainer, before)
+            restored = self._read(path, kind, trainer)
         if restored is not None and restored.state.version and not restored.state.borders:
             # Of an older release, which wrote no borders.
             self.borders.interrupted(restored.state.position)
@@ -395,9 +394,7 @@ class Checkpoints:
         self._erasures.answered(self._forgotten.values())
         self._forgotten = {}
 
-    def _read(
-        self, path: Path, kind: str, trainer: Trainer, before: dict[str, NDArray[np.float32]] | None
-    ) -> RestoredCheckpoint:
+    def _read(self, path: Path, kind: str, trainer: Trainer) -> RestoredCheckpoint:
         tensors = _verified(path)
         groups: dict[str, dict[str, NDArray[Any]]] = {"dense": {}, "optimizer": {}, "admission": {}, "trainer": {}}
         for name, array in tensors.arrays.items():
@@ -419,7 +416,7 @@ class Checkpoints:
         trainer.dense.state.restore(groups["dense"], groups["optimizer"])
         trainer.restore_saved(groups["trainer"])
         trainer.count_from(int(tensors.metadata["steps"]))
-        return RestoredCheckpoint(_state(tensors), changes if kind == "inc" else None, before)
+        return RestoredCheckpoint(_state(tensors), changes if kind == "inc" else None)
 
 
 def as_saved(state: RunState) -> dict[str, Any]:

@@ -10,7 +10,16 @@ chunk, and again before it publishes one, it reads the records.
   reaches back far enough, the weights are those of the repository, and the optimizer starts anew. Histories are not
   weights and stay as they are, in stores too (models.streams.history_writer).
 - A hold (gate) stops what is served, not training: deltas continue behind it.
-So trainer and head agree at the start of every chunk.
+So trainer and head agree at the start of every chunk, except for dense weights that are withheld.
+
+With publish.dense_every = N, dense weights are published with every Nth delta, and others have rows alone: servers mix
+newer rows with older dense weights, and that is what these generations are. The trainer is ahead of the head then.
+- A delta has the difference between the trainer's dense weights and the head's, all of it or nothing. So what is
+  withheld is in the next delta that has any, whatever happened since.
+- RunState.withheld counts the newest deltas that lack them; 0 says that trainer and head agree. It is of a checkpoint's
+  generation, so rollbacks and kills take it along. Where it is not 0, the head's weights are read from the repository.
+- A delta without learned rows has all that is withheld. A run that ends publishes one if there is anything.
+Rejected: by seconds, which a repeated run could not repeat; by the step, which grows by other writers' deltas, too.
 
 The increment of a generation is saved before the generation is published, with the digest that it will have. After a
 kill between the two, the next run publishes it byte for byte or, if another writer was faster, on top of theirs. While
@@ -28,8 +37,10 @@ from functools import partial
 from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.config.publish_section import PublishConfig
 from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.models.streams.followed_tables import FollowedTable
 from freshet_serving.models.training.checkpoint import (
@@ -59,6 +70,7 @@ from freshet_serving.processor.tables.compaction import compact
 GUARDED = "window: "
 """Prefix of a hold's reason if a trainer's guard set it."""
 NOTHING_REMOVED = np.empty(0, np.int64)
+Float32s = NDArray[np.float32]
 
 
 T = TypeVar("T")
@@ -94,8 +106,8 @@ class Lineage:
         checkpoints: Checkpoints,
         state: RunState,
         report: Reporter,
-        replay: bool = False,
-        snapshot_after: int = 0,
+        replay: bool,
+        publish: PublishConfig,
         wait: Wait = no_retry,
         tables: Sequence[FollowedTable] = (),
     ) -> None:
@@ -108,7 +120,7 @@ class Lineage:
             state: The run's state.
             report: Receives notes.
             replay: Train on undone rows again, instead of skipping them.
-            snapshot_after: Number of deltas after which the change log is folded into a snapshot; 0 for never.
+            publish: The section: when dense weights are published, and snapshots written.
             wait: Waits for an unreachable repository, or raises.
             tables: The tables that the run follows: deltas have what has changed of those that are entities.
 
@@ -118,7 +130,7 @@ class Lineage:
         self._wait = wait
         self._version, self._trainer, self._checkpoints = version, trainer, checkpoints
         self._state, self._report = state, report
-        self._replay, self._snapshot_after = replay, snapshot_after
+        self._replay, self._publish_config = replay, publish
         self._change_log = retry_until_ready(lambda: ChangeLog.of(version, whole=True), wait)
         self._at = self.history.on_line(0) or self.history.head
         self._dense = trainer.dense.weights()
@@ -137,15 +149,13 @@ class Lineage:
         link = self._link_of(state)
         self._marks = state.entities if link is not None else state.parent_entities
         if link is not None:
-            self._at = link
+            self._stand_on(link, exact=not state.withheld)
             self.follow()
         elif restored.changes is not None and (parent := self._parent_of(state)) is not None:
-            self._at = parent
-            if restored.dense_before is not None:
-                self._dense = restored.dense_before
+            self._stand_on(parent, exact=False)
             for name, changes in restored.changes.items():
                 self._trainer.tables[name].mark(changes)
-            self.publish()
+            self._publish(state.withheld)
         else:
             self._go_back()
         state.event_time, state.events = None, 0
@@ -174,12 +184,17 @@ class Lineage:
         Raises:
             BadInput: The weights cannot be served.
         """
+        withheld = self._state.withheld + 1
+        return self._publish(withheld if self._state.events and withheld < self._publish_config.dense_every else 0)
+
+    def _publish(self, withheld: int) -> Generation | None:
+        """Publish as publish() does; state.withheld becomes `withheld`."""
         while True:
             if self.follow():
                 return None
             records = self.history.number
             try:
-                self._commit()
+                self._commit(withheld)
             except Diverged:
                 raise
             except Conflict:
@@ -230,17 +245,18 @@ class Lineage:
         linked = [(number, self._link_of(state)) for number, state in self._checkpoints.states()]
         return [number for number, link in linked if link is not None and link.digest in on]
 
-    def _commit(self) -> None:
+    def _commit(self, withheld: int) -> None:
         state, head = self._state, self.history.head
         changes = changes_of(self._trainer)
         check_weights(changes, self._trainer, self._checkpoints.newest)
         records, marks = self._entities.since(self._marks)
-        delta = self._delta(changes, records, head, self.history.top + 1)
+        dense = {} if withheld else self._moved()
+        delta = self._delta(changes, records, dense, head)
         delta.check_fits(self._version.root_manifest)
         digest = delta_digest(head.digest, _file_sha256(delta))
         if digest != state.digest:
             state.step, state.digest, state.parent = delta.step, digest, head.digest
-            state.entities, state.parent_entities = marks, self._marks
+            state.entities, state.parent_entities, state.withheld = marks, self._marks, withheld
             self._checkpoints.borders.published(state.position, Generation(state.version, state.step))
             self._checkpoints.save_changes(self._trainer, state, changes)
         self._at = retry_until_ready(lambda: self._published(delta, digest), self._wait)
@@ -260,14 +276,25 @@ class Lineage:
     def _served(self) -> VersionContents:
         return VersionContents(self._version, self._change_log, self.history.head)
 
-    def _delta(self, changes: dict[str, Changes], records: dict[str, TableDelta], head: ChainLink, step: int) -> Delta:
-        state, dense = self._state, self._trainer.dense.weights()
+    def _moved(self) -> dict[str, Float32s]:
+        """Return the trainer's dense weights that are not the head's."""
+        dense = self._trainer.dense.weights()
+        return {n: a for n, a in dense.items() if not np.array_equal(a, self._dense[n])}
+
+    def _delta(
+        self,
+        changes: dict[str, Changes],
+        records: dict[str, TableDelta],
+        dense: dict[str, Float32s],
+        head: ChainLink,
+    ) -> Delta:
+        state = self._state
         # A version of an older release has no table of items' sources.
         named = {table.name for table in self._version.root_manifest.tables}
         return Delta(
             model=self._version.manifest.model,
             version=state.version,
-            step=step,
+            step=self.history.top + 1,
             parent_step=head.step,
             tables={
                 name: TableDelta(c.keys, c.rows, c.removed)
@@ -275,7 +302,7 @@ class Lineage:
                 if name in named and (len(c.keys) or len(c.removed))
             }
             | records,
-            dense={n: a for n, a in dense.items() if not np.array_equal(a, self._dense[n])},
+            dense=dense,
             published_at=state.finished_at,
             event_time=state.event_time,
             events=state.events,
@@ -292,7 +319,8 @@ class Lineage:
         number, state, link = next((one for one in reversed(linked) if one[2].digest in line), (0, self._state, head))
         if number:
             self._checkpoints.restore(self._trainer, number)
-            self._at, self._dense = link, self._trainer.dense.weights()
+            self._stand_on(link, exact=not state.withheld)
+            self._state.withheld = state.withheld
             self._take_in()
             back = state.position
         else:
@@ -302,7 +330,8 @@ class Lineage:
         self._marks = state.entities if self._replay and number else self._marks
         here = dataclasses.replace(state, position=position, step=self._at.step, digest=self._at.digest)
         # The store of histories did not go back.
-        self._become(dataclasses.replace(here, entities=self._marks, histories=self._state.histories))
+        here = dataclasses.replace(here, entities=self._marks, histories=self._state.histories)
+        self._become(dataclasses.replace(here, withheld=self._state.withheld))
         # No increment contains changes loaded from other writers.
         clear_changed(self._trainer)
         self._checkpoints.save_full(self._trainer, self._state, self.wanted())
@@ -354,9 +383,22 @@ class Lineage:
         retry_until_ready(
             lambda: rebuild(self._trainer, VersionContents(self._version, self._change_log, link)), self._wait
         )
-        self._at, self._dense = link, self._trainer.dense.weights()
+        self._stand_on(link, exact=True)
+        self._state.withheld = 0
         self._checkpoints.borders.forget()
         self._checkpoints.borders.interrupted(self._state.position)
+
+    def _stand_on(self, link: ChainLink, exact: bool) -> None:
+        """Take a generation as that of the weights.
+
+        Args:
+            link: The generation.
+            exact: True if its dense weights are the trainer's; else they are read from the repository.
+        """
+        self._at, self._dense = link, self._trainer.dense.weights()
+        if not exact:
+            served = retry_until_ready(lambda: VersionContents(self._version, self._change_log, link), self._wait)
+            self._dense |= {name: np.array(array) for name, array in served.dense.items() if name in self._dense}
 
     def _become(self, state: RunState) -> None:
         """Copy a state into the run's state, which others hold by reference."""
@@ -392,7 +434,8 @@ class Lineage:
 
     def _fold(self) -> None:
         self._unfolded += 1
-        if not self._snapshot_after or self._unfolded < self._snapshot_after:
+        after = self._publish_config.snapshot_after
+        if not after or self._unfolded < after:
             return
         self._unfolded = 0
         try:

@@ -352,9 +352,8 @@ class TrainingRun:
                     batches += 1
                 self._tell_news()
                 self._histories.check(self.state)
-                if rules.due():
-                    generation = self._publish_delta(lineage)
-                    if generation is None:
+                while rules.due():
+                    if (generation := self._publish_delta(lineage)) is None:
                         return False
                     yield generation
                     rules.published()
@@ -363,11 +362,12 @@ class TrainingRun:
                         return False
                 if self._stopped.is_set():
                     break
-        if rules.left():
-            generation = self._publish_delta(lineage)
-            if generation is None:
-                return False
-            yield generation
+        # What is withheld follows in a delta of its own, so that a repeated run can tell.
+        for remains in (rules.left, lambda: self.state.withheld > 0):
+            if remains():
+                if (generation := self._publish_delta(lineage)) is None:
+                    return False
+                yield generation
         return True
 
     def _arriving(self, stop_row: int | None) -> Iterator[Batch | None]:
@@ -593,7 +593,7 @@ class TrainingRun:
                 self.state,
                 self._report,
                 self._begun.replay,
-                self.config.publish.snapshot_after,
+                self.config.publish,
                 self._outages.wait,
                 self._tables,
             )

@@ -132,7 +132,10 @@ class RepeatedRules(DeltaRules):
         self._rows, self._next, self._state = rows, next(rows, None), state
 
     def due(self) -> bool:
-        """Return True if the other run published here."""
+        """Return True if the other run published here: rows, or after them dense weights that were withheld."""
         while self._next is not None and self._next < self._state.position:
             self._next = next(self._rows, None)
-        return self.rows > 0 and self._next == self._state.position
+        if self._next != self._state.position or not (self.rows or self._state.withheld):
+            return False
+        self._next = next(self._rows, None)
+        return True

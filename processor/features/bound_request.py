@@ -77,6 +77,23 @@ class UsedRecords:
         return columns
 
 
+class UserBounds:
+    """How old a user's part may be that a request is answered with, and how old it was.
+
+    Attributes:
+        steps: Most steps by which the generation of the user's part may be older than that of the reply; None for any.
+        age_s: Most seconds since it was computed; None for as long as it is kept.
+        step: The step of the generation that it is of, where that is not the reply's; None else. Each try to answer the
+            request writes it; it is final when the reply is there.
+    """
+
+    __slots__ = ("age_s", "step", "steps")
+
+    def __init__(self, steps: int | None, age_s: float | None) -> None:
+        self.steps, self.age_s = steps, age_s
+        self.step: int | None = None
+
+
 class BoundRequest(NamedTuple):
     """A checked request.
 
@@ -92,6 +109,7 @@ class BoundRequest(NamedTuple):
         used: The records of the inputs that it leaves out; None if it leaves none out.
         limit: The time that a stage may take for it; None for any.
         cells: What a stage computes for it (package.stage_entries).
+        user_bounds: How old the user's part may be; None if it has to be that of the reply's generation.
     """
 
     rows: int
@@ -104,6 +122,11 @@ class BoundRequest(NamedTuple):
     used: UsedRecords | None = None
     limit: Limit | None = None
     cells: int = 0
+    user_bounds: UserBounds | None = None
+
+    def with_exact_user(self) -> BoundRequest:
+        """Return the request for a user part of the generation that is read."""
+        return self if self.user_bounds is None else self._replace(user_bounds=None)
 
     def without_flags(self) -> BoundRequest:
         """Return the request for readers whose records are not those of its reply."""

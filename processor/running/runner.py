@@ -290,7 +290,9 @@ class Runner:
         if batch.users is None:
             return None
         began_s = self._clock.now_s()
-        state = batch.users.look(batch.tables, batch.epoch, user, work.bound)
+        # Chunks of a request may look at the same time, and all its rows have to read the same.
+        bound = work.bound if batch.shared is None else work.bound.with_exact_user()
+        state = batch.users.look(batch.tables, batch.epoch, user, bound)
         batch.sparse_s += self._clock.now_s() - began_s
         return state
 

@@ -1,8 +1,9 @@
 """Use what was computed of users again: the seam of an extension between the runner and the subgraph `user`.
 
 Before the user's part of a request is computed, the runner asks for what is kept of it; what it computes, it offers to
-be kept. What is found is exactly what would be computed under the batch's state, so the runner knows nothing of when it
-is valid. Without the extension, or without memory for it, a batch has None in its place.
+be kept. What is found is exactly what would be computed under the batch's state, or under an older one where the
+request allows that (bound_request.UserBounds); so the runner knows nothing of when it is valid. Without the extension,
+or without memory for it, a batch has None in its place.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class UserState(Protocol):
 
 
 class UserStates(Protocol):
-    """The states of users of one version with its present dense weights."""
+    """The states of users of one version under one flip."""
 
     def look(self, tables: NDArray[np.int64], epoch: int, user: SubgraphRun, bound: BoundRequest) -> UserState | None:
         """Return what is kept of a request's user; None if such a request is not kept.
@@ -57,14 +58,27 @@ class UserStates(Protocol):
             tables: As BatchView.tables.
             epoch: As BatchView.epoch, pinned.
             user: The subgraph that computes the user's tensors.
-            bound: The request; its user inputs have one row.
+            bound: The request; its user inputs have one row. Its user_bounds, if any, say what was found.
+        """
+
+
+class WeightedStates(Protocol):
+    """The states of users of one version with its present dense weights."""
+
+    def at(self, publish_seq: int, step: int, turn: int) -> UserStates:
+        """Return the states as they are read under a flip.
+
+        Args:
+            publish_seq: The flip, pinned.
+            step: The step that it serves.
+            turn: The newest turn, read under the pin (versions.control).
         """
 
 
 class VersionStates(Protocol):
     """The states of users of one loaded version in one process."""
 
-    def weighted(self, dense: Mapping[str, NDArray[Any]]) -> UserStates:
+    def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates:
         """Return the states of dense weights."""
 
     def counted(self) -> Snapshot:

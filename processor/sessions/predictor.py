@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, first_value
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
+from freshet_serving.processor.features.bound_request import UserBounds
 from freshet_serving.processor.features.input_reader import with_blank_row
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
@@ -48,6 +49,7 @@ from freshet_serving.processor.sessions.request import (
     PredictReply,
     PredictRequest,
     Work,
+    with_user_step,
     without_rows,
     without_unknown,
 )
@@ -325,13 +327,17 @@ class Predictor:
             request.used = bound.used
             if bound.used.nbytes <= MAX_SHOWN_NBYTES:
                 bound.used.keep()
+        asked, oldest = bound, route.routes.traffic.users
+        if not oldest.exact:
+            bounds = UserBounds(oldest.steps, oldest.age_s)
+            asked, done = bound._replace(user_bounds=bounds), with_user_step(bounds, done)
         if bound.unknown:
             # Before the observers, which compare and record whole replies.
             done = without_unknown(bound, done)
         for observe in self.observers.watching:
             done = observe(request, replica, bound, done)
         self.groups.of(request.model).enqueue(
-            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=asked, done=done, caller=request.caller)
         )
 
     def _submit_none(

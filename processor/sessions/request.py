@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.features.bound_request import BoundRequest, UsedRecords
+from freshet_serving.processor.features.bound_request import BoundRequest, UsedRecords, UserBounds
 from freshet_serving.processor.features.input_lookup import FilledInputs
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import DROP
@@ -106,6 +106,7 @@ class PredictReply(NamedTuple):
         dropped_rows: Rows of the request that have no outputs for that reason, where the model drops them.
         item_generation: For the best items, the generation that their vectors are of, where they lag.
         unfilled: Of the best items, how many fewer there are for each user than the request asks for.
+        state_generation: The generation that the user's part is of, where it was kept and is older; None else.
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -116,6 +117,7 @@ class PredictReply(NamedTuple):
     dropped_rows: tuple[int, ...] = ()
     item_generation: Generation | None = None
     unfilled: int = 0
+    state_generation: Generation | None = None
 
 
 Done = Callable[[PredictReply | FreshetError], None]
@@ -133,6 +135,22 @@ def without_unknown(bound: BoundRequest, done: Done) -> Done:
         done(result if isinstance(result, FreshetError) else _known(bound, result))
 
     return answer_known
+
+
+def with_user_step(bounds: UserBounds, done: Done) -> Done:
+    """Return the callback to give a request's reply to, so that done() gets it with the generation of an older user.
+
+    Args:
+        bounds: How old the request's user part may be.
+        done: Receives the reply or error.
+    """
+
+    def answer_named(result: PredictReply | FreshetError) -> None:
+        if bounds.step is not None and not isinstance(result, FreshetError):
+            result = result._replace(state_generation=Generation(result.generation.version, bounds.step))
+        done(result)
+
+    return answer_named
 
 
 def without_rows(done: Done) -> Done:

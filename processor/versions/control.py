@@ -4,8 +4,8 @@ A flip changes nothing else.
 
 words    int64 [HEADER + ENTRIES * ENTRY + processes * WORDS], mapped by every process that reads the version
 
-    header    [HEADER]            the served flip; the number of the load, which never changes; the rest of the cache
-                                  line is unused, because readers write pins
+    header    [HEADER]            the served flip; the number of the load, which never changes; the newest turn; the
+                                  rest of the cache line is unused, because readers write pins
     entries   [ENTRIES, ENTRY]    flip f is at f % ENTRIES: epoch, step, number of the frame, digest in two words
     pins      [processes, WORDS]  for each reader the flip that it has pinned, or IDLE
 
@@ -28,6 +28,9 @@ Invariants
   is gone; it then finds that another flip is served and drops the pin.
 - Every reader holds the frame that an entry names when the flip is stored, and keeps it until no pin is older than the
   flip that replaced it (processor.versions.served_version, processor.versions.replica).
+- A turn is a flip whose generation does not continue the one before: a rollback. It is stored before its flip is
+  served, so whoever has pinned a flip reads the newest turn up to it, or a later one: of any two flips from there up to
+  the pinned one, the older one's generation leads to the newer one's.
 - Rollback is a flip like any other, with an older epoch and step under a new number. A replacement process starts with
   IDLE words and maps the same ones, so it only has to receive frames, whatever is published meanwhile.
 
@@ -129,6 +132,11 @@ class ControlWords:
         """The served flip."""
         return int(self.words[0])
 
+    @property
+    def turn(self) -> int:
+        """The newest flip up to the served one, or soon to be served, that does not continue the one before it."""
+        return int(self.words[2])
+
     def entry(self, publish_seq: int) -> ControlEntry:
         """Return the entry of a flip. Only for a reader that has pinned it, and for the writer."""
         return ControlEntry(*self._entries[publish_seq % ENTRIES].tolist())
@@ -140,6 +148,9 @@ class ControlWords:
             publish_seq: The next flip, one more than the served one.
             entry: What the flip refers to.
         """
+        before = self.entry(self.publish_seq)
+        if entry.step < before.step or (entry.step == before.step and entry.digest != before.digest):
+            self.words[2] = publish_seq
         self._entries[publish_seq % ENTRIES] = entry
         exchange(self._address, publish_seq)
 

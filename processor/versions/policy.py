@@ -13,6 +13,7 @@ file until it is unset.
     delta_guard    bounds of a delta: processor.watching.DeltaBounds
     unjudged       "serve" | "hold": what to do with a new version that the gate cannot judge
     bake_s         seconds for which a replaced version stays loaded (VersionSelection)
+    user_state     "exact" | how much older kept user parts may be: traffic.OldestUsers
     max_rows       rows of a request, instead of the server's limit; max_ids, max_cells: likewise
                    (processor.features.limits)
 """
@@ -28,14 +29,15 @@ from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.generation import OFF
 from freshet_serving.processor.package import NAME
 from freshet_serving.processor.ports import ENGINE, missing
-from freshet_serving.processor.versions.traffic import TrafficSplit
+from freshet_serving.processor.versions.traffic import OldestUsers, TrafficSplit
 from freshet_serving.processor.watching import CanaryBounds, DeltaBounds
 
 LATEST = re.compile(r"latest:([1-9][0-9]{0,5})")
 MAX_VERSIONS, MAX_LABELS = 1000, 64
 DEFAULT_SHADOW_SHARE = 0.1
 SERVE, HOLD = "serve", "hold"
-MAX_BAKE_S = 7 * 86400.0
+EXACT = "exact"
+MAX_BAKE_S, MAX_USER_AGE_S = 7 * 86400.0, 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class ModelPolicy:
         delta_guard: Bounds of a delta.
         unjudged: SERVE or HOLD, for a new version that the gate cannot judge.
         bake_s: Seconds for which a replaced version stays loaded.
+        user_state: How much older kept user parts may be.
         max_rows: Rows of a request; 0 for the server's limit.
         max_ids: Ids of a request; 0 for the server's limit.
         max_cells: Values that an imported model's own graph computes for a request; 0 for the server's limit.
@@ -110,6 +113,7 @@ class ModelPolicy:
     delta_guard: DeltaBounds = field(default_factory=DeltaBounds)
     unjudged: str = SERVE
     bake_s: float = 600.0
+    user_state: OldestUsers = field(default_factory=OldestUsers)
     max_rows: int = 0
     max_ids: int = 0
     max_cells: int = 0
@@ -142,6 +146,7 @@ class ModelPolicy:
         asked: dict[str, dict[str, Any]] = {
             "trials": {"shadow": self.shadow, "guard": "guard" in self.given, "split": canaries},
             "guard": {"delta_guard": bounded, "unjudged": self.unjudged == HOLD},
+            "user_state": {"user_state": not self.user_state.exact},
         }
         for extension in asked.keys() - ENGINE.all().keys():
             for key, asks in asked[extension].items():
@@ -156,7 +161,8 @@ class ModelPolicy:
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that were set, in the form that parse() accepts."""
-        whole = {**asdict(self), "versions": self.versions.spelled}
+        oldest = {key: most for key, most in asdict(self.user_state).items() if most is not None}
+        whole = {**asdict(self), "versions": self.versions.spelled, "user_state": oldest or EXACT}
         return {key: whole[key] for key in KEYS if key in self.given}
 
     def over(self, other: ModelPolicy) -> ModelPolicy:
@@ -233,6 +239,21 @@ def _bake_s(raw: Any, where: str) -> float:
     return float(raw)
 
 
+def _user_state(raw: Any, where: str) -> OldestUsers:
+    if raw == EXACT:
+        return OldestUsers()
+    if not isinstance(raw, dict) or not raw or not raw.keys() <= {"steps", "age_s"}:
+        raise BadInput(f"{where}: expected {EXACT!r}, or a section of 'steps', 'age_s' or both, got {str(raw)[:40]!r}")
+    steps = _most(raw["steps"], f"{where}.steps") if "steps" in raw else None
+    return OldestUsers(steps, _age_s(raw["age_s"], f"{where}.age_s") if "age_s" in raw else None)
+
+
+def _age_s(raw: Any, where: str) -> float:
+    if type(raw) not in (int, float) or not 0 < raw <= MAX_USER_AGE_S:
+        raise BadInput(f"{where}: expected more than 0 and at most {MAX_USER_AGE_S:g} seconds, got {str(raw)[:40]!r}")
+    return float(raw)
+
+
 def _most(raw: Any, where: str) -> int:
     if type(raw) is not int or not 1 <= raw <= 1 << 31:
         raise BadInput(f"{where}: expected 1 to {1 << 31}, got {str(raw)[:40]!r}")
@@ -251,6 +272,7 @@ _PARSERS: dict[str, Any] = {
     "delta_guard": DeltaBounds.parse,
     "unjudged": _unjudged,
     "bake_s": _bake_s,
+    "user_state": _user_state,
     "max_rows": _most,
     "max_ids": _most,
     "max_cells": _most,

@@ -59,7 +59,7 @@ from freshet_serving.processor.versions.sample import RequestSample
 from freshet_serving.processor.watching import PreviewResult, RequestScores
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.running.user_states import ProcessStates, UserStates
+    from freshet_serving.processor.running.user_states import ProcessStates, UserStates, WeightedStates
     from freshet_serving.processor.tables.remote_rows import RemoteTables
     from freshet_serving.processor.versions.row_scoring import RowScorer
 
@@ -161,7 +161,7 @@ class State:
         tables: int64 [T, TABLE_FIELDS] (kernels.rows).
         executables: Executables by subgraph and bucket.
         arrays: Each table's arrays, which must stay alive while the state is used.
-        users: What is kept of users with its weights; None if nothing is.
+        users: What is kept of users, as it reads it; None if nothing is.
     """
 
     publish_seq: int
@@ -187,7 +187,7 @@ class PreparedFrame:
     tables: NDArray[np.int64]
     executables: dict[str, dict[int, Executable]]
     arrays: tuple[Arrays, ...]
-    users: UserStates | None
+    users: WeightedStates | None
 
 
 class Replica:
@@ -239,7 +239,7 @@ class Replica:
         self._states = (
             states.of(self.manifest, self.plan, control.load) if states is not None and self.remote is None else None
         )
-        self._users: UserStates | None = None
+        self._users: WeightedStates | None = None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.graphs = GraphRun(self.manifest, self.plan)
         self._clock, self._cpus, self._runs = clock, cpus, runs
@@ -436,7 +436,8 @@ class Replica:
         entry = self._control.entry(publish_seq)
         frame = self._frames[entry.frame]
         generation = Generation(self.manifest.version, entry.step, entry.digest)
-        return State(publish_seq, entry.epoch, generation, frame.tables, frame.executables, frame.arrays, frame.users)
+        users = None if frame.users is None else frame.users.at(publish_seq, entry.step, self._control.turn)
+        return State(publish_seq, entry.epoch, generation, frame.tables, frame.executables, frame.arrays, users)
 
     def borrow_buffers(self) -> Buffers:
         """Return buffers for one session to keep, from the pool while there are any."""

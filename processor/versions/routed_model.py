@@ -171,7 +171,9 @@ class RoutedModel:
             split = TrafficSplit.of(policy.split, salt)
         else:
             split = split.reweighted(policy.split)
-        return Traffic(split, policy.sticky_input, policy.shadow, policy.shadow_share, out, policy.limits)
+        return Traffic(
+            split, policy.sticky_input, policy.shadow, policy.shadow_share, out, policy.limits, users=policy.user_state
+        )
 
     def _kept_traffic(self) -> tuple[ModelPolicy, TrafficSplit | None, dict[int, EjectedVersion]]:
         """Return what the repository has kept; nothing if it cannot be parsed."""

@@ -176,6 +176,23 @@ class EjectedVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class OldestUsers:
+    """How much older than the reply's generation a kept user part may be: [model.NAME] user_state.
+
+    Attributes:
+        steps: Most steps; None for any.
+        age_s: Most seconds since it was computed; None for as long as it is kept. With neither, it has to be exact.
+    """
+
+    steps: int | None = None
+    age_s: float | None = None
+
+    @property
+    def exact(self) -> bool:
+        return self.steps is None and self.age_s is None
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """The traffic of a model: how requests that name no version find theirs, and the limits of any request.
 
@@ -187,6 +204,7 @@ class Traffic:
         out: Ejected versions, which answer only requests that name their number or label.
         limits: The model's own request limits, by name (processor.features.limits).
         barred: Versions that are held or withdrawn; like ejected ones, they answer only requests that name them.
+        users: How old kept user parts may be.
     """
 
     split: TrafficSplit | None = None
@@ -196,6 +214,7 @@ class Traffic:
     out: Mapping[int, EjectedVersion] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     barred: frozenset[int] = frozenset()
+    users: OldestUsers = OldestUsers()
 
     @property
     def aside(self) -> Set[int]:
@@ -211,6 +230,7 @@ class Traffic:
             "out": {str(version): [out.reason, out.at] for version, out in self.out.items()},
             "limits": dict(self.limits),
             "barred": sorted(self.barred),
+            "users": [self.users.steps, self.users.age_s],
         }
 
     @classmethod
@@ -224,6 +244,7 @@ class Traffic:
             {int(version): EjectedVersion(*out) for version, out in raw["out"].items()},
             raw["limits"],
             frozenset(raw["barred"]),
+            OldestUsers(*raw["users"]),
         )
 
 

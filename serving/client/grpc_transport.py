@@ -156,8 +156,8 @@ def decode(data: bytes, metadata: Any) -> Prediction:
         user = int(_text(metadata, "x-sequence-version") or 0)
     except ValueError:
         raise FreshetError("reply: expected rows as numbers and features as JSON in its metadata") from None
-    generation, of = (_text(metadata, f"x-{kind}-generation") for kind in ("model", "item"))
-    kept = missing, unknown, dropped, features, of, unfilled, user
+    generation, of, state = (_text(metadata, f"x-{kind}-generation") for kind in ("model", "item", "state"))
+    kept = missing, unknown, dropped, features, of, unfilled, user, state
     return Prediction(reply.model_name, version, generation, outputs, *kept)
 
 

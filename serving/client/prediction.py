@@ -75,6 +75,7 @@ class Prediction:
         item_generation: Of the best items, the generation that their vectors are of, where they lag; else "".
         unfilled: Of the best items, how many fewer there are for each user than the request asks for.
         sequence_version: Of a user whose inputs the server keeps, the version after the request; else 0.
+        state_generation: The generation that the user's part is of, where it was kept and is older; else "".
     """
 
     model: str
@@ -88,6 +89,7 @@ class Prediction:
     item_generation: str = ""
     unfilled: int = 0
     sequence_version: int = 0
+    state_generation: str = ""
 
     def scores(self, output: str | None = None) -> NDArray[Any]:
         """Return the scores of one output, [n] if it has one column.

@@ -59,6 +59,7 @@ from freshet_serving.serving.request_headers import (
     LOOKED_UP,
     RETURN_FEATURES,
     SEQUENCE_VERSION,
+    STATE_GENERATION,
     STICKY_KEY,
     TIMED_EVERY,
     UNFILLED,
@@ -321,6 +322,8 @@ class Exchange(ABC):
         headers, request = self.row_headers(reply), self.request
         if reply.item_generation is not None:
             headers += ((ITEM_GENERATION, str(reply.item_generation).encode()),)
+        if reply.state_generation is not None:
+            headers += ((STATE_GENERATION, str(reply.state_generation).encode()),)
         if self.call is not None and self.call.version:
             headers += ((SEQUENCE_VERSION, b"%d" % self.call.version),)
         if request is None:

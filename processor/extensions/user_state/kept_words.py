@@ -149,7 +149,7 @@ class KeptWords:
         words = np.empty(count, np.int64)
         written_ms = arena.read_state(
             segment.address, segment.entries, segment.pages, number, name.high, name.low, store.oldest_ms, NO_STAMPS,
-            NO_WEIGHTS, words,
+            NO_WEIGHTS, arena.EXACT, words,
         )  # fmt: skip
         return words if written_ms >= 0 else None
 

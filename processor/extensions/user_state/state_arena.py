@@ -10,6 +10,7 @@ segment    int64: HEAD words, entries [E, ENTRY], links [P], pages [P, PAGE]
               OWNER, SUBJECT whose it is, to be erased by
               WRITTEN_MS     when it was written, on the machine's monotonic clock
               WEIGHTS        the mark of the dense weights
+              FLIP, STEP     the flip and the step that it was computed under
               STAMPS, WORDS  how many of its words are stamps of rows, and how many it has
               FIRST          its first page; links lead from each page to the next
               SUM            a checksum of all of the above and of its words, in order
@@ -67,7 +68,7 @@ from freshet_serving.processor.kernels.row_stamps import UNKNOWN_STAMP
 HEADER, ERASURES, SECRET, SECRET_WORDS = 64, 0, 8, 4
 HEAD, SEQUENCE, USED = 8, 0, 1
 ENTRY, WAYS = 16, 8
-SEQ, HIGH, LOW, OWNER, SUBJECT, WRITTEN_MS, WEIGHTS, STAMPS, WORDS, FIRST, SUM, TOUCHED = range(12)
+SEQ, HIGH, LOW, OWNER, SUBJECT, WRITTEN_MS, WEIGHTS, FLIP, STEP, STAMPS, WORDS, FIRST, SUM, TOUCHED = range(14)
 PAGE = 512
 """Words of a page: 4 kB."""
 
@@ -75,6 +76,13 @@ HIT, ABSENT, EVICTED, TORN, EXPIRED, OTHER_WEIGHTS, OTHER_ROWS = range(7)
 """Outcomes of a look, in the order in which the better known cause of a miss goes before another."""
 NOBODY = 0
 """An owner or a subject that an erasure does not ask for."""
+FROM_FLIP, TO_FLIP, FROM_STEP, FROM_MS, AS_OF, BOUNDS = range(6)
+"""What may be read of states that are not valid: computed under these flips, of this step or a later one, since then.
+
+AS_OF is the step of the one that was read, and stays as it is where a valid one is.
+"""
+EXACT = np.array([1, 0, 0, 0, -1], np.int64)
+"""Bounds within which nothing lies, so nobody writes to them."""
 
 
 def segment_shape(words: int) -> tuple[int, int]:
@@ -157,11 +165,12 @@ def sum_fields(at, seq):
 
 @kernel(
     nb.int64(
-        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64, nb.int64[::1]
+        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64, nb.int64[::1],
+        nb.int64[::1],
     )
-)
-def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, weights, out):
-    """Copy a state's words behind its stamps, if it is whole, not too old and valid.
+)  # fmt: skip
+def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, weights, bounds, out):
+    """Copy a state's words behind its stamps, if it is whole, not too old, and valid or within bounds.
 
     Returns when it was written, or the negative outcome of a look without one: then nothing of `out` may be used.
 
@@ -175,6 +184,7 @@ def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, we
         oldest_ms: The earliest time at which it may have been written.
         stamps: int64 [n], the stamps of its rows as of the epoch that is read.
         weights: The mark of the dense weights that are read.
+        bounds: int64 [BOUNDS], which states need not be valid; AS_OF is written.
         out: int64 [m], its other words; written.
     """
     at = entry_at(segment, number)
@@ -187,7 +197,11 @@ def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, we
     expected, written_ms = load_i64(at + 8 * SUM), load_i64(at + 8 * WRITTEN_MS)
     if written_ms < oldest_ms:
         return -EXPIRED
-    if load_i64(at + 8 * WEIGHTS) != weights:
+    flip, step = load_i64(at + 8 * FLIP), load_i64(at + 8 * STEP)
+    bounded = bounds[FROM_FLIP] <= flip <= bounds[TO_FLIP]
+    bounded = bounded and step >= bounds[FROM_STEP] and written_ms >= bounds[FROM_MS]
+    valid = load_i64(at + 8 * WEIGHTS) == weights
+    if not (valid or bounded):
         return -OTHER_WEIGHTS
     page, links = load_i64(at + 8 * FIRST), segment + start_of_links(entries)
     first_page, done, words = links + 8 * pages, 0, len(stamps) + len(out)
@@ -199,7 +213,9 @@ def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, we
         for i in range(compared):
             word = load_i64(source + 8 * i)
             if word != stamps[done + i] or word == UNKNOWN_STAMP:
-                return -OTHER_ROWS
+                if not bounded:
+                    return -OTHER_ROWS
+                valid = False
             a += word
             b += a
         target = np.int64(out.ctypes.data) + 8 * (done - len(stamps))
@@ -212,6 +228,8 @@ def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, we
         page = load_i64(links + 8 * page)
     if load_acquire(at + 8 * SEQ) != seq or expected != a ^ np.int64(mix(b)):
         return -TORN
+    if not valid:
+        bounds[AS_OF] = step
     if load_i64(at + 8 * TOUCHED) == 0:
         store_i64(at + 8 * TOUCHED, 1)
     return written_ms

@@ -24,6 +24,14 @@ COUNTERS = (
         "Seconds since the user part was computed, summed over hits.", zero=0.0,
     ),
     Slot(
+        BLOCK, "older", "model_user_state_older_hits",
+        "Of the hits, those whose user part was of an older generation than the reply.",
+    ),
+    Slot(
+        BLOCK, "older_steps", "model_user_state_older_steps",
+        "Steps by which the user part was older, summed over such hits.",
+    ),
+    Slot(
         BLOCK, "look_s", "model_user_state_look_seconds",
         "Seconds spent naming requests and looking for their user part.", zero=0.0,
     ),
@@ -39,7 +47,7 @@ COUNTERS = (
     ).each(CAUSES.values()),
     NBYTES,
 )  # fmt: skip
-HITS, HIT_AGE_S, LOOK_S, KEPT, UNKEPT, UNASKED, MISSES = range(7)
+HITS, HIT_AGE_S, OLDER, OLDER_STEPS, LOOK_S, KEPT, UNKEPT, UNASKED, MISSES = range(9)
 
 
 class StateCounters:
@@ -65,6 +73,16 @@ class StateCounters:
                 cells[HIT_AGE_S] += age_s
             else:
                 cells[self._misses[outcome]] += 1
+
+    def used_older(self, steps: int) -> None:
+        """Count a hit of an older generation.
+
+        Args:
+            steps: How much older it was.
+        """
+        with self._lock:
+            self._block.cells[OLDER] += 1
+            self._block.cells[OLDER_STEPS] += steps
 
     def computed(self, kept: bool) -> None:
         """Count a user part that was computed."""

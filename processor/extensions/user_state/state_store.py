@@ -188,7 +188,14 @@ class StateStore:
     def figures(self) -> StoreFigures:
         return StoreFigures(self._kept, self._refused, self._evicted, self._expired)
 
-    def find(self, name: StateName, weights: int, stamps: Callable[[], Int64s], words: Int64s) -> tuple[int, float]:
+    def find(
+        self,
+        name: StateName,
+        weights: int,
+        stamps: Callable[[], Int64s],
+        words: Int64s,
+        bounds: Int64s = arena.EXACT,
+    ) -> tuple[int, float]:
         """Copy a state into `words`; return HIT or the cause of a miss, and the seconds since it was written.
 
         Args:
@@ -197,6 +204,7 @@ class StateStore:
             stamps: Returns int64 [n], the stamps of its rows as of the epoch that is read; called if there is a state
                 of the name.
             words: int64 [m], its words; written, and worth nothing without a hit.
+            bounds: int64 [arena.BOUNDS], which states need not be valid; AS_OF is written.
         """
         oldest_ms = self._now_ms() - self._ttl_ms
         outcome, now = arena.ABSENT, None
@@ -210,7 +218,7 @@ class StateStore:
                     now = stamps()
                 read = arena.read_state(
                     segment.address, segment.entries, segment.pages, number, name.high, name.low, oldest_ms, now,
-                    weights, words,
+                    weights, bounds, words,
                 )  # fmt: skip
                 if read >= 0:
                     return arena.HIT, (oldest_ms + self._ttl_ms - read) / 1000
@@ -269,6 +277,8 @@ class StateStore:
         erasures: int,
         scope: int = 0,
         always: bool = False,
+        flip: int = 0,
+        step: int = 0,
     ) -> bool:
         """Write a state, in place of what this process has under its name; return False if it is not admitted.
 
@@ -280,12 +290,14 @@ class StateStore:
             erasures: `erasures` as they were when its request began.
             scope: A number that its bytes are counted under in this process.
             always: True to admit it whatever else is kept.
+            flip: The flip that it was computed under.
+            step: The step that the flip serves.
         """
         own = self._own
         pieces = np.array([(address(array), array.nbytes) for array in (stamps, *tensors)], np.int64)
         needed = -(-int((pieces[:, 1] + 7 >> 3).sum()) // arena.PAGE)
         fields = np.zeros(arena.SUM, np.int64)
-        fields[arena.HIGH : arena.STAMPS] = (*name, self._now_ms(), weights)
+        fields[arena.HIGH : arena.STAMPS] = (*name, self._now_ms(), weights, flip, step)
         with self._lock:
             self._sweep()
             number = arena.place_for(own.address, own.entries, name.high, name.low, self._counts)

@@ -12,6 +12,13 @@ Invariants
   processes, equal again after a rollback, and the same over a delta that brings the same weights.
 - A version that reads rows outside of the process has no states: such rows have no stamps.
 
+Bounded. A request may allow a user part that is not valid any more (bound_request.UserBounds). A state has the flip
+and the step that it was computed under. One that is not valid is used if it is few enough steps and seconds old, and
+if no turn lies between its flip and the pinned one (versions.control). So its generation is one that the pinned one
+continues: never one that was rolled back, nor a newer one. It stays until it is out of bounds; then the part is
+computed anew. What is valid needs no bounds. All rows of a request read one user part: chunks of a large request,
+which may run at once, have no bounds, and neither has a prepare, so that what it computes is of its time.
+
 Costs of a look: a hash of the user's inputs; where there is a state of the name, two or three cache misses for each
 row, which are prefetched, and a copy of the state. Costs of a miss: the hash, the stamps of rows that were read just
 before, and a copy into the arena. A gate (state_gate) leaves users out while that does not pay.
@@ -39,7 +46,7 @@ from freshet_serving.processor.extensions.user_state.state_gate import StateGate
 from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateName, StateStore, arena_memory
 from freshet_serving.processor.extensions.user_state.user_reads import UserReads
-from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.bound_request import BoundRequest, UserBounds
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import USER, Manifest, Subgraph, role
 from freshet_serving.processor.running.buffers import Tensors
@@ -172,7 +179,7 @@ class VersionStates:
 
 
 class WeightedStates:
-    """The states of one loaded version with certain dense weights: implements running.user_states.UserStates."""
+    """The states of one loaded version with certain dense weights: implements running.user_states.WeightedStates."""
 
     def __init__(self, states: VersionStates, weights: int) -> None:
         """Take the mark of the weights.
@@ -183,6 +190,39 @@ class WeightedStates:
         """
         self.states, self.weights = states, weights
 
+    def at(self, publish_seq: int, step: int, turn: int) -> PinnedStates:
+        """Return the states as they are read under a flip (WeightedStates.at).
+
+        Args:
+            publish_seq: The flip.
+            step: The step that it serves.
+            turn: The newest turn.
+        """
+        return PinnedStates(self.states, self.weights, publish_seq, step, turn)
+
+
+class PinnedStates:
+    """The states of one loaded version under one flip: implements running.user_states.UserStates.
+
+    Attributes:
+        states: The version's states.
+        weights: The mark of the weights that the flip serves.
+        flip: The flip.
+        step: The step that it serves.
+    """
+
+    def __init__(self, states: VersionStates, weights: int, flip: int, step: int, turn: int) -> None:
+        """Take what the flip stands for.
+
+        Args:
+            states: The version's states.
+            weights: The mark of the weights.
+            flip: The flip.
+            step: The step that it serves.
+            turn: The newest turn.
+        """
+        self.states, self.weights, self.flip, self.step, self._turn = states, weights, flip, step, turn
+
     def look(self, tables: Int64s, epoch: int, user: SubgraphRun, bound: BoundRequest) -> UserLook | None:
         """Look for what a subgraph of the user computed of a request (UserStates.look).
 
@@ -192,6 +232,9 @@ class WeightedStates:
             user: The subgraph; one that takes less than LEAST_S is computed anew.
             bound: The request, whose user inputs have one row.
         """
+        asked = bound.user_bounds
+        if asked is not None:
+            asked.step = None
         user_s = user.costs.dense_s(1)
         if user_s < LEAST_S:
             return None
@@ -207,16 +250,26 @@ class WeightedStates:
         erasures = process.store.erasures
         name = process.names.name(EVERYBODY, part.scope, part.reads.content(inputs), states.subjects.of(bound))
         stamps, words = partial(part.reads.stamps, tables, inputs, epoch), states.words(part.words)
-        outcome, age_s = process.store.find(name, self.weights, stamps, words)
+        bounds = arena.EXACT if asked is None else self._bounds(asked)
+        outcome, age_s = process.store.find(name, self.weights, stamps, words, bounds)
         found = None
         if outcome == arena.HIT:
             numbers = words.view(np.float32)
             found = {output: numbers[None, first:stop] for output, first, stop in part.outputs}
         spent_s = process.clock.core_s() - began_s
         states.counters.looked(outcome, spent_s, age_s)
+        if asked is not None and bounds[arena.AS_OF] >= 0 and (steps := self.step - int(bounds[arena.AS_OF])):
+            asked.step = self.step - steps
+            states.counters.used_older(steps)
         if found is not None:
             part.gate.judge(draw, user_s, spent_s)
         return UserLook(self, part, name, stamps, erasures, found, draw, spent_s)
+
+    def _bounds(self, asked: UserBounds) -> Int64s:
+        """Return what a request may read of states that are not valid (state_arena)."""
+        from_step = 0 if asked.steps is None else self.step - asked.steps
+        from_s = 0.0 if asked.age_s is None else self.states.process.store.now_s - asked.age_s
+        return np.array([self._turn, self.flip, from_step, int(from_s * 1000), -1], np.int64)
 
 
 class UserLook:
@@ -230,7 +283,7 @@ class UserLook:
 
     def __init__(
         self,
-        states: WeightedStates,
+        states: PinnedStates,
         part: UserPart,
         name: StateName,
         stamps: Callable[[], Int64s],
@@ -254,8 +307,9 @@ class UserLook:
         began_s = process.clock.core_s()
         tensors = [np.ascontiguousarray(computed[name][request], np.float32) for name, _, _ in part.outputs]
         kept = process.store.keep(
-            self._name, self._states.weights, self._stamps(), tensors, self._erasures, states.scope
-        )
+            self._name, self._states.weights, self._stamps(), tensors, self._erasures, states.scope,
+            flip=self._states.flip, step=self._states.step,
+        )  # fmt: skip
         states.counters.computed(kept)
         part.gate.judge(self._draw, 0.0, self._spent_s + process.clock.core_s() - began_s)
 

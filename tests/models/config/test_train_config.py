@@ -297,6 +297,10 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
             r"publish\.delta_rows: expected 0 while publish\.full_rows is 0 \(all rows\), got 10",
         ),
         ({"publish__delta_seconds": -1.0}, r"publish\.delta_seconds: expected 0 or more, got -1\.0"),
+        ({"publish__dense_every": -1}, r"publish\.dense_every: expected 0 to \d+, got -1"),
+        ({"publish__dense_every": "60s"}, r"publish\.dense_every: expected an integer, got"),
+        ({"publish__dense_every": 2.5}, r"publish\.dense_every: expected an integer, got a number"),
+        ({"publish__dense_every": 6}, r"publish\.dense_every: only with one of delta_rows, .*, got 6"),
     ],
 )
 def test_mistake_gives_a_one_line_error(changes, message):

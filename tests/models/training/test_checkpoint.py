@@ -184,18 +184,6 @@ def test_requested_checkpoints_stay_restorable_and_others_are_removed(trainer, o
     assert names(tmp_path) == ["00000010.full.safetensors"]
 
 
-def test_increment_is_restored_with_the_previous_dense_weights(trainer, other, tmp_path):
-    checkpoints = Checkpoints(tmp_path)
-    learn(trainer, 1)
-    checkpoints.save(trainer, STATE)
-    assert checkpoints.restore(other).dense_before is None
-    before = trainer.dense.weights()
-    learn(trainer, 2)
-    checkpoints.save(trainer, STATE)
-    got = checkpoints.restore(other).dense_before
-    assert {n: a.tobytes() for n, a in got.items()} == {n: a.tobytes() for n, a in before.items()}
-
-
 @pytest.fixture(scope="module")
 def sound(pair, tmp_path_factory):
     """A full checkpoint and an increment of a small model, as bytes by name."""

@@ -111,6 +111,27 @@ def test_changed_file_becomes_a_delta_of_its_own(tmp_path, clicks):
     assert served(tmp_path) == wanted
 
 
+def test_change_without_rows_brings_withheld_weights(tmp_path, clicks):
+    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
+    clicks.send(300)
+    run = begin(config_of(tmp_path, dense_every=1000))
+    run.full()
+    clicks.send(100)
+    stream = run.stream()
+    while run.state.position < 400:
+        next(stream)
+    assert run.state.withheld > 0
+    write_items(tmp_path / "items.parquet", {3: 7})
+    next(stream)
+    assert run.state.withheld == 0
+    change_log = ledger_of(tmp_path)
+    delta = change_log.read_delta(change_log.history.head)
+    assert (delta.events, [*delta.tables]) == (0, ["entities.item"])
+    weights = run.trainer.dense.weights()
+    assert delta.dense
+    assert all(delta.dense[name].tobytes() == weights[name].tobytes() for name in delta.dense)
+
+
 def test_new_item_is_scored_by_its_columns(tmp_path, clicks):
     (tmp_path / "items").mkdir()
     write_items(tmp_path / "items" / "1.parquet", {item: item % 7 for item in ITEMS})

@@ -76,6 +76,29 @@ def test_repeated_run_has_the_weights_of_the_followed_one(tmp_path, events):
     assert steps(checkpoints(tmp_path, "again")) == steps(checkpoints(tmp_path))
 
 
+def contents(repository):
+    """What each delta of a repository has, oldest first."""
+    change_log = ChangeLog.of(Repository(repository).version("followed"), whole=True)
+    read = [change_log.read_delta(link) for link in change_log.history.line() if link.record is not None]
+    return [(sorted(d.tables), {n: a.tobytes() for n, a in d.dense.items()}, d.events) for d in read]
+
+
+def test_repeated_run_publishes_weights_where_the_followed_one_did(tmp_path, events):
+    run = follow(tmp_path, events, config_of(tmp_path, delta_rows=60, dense_every=3))
+    published = contents(tmp_path / "repository")
+    # When they were due, and where the run was stopped: there also alone, after the rows.
+    assert {(bool(tables), bool(dense)) for tables, dense, _ in published} == {
+        (True, True),
+        (True, False),
+        (False, True),
+    }
+    config = config_of(tmp_path, False, repository=str(tmp_path / "again"), delta_rows=60, dense_every=3)
+    again = repeated(tmp_path, config)
+    assert differing(snapshot(run.trainer), snapshot(again.trainer)) == []
+    assert contents(tmp_path / "again") == published
+    assert steps(checkpoints(tmp_path, "again")) == steps(checkpoints(tmp_path))
+
+
 def test_first_weights_do_not_depend_on_rows_that_came_later(tmp_path, events):
     """The first bias, scaling and settings are measured on what was there."""
     run = begin(config_of(tmp_path))

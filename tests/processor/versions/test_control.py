@@ -69,6 +69,22 @@ def test_entry_contains_the_digest_of_its_generation():
     assert ControlEntry.of(0, 0, Generation(1, 0)).digest == "00" * 16
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), min_size=1, max_size=40))
+def test_flips_since_the_newest_turn_continue_each_other(states):
+    """states: step and content of each flip."""
+    control, served = ControlWords.reserve(1), [(0, 0)]
+    for step, content in states:
+        control.publish(control.publish_seq + 1, ControlEntry(7, step, 7, content))
+        served.append((step, content))
+        since = served[control.turn :]
+        assert all(a[0] < b[0] or a == b for a, b in zip(since, since[1:]))
+        if control.turn:
+            before, at = served[control.turn - 1 : control.turn + 1]
+            assert at[0] < before[0] or (at[0] == before[0] and at != before), "a turn is a rollback or another content"
+        assert ControlWords(control.words).turn == control.turn
+
+
 def test_each_process_pins_in_own_words_and_is_cleared_separately():
     control = ControlWords.reserve(3)
     for process in range(3):

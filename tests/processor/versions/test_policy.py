@@ -6,6 +6,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.versions.policy import ModelPolicy, VersionPolicy
+from freshet_serving.processor.versions.traffic import OldestUsers
 from freshet_serving.processor.watching import CanaryBounds
 
 WHOLE = {
@@ -33,6 +34,47 @@ def test_policy_round_trips_through_json():
     assert parse(json.loads(json.dumps(policy.to_json()))) == policy
     assert policy.limits == {"max_rows": 500, "max_ids": 1000}
     assert parse({}).to_json() == parse({}).limits == {}
+
+
+@pytest.mark.parametrize(
+    ("spelled", "oldest"),
+    [
+        ("exact", OldestUsers()),
+        ({"steps": 3}, OldestUsers(3)),
+        ({"age_s": 60}, OldestUsers(None, 60.0)),
+        ({"steps": 3, "age_s": 0.5}, OldestUsers(3, 0.5)),
+    ],
+)
+def test_user_state_is_exact_or_within_steps_and_seconds(spelled, oldest):
+    policy = parse({"user_state": spelled})
+    assert policy.user_state == oldest
+    assert policy.to_json() == {"user_state": spelled}
+    assert oldest.exact == (spelled == "exact")
+    # Where the file has bounds, an operator may ask for exact states again.
+    assert parse({"user_state": "exact"}).over(policy).user_state.exact
+
+
+@pytest.mark.parametrize(
+    ("spelled", "words"),
+    [
+        ("bounded", "user_state: expected 'exact', or a section of 'steps', 'age_s' or both, got 'bounded'"),
+        ({}, "user_state: expected 'exact', or a section"),
+        (None, "user_state: expected 'exact'"),
+        ([1], "user_state: expected 'exact'"),
+        ({"steps": 1, "seconds": 1}, "user_state: expected 'exact', or a section"),
+        ({"steps": 0}, "user_state.steps: expected 1 to"),
+        ({"steps": True}, "user_state.steps: expected 1 to"),
+        ({"steps": 1.5}, "user_state.steps: expected 1 to"),
+        ({"age_s": 0}, "user_state.age_s: expected more than 0"),
+        ({"age_s": float("nan")}, "user_state.age_s: expected more than 0"),
+        ({"age_s": 1e9}, "user_state.age_s: expected more than 0 and at most 86400 seconds, got '1000000000.0'"),
+        ({"age_s": "60"}, "user_state.age_s: expected more than 0"),
+    ],
+)
+def test_invalid_bounds_of_user_states_are_named(spelled, words):
+    with pytest.raises(BadInput) as error:
+        parse({"user_state": spelled})
+    assert str(error.value).startswith(f"model.ctr.{words}")
 
 
 def test_shadow_share_may_be_all_requests():

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.versions.traffic import BUCKETS, EjectedVersion, Router, Traffic, TrafficSplit, new_turns
+from freshet_serving.processor.versions.traffic import (
+    BUCKETS,
+    EjectedVersion,
+    OldestUsers,
+    Router,
+    Traffic,
+    TrafficSplit,
+    new_turns,
+)
 
 LABELS = ("stable", "canary", "blue", "green")
 weights = st.lists(st.integers(0, 1000), min_size=2, max_size=4).filter(any).map(lambda w: dict(zip(LABELS, w)))
@@ -124,6 +132,7 @@ def test_traffic_round_trips_between_processes():
         0.25,
         {4: EjectedVersion("nonfinite: all of them", 1.7e9)},
         {"max_rows": 5},
+        users=OldestUsers(3, 1.5),
     )
     assert Traffic.from_json(json.loads(json.dumps(traffic.to_json()))) == traffic
     assert Traffic.from_json(json.loads(json.dumps(Traffic().to_json()))) == Traffic()

@@ -85,6 +85,8 @@ def test_parameters_and_the_version_travel_over_http():
     status, answered, content = (200, *reply([score()], np.zeros(2, "<f4").tobytes()))
     assert decode(status, answered, content).sequence_version == 0
     assert decode(status, {**answered, "x-sequence-version": "9"}, content).sequence_version == 9
+    assert decode(status, answered, content).state_generation == ""
+    assert decode(status, {**answered, "x-state-generation": "3.5"}, content).state_generation == "3.5"
     with pytest.raises(UserGone, match=r"^gone$"):
         decode(410, {}, b'{"error": "gone"}')
 

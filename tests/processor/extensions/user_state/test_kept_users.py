@@ -289,7 +289,8 @@ class Users(RuleBasedStateMachine):
 
     def _key(self, owner, sequence_id):
         key = owner, sequence_id
-        if key in self.kept and self.opened.clock.now_s() - self.written[key] > TTL_S:
+        # The store counts milliseconds.
+        if key in self.kept and self.opened.clock.now_s() - self.written[key] > TTL_S + 0.001:
             del self.kept[key]
         return key
 
@@ -365,7 +366,7 @@ class Users(RuleBasedStateMachine):
     def erase(self, owner, sequence_id, process):
         store = self.opened.stores[process]
         names = StateNames(store.secret)
-        subject = arena.NOBODY if sequence_id is None else names.subject(owner, sequence_id)
+        subject = arena.NOBODY if sequence_id is None else names.subject(sequence_id)
         store.erase(names.owner(owner), subject)
         for key in [key for key in self.kept if key[0] == owner and sequence_id in (None, key[1])]:
             del self.kept[key]

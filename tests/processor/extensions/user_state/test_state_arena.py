@@ -33,7 +33,7 @@ class Part:
 
     def read(self, number, low, stamps, count):
         out = np.full(count, -1)
-        return arena.read_state(*self.at, number, 5, low, -1, stamps, 0, out), out
+        return arena.read_state(*self.at, number, 5, low, -1, stamps, 0, arena.EXACT, out), out
 
 
 @pytest.mark.parametrize("stamps", [0, 1, arena.PAGE - 1, arena.PAGE, arena.PAGE + 1])

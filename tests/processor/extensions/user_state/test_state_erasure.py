@@ -39,12 +39,12 @@ def keep(store, model, key, content, mark=MARK):
     names = StateNames(store.secret)
     subject = b"" if key is None else subject_of(model, key)
     name = names.name(EVERYBODY, b"m/1/0/user", content, subject)
-    assert store.keep(name, 1, STAMPS, words(mark), store.erasures)
+    assert store.keep(name, 1, STAMPS, [words(mark)], store.erasures)
     return name
 
 
 def finds(store, name):
-    return store.find(name, 1, STAMPS, words())[0] == arena.HIT
+    return store.find(name, 1, lambda: STAMPS, words())[0] == arena.HIT
 
 
 def test_states_of_the_user_in_all_processes_leave_no_bytes_in_the_arena(memory):
@@ -61,7 +61,7 @@ def test_states_of_the_user_in_all_processes_leave_no_bytes_in_the_arena(memory)
 def test_state_under_an_id_that_is_the_users_key_is_erased(memory):
     (store, _), names = stores(memory), StateNames(secret_of(memory))
     for content, subject in ((b"a", b"ann"), (b"b", b"bob")):
-        assert store.keep(names.name(b"owner", b"kept/m", content, subject), 1, STAMPS, words(), store.erasures)
+        assert store.keep(names.name(b"owner", b"kept/m", content, subject), 1, STAMPS, [words()], store.erasures)
     assert erase(ErasedUser("m", (), "ann")).counts["user_states"] == 1
     assert finds(store, names.name(b"owner", b"kept/m", b"b", b"bob"))
 
@@ -70,7 +70,7 @@ def test_state_that_is_computed_meanwhile_is_not_kept(memory):
     (store, _), names = stores(memory), StateNames(bytes(32))
     before = store.erasures
     erase(ErasedUser("m", (), "7"))
-    assert not store.keep(names.name(EVERYBODY, b"s", b"c", b"u"), 1, STAMPS, words(), before)
+    assert not store.keep(names.name(EVERYBODY, b"s", b"c", b"u"), 1, STAMPS, [words()], before)
     assert not (memory == MARK).any()
 
 

@@ -62,6 +62,36 @@ def keep(store, name, stamps, words, weights=7):
     return store.keep(name, weights, np.array(stamps, np.int64), [words], store.erasures)
 
 
+def test_states_that_are_not_valid_are_read_within_bounds_alone():
+    clock = FakeClock()
+    store = opened(memory(), clock=clock)
+    name, words = name_of(store, 1), words_of(1, 700)
+    clock.advance(10)
+    assert store.keep(name, 7, np.array([1, 2]), [words], store.erasures, flip=5, step=3)
+    clock.advance(10)
+
+    def read(weights, stamps, **changes):
+        """The outcome, and AS_OF."""
+        bounds = np.array([5, 5, 3, 10_000, -1])
+        for name_of_bound, value in changes.items():
+            bounds[getattr(arena, name_of_bound)] = value
+        read_words = np.zeros(700, np.int64)
+        outcome, _ = store.find(name, weights, lambda: np.array(stamps), read_words, bounds)
+        assert outcome != arena.HIT or (read_words == words).all()
+        return outcome, bounds[arena.AS_OF]
+
+    assert read(7, [1, 2]) == (arena.HIT, -1)
+    for weights, stamps in ((8, [1, 2]), (7, [1, 3]), (7, [UNKNOWN_STAMP, 2]), (8, [9, 9])):
+        cause = arena.OTHER_ROWS if weights == 7 else arena.OTHER_WEIGHTS
+        assert read(weights, stamps) == (arena.HIT, 3)
+        for bound, value in {"FROM_FLIP": 6, "TO_FLIP": 4, "FROM_STEP": 4, "FROM_MS": 10_001}.items():
+            assert read(weights, stamps, **{bound: value}) == (cause, -1), bound
+    assert arena.EXACT.tolist() == [1, 0, 0, 0, -1]
+    assert store.find(name, 8, lambda: np.array([1, 2]), np.zeros(700, np.int64))[0] == arena.OTHER_WEIGHTS
+    clock.advance(TTL_S)
+    assert read(8, [1, 2], FROM_MS=0) == (arena.EXPIRED, -1)
+
+
 class Store(RuleBasedStateMachine):
     """Two processes of one arena, whose words may be torn at any time."""
 

@@ -15,9 +15,12 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.extensions.user_state import user_states
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK
 from freshet_serving.processor.extensions.user_state.state_gate import StateGate
+from freshet_serving.processor.features.bound_request import UserBounds
 from freshet_serving.processor.tables.budgets import Budgets
+from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
 from tests.processor.extensions.user_state.random_deltas import ITEMS, Log
+from tests.processor.extensions.user_state.user_parts import Parts
 
 LONG = pytest.mark.long
 pytestmark = [pytest.mark.tensorflow, pytest.mark.unguarded("deltas of random rows")]
@@ -92,7 +95,7 @@ def test_replies_are_those_without_a_store_over_deltas_appends_and_rollbacks(
     budgets = Budgets({"m/*": 2000}, tmp_path) if tiered else None
     options = {"compute": compute, "budgets": budgets}
     with opened(repository, **options) as kept, opened(repository, 0, **options) as plain:
-        log = Log(repository, kept, seed)
+        log, moved = Log(repository, kept, seed), False
         for _ in range(120):
             action = dice.integers(0, 12)
             if action == 0:
@@ -112,7 +115,9 @@ def test_replies_are_those_without_a_store_over_deltas_appends_and_rollbacks(
                 requests[user] = appended(requests[user], int(dice.integers(0, ITEMS)))
             elif tiered and action == 4:
                 for processor in (kept, plain):
-                    processor.host.catalogue["m"].pick(None).maintain()
+                    version = processor.host.catalogue["m"].pick(None)
+                    version.maintain()
+                    moved = moved or any(table.tier.log_nbytes for table in version.tables.values())
             for processor in (kept, plain):
                 processor.poll()
             request = requests[dice.integers(0, USERS)]
@@ -121,9 +126,7 @@ def test_replies_are_those_without_a_store_over_deltas_appends_and_rollbacks(
             # Each measures by itself which buckets are cheapest, so executables may differ.
             np.testing.assert_allclose(mine.outputs["score"], theirs.outputs["score"], rtol=1e-5, atol=1e-6)
         figures = counted(kept)
-        if tiered:
-            version = kept.host.catalogue["m"].pick(None)
-            assert any(table.tier.log_nbytes for table in version.tables.values())
+    assert moved == tiered
     assert figures["hits"] > 10
     assert figures["misses.rows"] > 0
     assert figures["misses.dense"] > 0
@@ -219,14 +222,14 @@ def test_requests_of_several_threads_get_their_own_users(package, repository):
 def test_erasure_between_look_and_keep_keeps_nothing(package, repository):
     _, requests = package
     with opened(repository) as processor:
-        look = user_states.WeightedStates.look
+        look = user_states.PinnedStates.look
 
         def look_then_erase(*arguments):
             found = look(*arguments)
             processor.host._states.store.erase()
             return found
 
-        with mock.patch.object(user_states.WeightedStates, "look", look_then_erase):
+        with mock.patch.object(user_states.PinnedStates, "look", look_then_erase):
             ask(processor, requests[2])
         assert (counted(processor)["kept"], counted(processor)["unkept"]) == (0, 1)
         ask(processor, requests[2])
@@ -295,6 +298,164 @@ def test_requests_that_are_not_divided_and_models_without_a_user_look_for_nothin
         processor.predictor.replica("m").graphs.pays = lambda parts, rows: False
         ask(processor, requests[2])
         assert not any(counted(processor).values())
+
+
+def bounded(**bounds):
+    return {"policies": {"m": ModelPolicy.parse({"user_state": bounds}, "model.m")}}
+
+
+def named_step(reply):
+    return None if reply.state_generation is None else reply.state_generation.step
+
+
+@pytest.mark.parametrize("compute", ["threads", "inline"])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
+def test_bounded_replies_are_of_the_two_generations_that_they_name(package, repository, compute, seed):
+    requests, dice, most = list(package[1]), np.random.default_rng(seed), 3
+    with opened(repository, compute=compute, **bounded(steps=most)) as kept, opened(repository, 0) as plain:
+        log, parts, line, ages = Log(repository, kept, seed), Parts(plain), [0], []
+        for turn in range(100):
+            action = dice.integers(0, 8)
+            if action < 2:
+                log.publish({"item": log.some(6), "user": log.some(4)}, dense=bool(action))
+            elif action == 2:
+                steps = list(kept.host.catalogue["m"].pick(None).position.undoable)
+                if steps:
+                    to = steps[int(dice.integers(0, len(steps)))]
+                    kept.rollback("m", f"1.{to}")
+                    del line[line.index(to) + 1 :]
+            elif action == 3:
+                user = int(dice.integers(0, USERS))
+                requests[user] = appended(requests[user], int(dice.integers(0, ITEMS)))
+            for processor in (kept, plain):
+                processor.poll()
+            step = kept.host.catalogue["m"].pick(None).generation.step
+            if line[-1] != step:
+                line.append(step)
+            for user, request in enumerate(requests):
+                parts.scores(user, request)
+            users = dice.integers(0, USERS, 1 if turn % 3 else 5).tolist()
+            for user, reply in zip(users, kept.batch_process([PredictRequest("m", requests[user]) for user in users])):
+                assert reply.generation.step == step
+                older = named_step(reply)
+                if older is not None:
+                    assert step - most <= older < step
+                    assert older in line, "its generation was not rolled back"
+                    ages.append(step - older)
+                np.testing.assert_allclose(
+                    reply.outputs["score"], parts.scores(user, requests[user], older), rtol=1e-5, atol=1e-6
+                )
+        figures = counted(kept)
+    assert figures["hits"] > figures["older"] == len(ages) > 5
+    assert figures["older_steps"] == sum(ages)
+    assert figures["misses.dense"] + figures["misses.rows"] > 0
+
+
+def test_bounded_state_is_used_up_to_its_steps_and_seconds_and_then_computed_anew(package, repository):
+    _, requests = package
+    with opened(repository, **bounded(steps=2, age_s=60)) as processor:
+        log, store = Log(repository, processor), processor.host._states.store
+        began_s = store.now_s
+
+        def served(dense=True):
+            log.publish(dense=dense)
+            processor.poll()
+            return named_step(ask(processor, requests[3]))
+
+        assert named_step(ask(processor, requests[3])) is None
+        assert [served() for _ in range(4)] == [0, 0, None, 3]
+        with mock.patch.object(store, "_now_s", return_value=began_s + 65.0):
+            assert named_step(ask(processor, requests[3])) is None
+            assert counted(processor)["misses.dense"] == 2
+            # It is of the served generation now.
+            assert named_step(ask(processor, requests[3])) is None
+            assert served() == 4
+
+
+def test_bounded_state_of_a_newer_flip_than_the_pinned_one_is_not_used(package, repository):
+    """Another session may have pinned the next flip already, and kept what it computed."""
+    _, requests = package
+    with opened(repository, **bounded(steps=10)) as processor:
+        replica = processor.predictor.replica("m")
+        bounds = UserBounds(10, None)
+        bound = replica.plan.bind_inputs(requests[3])._replace(user_bounds=bounds)
+        shapes = {output.name: (1, *output.dims[1:]) for output in replica.manifest.graphs["user"].outputs}
+        computed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+        with replica.pinned(1) as state:
+
+            def look(publish_seq, turn=0):
+                # Weights of its own for each flip.
+                users = user_states.WeightedStates(state.users.states, publish_seq).at(publish_seq, publish_seq, turn)
+                return users.look(state.tables, state.epoch, replica.graphs.user, bound)
+
+            look(7).keep(computed, 0)
+            assert (look(6).tensors, bounds.step) == (None, None)
+            assert (look(9).tensors is None, bounds.step) == (False, 7)
+            assert (look(9, turn=8).tensors, bounds.step) == (None, None)
+            assert (look(9, turn=7).tensors is None, bounds.step) == (False, 7)
+            assert (look(18).tensors, bounds.step) == (None, None)
+            # What is valid is used whatever its flip is.
+            assert (look(7, turn=9).tensors is None, bounds.step) == (False, None)
+
+
+def test_bounded_state_of_what_was_rolled_back_is_not_used(package, repository):
+    _, requests = package
+    with opened(repository, **bounded(steps=10)) as processor:
+        log = Log(repository, processor)
+
+        def served(user):
+            return named_step(ask(processor, requests[user]))
+
+        log.publish(dense=True)
+        processor.poll()
+        assert served(2) is None
+        log.publish(dense=True)
+        processor.poll()
+        assert (served(2), served(3)) == (1, None)
+        processor.rollback("m", "1.1")
+        # One is exact again, the other newer than what is served.
+        assert (served(2), served(4)) == (None, None)
+        assert counted(processor)["misses.dense"] == 0
+        for _ in range(2):
+            # The first one's weights are those that were rolled back.
+            log.publish(dense=True)
+            processor.poll()
+        assert (served(3), served(4)) == (None, 1)
+        assert counted(processor)["misses.dense"] == 1
+
+
+def test_chunks_of_a_large_request_are_exact_in_bounded_mode(package, repository):
+    _, requests = package
+    long = {name: np.resize(c, 600) if name in ("item", "price") else c for name, c in requests[5].items()}
+    with opened(repository, **bounded(age_s=1000)) as kept, opened(repository, 0) as plain:
+        ask(kept, requests[5])
+        Log(repository, kept).publish(dense=True)
+        for processor in (kept, plain):
+            processor.poll()
+        assert named_step(ask(kept, requests[5])) == 0
+        mine, theirs = ask(kept, long), ask(plain, long)
+        np.testing.assert_allclose(mine.outputs["score"], theirs.outputs["score"], atol=1e-5)
+        assert mine.state_generation is None
+        # The user was computed anew, which later requests read.
+        assert named_step(ask(kept, requests[5])) is None
+
+
+def test_policy_of_bounded_states_is_changed_while_serving(package, repository):
+    _, requests = package
+    with opened(repository) as processor:
+        log = Log(repository, processor)
+
+        def served():
+            log.publish(dense=True)
+            processor.poll()
+            return named_step(ask(processor, requests[3]))
+
+        ask(processor, requests[3])
+        assert served() is None
+        processor.host.set_policy("m", {"user_state": {"steps": 5}})
+        assert served() == 1
+        processor.host.set_policy("m", {"user_state": None})
+        assert served() is None
 
 
 def test_mark_of_weights_is_of_their_bytes_alone():
