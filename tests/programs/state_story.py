@@ -58,7 +58,7 @@ LAYOUTS = {"alone": ALONE, "two workers": ("--workers", "2")}
 MEGABYTES, UNDO_DEPTH, FAR = 32, 8, 25
 CHANGES = {"rows": 85, "removals": 6, "dense weights": 3, "everything": 1}
 ROLLBACKS, KILLS = 6, 1
-BEYOND = "of them beyond the undo log"
+BEYOND, MISSED = "of them beyond the undo log", "missed: "
 CALLS = {
     "score": 60, "score with events": 12, "append": 12, "append late": 6, "append twice": 5, "replace": 6, "remove": 6,
     "prepare anew": 3, "prepare what is kept": 4, "append with an outdated version": 2, "release": 2, "erase": 3,
@@ -69,7 +69,7 @@ PAUSE_S, THINKING_S, SWITCH_S = 0.02, 0.04, 0.0005
 """Most between changes, most between requests of a client, and between threads of this process: deltas wait for none
 of them long."""
 LATE_S = 0.1
-"""How much longer than their time users may live: clocks tick."""
+"""Seconds that users may live beyond their time: clocks tick."""
 RECONNECTS, KEPT_STEPS, SHOWN = 0.1, 400, 5
 FIRST_TIME, MOST_BETWEEN_S = 1_700_000_000, 60
 # A version that is built anew counts anew, so figures are read before.
@@ -78,7 +78,7 @@ COUNTED = re.compile(r"^freshet_model_user_state_(hits|kept|not_kept|unasked)_to
 
 
 class Changes:
-    """What one server serves. Its lock guards the contents and the order of changes.
+    """Changes of one server, and what it serves. The lock guards the contents and the order of changes.
 
     order: the step that is served after each change, before the change is sent. acknowledged: how many of these the
     server has acknowledged.
@@ -88,7 +88,7 @@ class Changes:
         self.live, self._upload, self._random = live, folder / "upload", np.random.default_rng(seed)
         self._lock, self._line, self._steps, self._killed = threading.Lock(), [0], [0], 0
         self._contents, self.order, self.acknowledged = {0: contents}, [0], 1
-        self.made, self.states, self._read = Counter(), Counter(), {}
+        self.counts, self.states, self._read = Counter(), Counter(), {}
 
     def act(self):
         """Publish, roll back or kill a worker."""
@@ -107,28 +107,28 @@ class Changes:
             self._roll_back()
         else:
             self._publish(name, served["models"][MODEL]["served"]["1"]["chain"]["next_step"])
-        self.made[name] += 1
+        self.counts[name] += 1
 
     def read_states(self):
         """Add what the server has counted of users' parts since the last time."""
         text, before = self.live.get("/metrics")[2].decode(), self._read
-        self._read = {f"missed: {cause}": int(float(count)) for cause, count in MISSES.findall(text)}
+        self._read = {f"{MISSED}{cause}": int(float(count)) for cause, count in MISSES.findall(text)}
         self._read |= {name: int(float(count)) for name, count in COUNTED.findall(text)}
         for name, count in self._read.items():
             self.states[name] += count - (before.get(name, 0) if count >= before.get(name, 0) else 0)
 
     @property
     def deltas(self):
-        """How many were published."""
-        return sum(self.made[name] for name in CHANGES)
+        """The number of deltas that were published."""
+        return sum(self.counts[name] for name in CHANGES)
 
     def of(self, step):
-        """What a step holds; None if nobody has published it, or long ago."""
+        """Return what a step holds; None if nobody has published it, or long ago."""
         with self._lock:
             return self._contents.get(step)
 
     def is_stale(self, step, acknowledged):
-        """Whether a step is older than a change of which so many were acknowledged."""
+        """Report whether a step is older than the last of so many acknowledged changes."""
         with self._lock:
             return step not in self.order[acknowledged - 1 :]
 
@@ -169,7 +169,7 @@ class Changes:
         at = max(0, len(self._line) - 1 - int(self._random.integers(1, span + 1)))
         with self._lock:
             self.order.append(self._line[at])
-        self.made[BEYOND] += len(self._line) - 1 - at > UNDO_DEPTH
+        self.counts[BEYOND] += len(self._line) - 1 - at > UNDO_DEPTH
         asked = {"generation": f"1.{self._line[at]}", "reason": "worse"}
         self._answered(*self.live.post_json(f"/admin/models/{MODEL}/rollback", asked))
         del self._line[at + 1 :]
@@ -182,7 +182,7 @@ class Changes:
 
 
 def one_of(weights, random):
-    """A name, as often as its weight says."""
+    """Return a name, as often as its weight says."""
     return str(random.choice(list(weights), p=np.array(list(weights.values())) / sum(weights.values())))
 
 
@@ -437,7 +437,7 @@ class Callers:
 
     @property
     def problems(self):
-        """What is wrong, of all clients."""
+        """Problems of all clients."""
         waiting = ["a client waits for a reply without end"] * self.waiting
         return waiting + [f"{name}: {text}" for name, caller in self.callers.items() for text in caller.problems]
 
@@ -470,7 +470,7 @@ def story(folder, options, seconds, deltas, seed):
     return {
         "seconds": round(lasted_s),
         "deltas": changes.deltas,
-        "made": dict(changes.made),
+        "changes": dict(changes.counts),
         "generations": len(set().union(*(caller.steps for caller in callers.callers.values()))),
         "replies": {name: caller.counts["replies"] for name, caller in callers.callers.items()},
         "counts": callers.total("counts"),
@@ -497,26 +497,22 @@ STATES = {
 def page(results):
     """Return the report."""
     layouts = results["layouts"]
-
-    def row(text, figure):
-        return [text, *(f"{figure(found):,}" for found in layouts.values())]
-
-    rows = [["minutes", *(f"{found['seconds'] / 60:.1f}" for found in layouts.values())]]
-    rows.append(row("deltas", lambda found: found["deltas"]))
-    rows += [
-        row(kind, lambda found, kind=kind: found["made"].get(kind, 0))
-        for kind in (*CHANGES, "rollbacks", BEYOND, "killed workers")
-    ]
-    rows.append(row("generations that replies name", lambda found: found["generations"]))
-    rows += [row(f"requests: {n}", lambda f, n=n: f["calls"].get(n, 0)) for n in (PREPARE, *CALLS, GONE_ASKED)]
-    rows += [row(text, lambda found, n=n: found["counts"].get(n, 0)) for n, text in COUNTS.items()]
-    rows += [row(f"scored by {n}", lambda found, n=n: found["replies"].get(n, 0)) for n in CLIENTS]
-    causes = sorted({name for found in layouts.values() for name in found["states"] if name.startswith("missed")})
-    states = STATES | {name: f"user's parts {name}" for name in causes}
-    rows += [row(text, lambda found, n=n: found["states"].get(n, 0)) for n, text in states.items()]
-    problems = [f"- {layout}: {problem}" for layout, found in layouts.items() for problem in found["problems"]]
-    lines = opening("Kept users while everything changes", __doc__ or "", results)
-    return "\n".join([*lines, table(["", *layouts], rows), "", *problems, *([""] if problems else [])])
+    causes = sorted({name for figures in layouts.values() for name in figures["states"] if name.startswith(MISSED)})
+    lines = [("changes", kind, f"of them with {kind}") for kind in CHANGES]
+    lines += [("changes", kind, kind) for kind in ("rollbacks", BEYOND, "killed workers")]
+    lines += [("calls", name, f"requests: {name}") for name in (PREPARE, *CALLS, GONE_ASKED)]
+    lines += [("counts", name, text) for name, text in COUNTS.items()]
+    lines += [("replies", name, f"scored by {name}") for name in CLIENTS]
+    lines += [("states", name, text) for name, text in STATES.items()]
+    lines += [("states", name, f"user's parts not found: {name.removeprefix(MISSED)}") for name in causes]
+    rows = [["minutes", *(f"{figures['seconds'] / 60:.1f}" for figures in layouts.values())]]
+    for name, text in (("deltas", "deltas"), ("generations", "generations that replies name")):
+        rows.append([text, *(f"{figures[name]:,}" for figures in layouts.values())])
+    for part, name, text in lines:
+        rows.append([text, *(f"{figures[part].get(name, 0):,}" for figures in layouts.values())])
+    problems = [f"- {layout}: {problem}" for layout, figures in layouts.items() for problem in figures["problems"]]
+    head = opening("Kept users while everything changes", __doc__ or "", results)
+    return "\n".join([*head, table(["", *layouts], rows), "", *problems, *([""] if problems else [])])
 
 
 def main() -> int:
@@ -533,12 +529,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="freshet-users-") as folder:
         for number, (layout, arguments) in enumerate(LAYOUTS.items()):
             seconds, deltas = options.minutes * 60 / len(LAYOUTS), options.deltas / len(LAYOUTS)
-            found = story(Path(folder) / str(number), arguments, seconds, deltas, options.seed + number)
-            results["layouts"][layout] = found
-            print(f"{layout}: {found}", flush=True)
+            figures = story(Path(folder) / str(number), arguments, seconds, deltas, options.seed + number)
+            results["layouts"][layout] = figures
+            print(f"{layout}: {figures}", flush=True)
     (options.out / "state-story.md").write_text(page(results))
     (options.out / "state-story.json").write_text(json.dumps(results, indent=1) + "\n")
-    return int(any(found["problems"] for found in results["layouts"].values()))
+    return int(any(figures["problems"] for figures in results["layouts"].values()))
 
 
 if __name__ == "__main__":

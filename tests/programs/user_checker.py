@@ -29,15 +29,15 @@ TOLERANCE = 1e-5
 def shapes():
     """Shapes of the dense tensors by name."""
     event, row = DIMS["item"] + DIMS["action"], sum(DIMS.values()) - DIMS["action"] + 1
-    found = {"history_target/kernel": (DIMS["item"], UNITS), "history_event/kernel": (event, UNITS)}
+    by_name = {"history_target/kernel": (DIMS["item"], UNITS), "history_event/kernel": (event, UNITS)}
     for i in range(LAYERS):
         for name in ("norm", "inner"):
-            found |= {f"history_{name}_{i}/{part}": (UNITS,) for part in ("gamma", "beta")}
-        found |= {f"history_all_{i}/kernel": (UNITS, 4 * UNITS), f"history_all_{i}/bias": (4 * UNITS,)}
-        found |= {f"history_out_{i}/kernel": (UNITS, UNITS), f"history_out_{i}/bias": (UNITS,)}
-        found |= {f"history_bias_{i}/places": (LENGTH + 1,), f"history_bias_{i}/times": (BUCKETS,)}
-    found |= {"mlp_0/kernel": (row + UNITS, HIDDEN), "mlp_0/bias": (HIDDEN,)}
-    return found | {"mlp_out/kernel": (HIDDEN, 1), "mlp_out/bias": (1,)}
+            by_name |= {f"history_{name}_{i}/{part}": (UNITS,) for part in ("gamma", "beta")}
+        by_name |= {f"history_all_{i}/kernel": (UNITS, 4 * UNITS), f"history_all_{i}/bias": (4 * UNITS,)}
+        by_name |= {f"history_out_{i}/kernel": (UNITS, UNITS), f"history_out_{i}/bias": (UNITS,)}
+        by_name |= {f"history_bias_{i}/places": (LENGTH + 1,), f"history_bias_{i}/times": (BUCKETS,)}
+    by_name |= {"mlp_0/kernel": (row + UNITS, HIDDEN), "mlp_0/bias": (HIDDEN,)}
+    return by_name | {"mlp_out/kernel": (HIDDEN, 1), "mlp_out/bias": (1,)}
 
 
 def random_dense(name, shape, random):
@@ -50,7 +50,7 @@ def random_dense(name, shape, random):
 
 @dataclass(frozen=True)
 class Contents:
-    """What one generation holds.
+    """The rows and dense tensors of one generation.
 
     tables: float32 [SIZES, DIMS] by table; a row that is missing is all 0. dense: tensors by name.
     """
@@ -67,7 +67,7 @@ def first_contents(random):
 
 @dataclass(frozen=True)
 class Change:
-    """What a delta changes: keys of rows that get a new one, and that lose theirs, by table; names of tensors."""
+    """A delta: keys of rows that get a new one, and that lose theirs, by table; names of tensors."""
 
     rows: dict
     removed: dict
@@ -87,7 +87,7 @@ def changed(before, change, random):
 
 
 class Copy:
-    """What a user's history must be: events (time, item, action), oldest first, at most LENGTH of the newest."""
+    """The history that a user must have: events (time, item, action), oldest first, at most LENGTH of the newest."""
 
     def __init__(self, key, events=()):
         self.key, self.events = key, []
@@ -156,5 +156,5 @@ def _silu(x):
 
 
 def differ(expected, served):
-    """Whether scores are not those that are expected."""
+    """Report whether scores are not those that are expected."""
     return len(served) != len(expected) or not np.abs(expected - served).max(initial=0.0) <= TOLERANCE

@@ -40,7 +40,7 @@ class Asked:
     releases: bool = False
 
     def flat(self):
-        """Inputs as arrays; the history as one list a column, without its offsets."""
+        """Return inputs as arrays; the history as one list a column, without its offsets."""
         inputs = {} if self.key is None else {"user": np.array([self.key], np.int64)}
         if self.events is not None:
             columns = np.array(self.events, np.int64).reshape(-1, len(LISTS)).T
@@ -50,7 +50,7 @@ class Asked:
         return inputs
 
     def parameters(self):
-        """What KServe's parameters say."""
+        """Return the parameters of a KServe request."""
         if self.user is None:
             return {}
         flags = {"prepare": "sequence_start", "replace": "sequence_replace", "remove": "sequence_remove"}
@@ -74,7 +74,7 @@ class Transient(Exception):
 
 
 class OurClient:
-    """The product's client, which sends again by itself. Tokens of its address: the scheme."""
+    """The product's client, over HTTP or gRPC; it sends again by itself."""
 
     def __init__(self, live, scheme):
         self._address = f"{scheme}://127.0.0.1:{live.http_port if scheme == 'http' else live.grpc_port}"
