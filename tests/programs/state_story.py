@@ -483,7 +483,7 @@ def story(folder, options, seconds, deltas, seed):
 COUNTS = {
     "replies": "replies with scores, computed again", "scores": "scores in them", "events": "events of their users",
     "replies without scores": "replies to changes alone", "gone": "users found gone (410)",
-    "too old": "of them too old; the others made room",
+    "too old": "of them too old; the others made room or were lost with a worker",
     "gone as they have to be": "asked for while they had to be gone, and were", "conflicts": "outdated changes refused",
     "sent again": "requests sent again, after a kill or during an erasure", "wrong": "wrong replies",
     "stale": "of them older than a change acknowledged before",
@@ -506,10 +506,10 @@ def page(results):
     lines += [("states", name, text) for name, text in STATES.items()]
     lines += [("states", name, f"user's parts not found: {name.removeprefix(MISSED)}") for name in causes]
     rows = [["minutes", *(f"{figures['seconds'] / 60:.1f}" for figures in layouts.values())]]
-    for name, text in (("deltas", "deltas"), ("generations", "generations that replies name")):
-        rows.append([text, *(f"{figures[name]:,}" for figures in layouts.values())])
+    rows.append(["deltas", *(f"{figures['deltas']:,}" for figures in layouts.values())])
     for part, name, text in lines:
         rows.append([text, *(f"{figures[part].get(name, 0):,}" for figures in layouts.values())])
+    rows.append(["generations that replies name", *(f"{figures['generations']:,}" for figures in layouts.values())])
     problems = [f"- {layout}: {problem}" for layout, figures in layouts.items() for problem in figures["problems"]]
     head = opening("Kept users while everything changes", __doc__ or "", results)
     return "\n".join([*head, table(["", *layouts], rows), "", *problems, *([""] if problems else [])])
