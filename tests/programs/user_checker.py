@@ -1,0 +1,160 @@
+"""Check scores of kept users against what was published and sent, by plain numpy and no code of the product.
+
+What a generation holds is kept as plain arrays, and what a user is as a plain list of events. The scores of a reply are
+computed again from the events and the generation that it names: HSTU over the user's events (the network is described
+in freshet_serving.models.zoo.hstu), each candidate the event after the newest, at its time.
+
+The checker imports numpy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+LENGTH, UNITS, LAYERS, HIDDEN = 320, 48, 2, 16
+USERS, ITEMS, ACTIONS = 80, 2000, 4
+DIMS = {"user": 4, "item": 8, "action": 4}
+SIZES = {"user": USERS, "item": ITEMS, "action": ACTIONS}
+BUCKETS, BUCKET_WIDTH, MOST_SECONDS = 128, 0.301, 1 << 15
+"""Buckets of the seconds between two events, and more seconds than lie between those of one history."""
+BUCKET_OF = np.minimum(BUCKETS - 1, np.log(np.maximum(1, np.arange(MOST_SECONDS))) / BUCKET_WIDTH).astype(np.int64)
+EARLIER = np.tri(LENGTH)
+APART = np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH))
+TOLERANCE = 1e-5
+"""Of a score, which is a sigmoid."""
+
+
+def shapes():
+    """Shapes of the dense tensors by name."""
+    event, row = DIMS["item"] + DIMS["action"], sum(DIMS.values()) - DIMS["action"] + 1
+    by_name = {"history_target/kernel": (DIMS["item"], UNITS), "history_event/kernel": (event, UNITS)}
+    for i in range(LAYERS):
+        for name in ("norm", "inner"):
+            by_name |= {f"history_{name}_{i}/{part}": (UNITS,) for part in ("gamma", "beta")}
+        by_name |= {f"history_all_{i}/kernel": (UNITS, 4 * UNITS), f"history_all_{i}/bias": (4 * UNITS,)}
+        by_name |= {f"history_out_{i}/kernel": (UNITS, UNITS), f"history_out_{i}/bias": (UNITS,)}
+        by_name |= {f"history_bias_{i}/places": (LENGTH + 1,), f"history_bias_{i}/times": (BUCKETS,)}
+    by_name |= {"mlp_0/kernel": (row + UNITS, HIDDEN), "mlp_0/bias": (HIDDEN,)}
+    return by_name | {"mlp_out/kernel": (HIDDEN, 1), "mlp_out/bias": (1,)}
+
+
+def random_dense(name, shape, random):
+    """A dense tensor whose every number matters to scores."""
+    if name.endswith("/gamma"):
+        return (1 + random.normal(0, 0.1, shape)).astype(np.float32)
+    spread = 0.1 if len(shape) == 1 else shape[0] ** -0.5
+    return random.normal(0, 1.0 if "_bias_" in name else spread, shape).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The rows and dense tensors of one generation.
+
+    tables: float32 [SIZES, DIMS] by table; a row that is missing is all 0. dense: tensors by name.
+    """
+
+    tables: dict
+    dense: dict
+
+
+def first_contents(random):
+    """Contents of all rows."""
+    tables = {name: random.normal(0, 1, (SIZES[name], DIMS[name])).astype(np.float32) for name in DIMS}
+    return Contents(tables, {name: random_dense(name, shape, random) for name, shape in shapes().items()})
+
+
+@dataclass(frozen=True)
+class Change:
+    """A delta: keys of rows that get a new one, and that lose theirs, by table; names of tensors."""
+
+    rows: dict
+    removed: dict
+    dense: tuple = ()
+
+
+def changed(before, change, random):
+    """Contents after a change, with new random values."""
+    tables = dict(before.tables)
+    for name in {*change.rows, *change.removed}:
+        tables[name] = tables[name].copy()
+        keys = change.rows.get(name, [])
+        tables[name][keys] = random.normal(0, 1, (len(keys), DIMS[name]))
+        tables[name][change.removed.get(name, [])] = 0
+    dense = {name: random_dense(name, before.dense[name].shape, random) for name in change.dense}
+    return replace(before, tables=tables, dense=before.dense | dense)
+
+
+class Copy:
+    """The history that a user must have: events (time, item, action), oldest first, at most LENGTH of the newest."""
+
+    def __init__(self, key, events=()):
+        self.key, self.events = key, []
+        self.append(events)
+
+    def append(self, events):
+        """Add events that are not there yet, by time, behind those of the same time."""
+        self._put([*self.events, *(event for event in events if event not in self.events)])
+
+    def replace(self, events):
+        """Put events in the place of those of the same times."""
+        times = {event[0] for event in events}
+        self._put([event for event in self.events if event[0] not in times] + list(events))
+
+    def remove(self, events):
+        """Take events back."""
+        self.events = [event for event in self.events if event not in events]
+
+    def _put(self, events):
+        self.events = sorted(events, key=lambda event: event[0])[-LENGTH:]
+
+
+def scores(contents, copy, items, prices):
+    """Scores of candidates for a user, float64 [candidates]."""
+    w = {name: tensor.astype(np.float64) for name, tensor in contents.dense.items()}
+    rows = {name: table.astype(np.float64) for name, table in contents.tables.items()}
+    times, met, actions = np.array(copy.events, np.int64).reshape(-1, 3).T
+    n, target = len(times), rows["item"][items]
+    events = np.concatenate([rows["item"][met], rows["action"][actions]], 1) @ w["history_event/kernel"]
+    asked = target @ w["history_target/kernel"]
+    apart_s = np.abs(times[:, None] - times)
+    for i in range(LAYERS):
+        places, seconds = w[f"history_bias_{i}/places"], w[f"history_bias_{i}/times"][BUCKET_OF]
+        u, v, q, k = _parts(w, i, asked)
+        all_u, all_v, all_q, all_k = _parts(w, i, events)
+        seen = _silu(q @ all_k.T + places[n - np.arange(n)] + seconds[apart_s[-1:].reshape(n)])
+        itself = _silu((q * k).sum(1, keepdims=True) + places[0] + seconds[0])
+        asked = _moved(w, i, u, (seen @ all_v + itself * v) / (LENGTH + 1)) + asked
+        if i + 1 < LAYERS:
+            weights = _silu(all_q @ all_k.T + places[APART[:n, :n]] + seconds[apart_s]) * EARLIER[:n, :n]
+            events = _moved(w, i, all_u, weights @ all_v / (LENGTH + 1)) + events
+    user = np.repeat(rows["user"][copy.key][None], len(target), 0)
+    top = np.concatenate([user, target, np.array(prices, np.float64)[:, None], asked], 1)
+    top = np.maximum(top @ w["mlp_0/kernel"] + w["mlp_0/bias"], 0)
+    return 1 / (1 + np.exp(-(top @ w["mlp_out/kernel"] + w["mlp_out/bias"])))[:, 0]
+
+
+def _parts(w, i, x):
+    every = _silu(_normed(w, f"history_norm_{i}", x) @ w[f"history_all_{i}/kernel"] + w[f"history_all_{i}/bias"])
+    return [every[:, n * UNITS : (n + 1) * UNITS] for n in range(4)]
+
+
+def _moved(w, i, gate, attended):
+    return (gate * _normed(w, f"history_inner_{i}", attended)) @ w[f"history_out_{i}/kernel"] + w[
+        f"history_out_{i}/bias"
+    ]
+
+
+def _normed(w, name, x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * w[f"{name}/gamma"] + w[f"{name}/beta"]
+
+
+def _silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def differ(expected, served):
+    """Report whether scores are not those that are expected."""
+    return len(served) != len(expected) or not np.abs(expected - served).max(initial=0.0) <= TOLERANCE
