@@ -22,7 +22,7 @@ SMALLEST = {
     "loadtest.bench.bench_backends": "--quick --rows 100 --rounds 1 --out OUT",
     "loadtest.bench.bench_crosses": "--rows 600 --rounds 2 --out OUT",
     "loadtest.bench.core_simulation": "--cores 4 --groups 2 --day 60 --out OUT",
-    "loadtest.bench.bench_data": "--rows 1000 --rounds 1 --text-rows 100 --out OUT",
+    "loadtest.bench.bench_data": "--rows 1000 --rounds 2 --text-rows 100 --out OUT",
     "loadtest.bench.bench_defaults": "--only MovieLens --data OUT --out OUT",
     "loadtest.bench.bench_feast": "--out OUT",
     "loadtest.bench.bench_feast_server": "--requests 1 --items 2 --out OUT/feast-server.md",
