@@ -14,13 +14,13 @@ The extension user_state keeps users; without it, or without memory for it, a Pr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package import Feature, Manifest
 
 SCORE, PREPARE, APPEND, REPLACE, REMOVE = "score", "prepare", "append", "replace", "remove"
 CHANGES = (PREPARE, APPEND, REPLACE, REMOVE)
@@ -109,16 +109,27 @@ class InputRoles(NamedTuple):
     candidates: frozenset[str]
 
 
+def sides_of(manifest: Manifest, features: Iterable[Feature]) -> dict[str, set[str]]:
+    """Return the sides of features that read an input, directly or through transforms, by input.
+
+    Args:
+        manifest: The model's manifest.
+        features: Features of it.
+    """
+    sides: dict[str, set[str]] = {}
+    for feature in features:
+        for name in sorted(manifest.origins([feature.input])):
+            sides.setdefault(name, set()).add(feature.side)
+    return sides
+
+
 def roles_of(manifest: Manifest) -> InputRoles:
     """Return what a model's inputs describe.
 
     Args:
         manifest: The model's manifest.
     """
-    sides: dict[str, set[str]] = {}
-    for feature in manifest.features:
-        for name in manifest.origins([feature.input]):
-            sides.setdefault(name, set()).add(feature.side)
+    sides = sides_of(manifest, manifest.features)
     entity_keys = {entity.key for entity in manifest.entities}
     filled_by_entities = {name for entity in manifest.entities for name in entity.inputs}
     user = {name for name, read_by in sides.items() if read_by == {"user"}}

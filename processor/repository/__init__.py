@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from freshet_serving.processor.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.repository.erasures import Erasures
+    from freshet_serving.processor.repository.erasures import MOST_KEY_NBYTES, Erasures, number_of
     from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring, check_downgrade
     from freshet_serving.processor.repository.log.chain_record import (
         CHAIN,
@@ -134,7 +134,7 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "erasures": "Erasures",
+            "erasures": "MOST_KEY_NBYTES Erasures number_of",
             "keyring": "NO_KEYS Keyring check_downgrade",
             "log.chain_record": (
                 "CHAIN DELTA HOLD MAX_REASON RELEASE REPAIR ROLLBACK ChainRecord delta_digest "
@@ -171,19 +171,19 @@ else:
     )
 
 __all__ = [
-    "BYTES", "CANDIDATES", "CHAIN", "CHANGES", "DELTA", "DELTAS", "DENSE", "FILE_SUFFIXES", "FOR_GOOD", "GENERATION",
-    "GRAPH", "HOLD", "INPUT", "MANIFEST", "MAX_REASON", "MAX_REQUESTS", "MAX_TRAINER_NBYTES", "METADATA", "NO_KEYS",
-    "NO_SCALES", "OUTPUT", "RELEASE", "REPAIR", "REQUEST", "ROLLBACK", "ROW", "SAVED_MODEL", "SCHEMES", "SIZES",
-    "SNAPSHOTS", "TIME", "TRAINER", "WARMUP", "WITHDRAW", "WITHDRAWN", "ChainLink", "ChainRecord", "ChangeLog",
-    "Difference", "DroppedDeltas", "DurableDelta", "Erasures", "Float32s", "FolderWatch", "History", "Identity",
-    "Int64s", "Keyring", "Repository", "SnapshotManifest", "TableChanges", "TrainerReport", "TrainerState",
-    "TrustMemory", "UnrecordedDelta", "VersionContents", "VersionReader", "VersionRecord", "VersionStorage",
-    "VersionWriter", "add_file", "address_parts", "bits", "carry_warmup", "check_downgrade", "check_name",
-    "check_version", "default_memory", "delta_digest", "differs", "dump_warmup", "find_damage",
-    "find_damaged_file", "identity_of", "is_address", "is_written_to", "listed", "log", "lookup_of",
-    "model_repository", "narrowed", "open_repository", "open_snapshot", "parse_trainer_report", "parse_warmup",
-    "part_difference", "places_of", "prunable", "re_sign", "repair", "restores_part", "root_digest", "root_hash",
-    "sealed", "sha256", "storage", "storage_of", "stored", "table_difference", "table_file", "unfinished",
-    "unknown_model", "unrecorded_deltas", "version_folders", "version_record", "version_records", "widened",
-    "without_values",
+    "BYTES", "CANDIDATES", "CHAIN", "CHANGES", "DELTA", "DELTAS", "DENSE", "FILE_SUFFIXES", "FOR_GOOD",
+    "GENERATION", "GRAPH", "HOLD", "INPUT", "MANIFEST", "MAX_REASON", "MAX_REQUESTS", "MAX_TRAINER_NBYTES",
+    "METADATA", "MOST_KEY_NBYTES", "NO_KEYS", "NO_SCALES", "OUTPUT", "RELEASE", "REPAIR", "REQUEST", "ROLLBACK",
+    "ROW", "SAVED_MODEL", "SCHEMES", "SIZES", "SNAPSHOTS", "TIME", "TRAINER", "WARMUP", "WITHDRAW", "WITHDRAWN",
+    "ChainLink", "ChainRecord", "ChangeLog", "Difference", "DroppedDeltas", "DurableDelta", "Erasures", "Float32s",
+    "FolderWatch", "History", "Identity", "Int64s", "Keyring", "Repository", "SnapshotManifest", "TableChanges",
+    "TrainerReport", "TrainerState", "TrustMemory", "UnrecordedDelta", "VersionContents", "VersionReader",
+    "VersionRecord", "VersionStorage", "VersionWriter", "add_file", "address_parts", "bits", "carry_warmup",
+    "check_downgrade", "check_name", "check_version", "default_memory", "delta_digest", "differs", "dump_warmup",
+    "find_damage", "find_damaged_file", "identity_of", "is_address", "is_written_to", "listed", "log", "lookup_of",
+    "model_repository", "narrowed", "number_of", "open_repository", "open_snapshot", "parse_trainer_report",
+    "parse_warmup", "part_difference", "places_of", "prunable", "re_sign", "repair", "restores_part", "root_digest",
+    "root_hash", "sealed", "sha256", "storage", "storage_of", "stored", "table_difference", "table_file",
+    "unfinished", "unknown_model", "unrecorded_deltas", "version_folders", "version_record", "version_records",
+    "widened", "without_values",
 ]  # fmt: skip

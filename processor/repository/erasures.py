@@ -20,7 +20,15 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.model_repository import check_name
 
 FOLDER, NAME = "erase", re.compile(r"([0-9a-f]{16})\.user")
-MOST_BYTES = 1024
+MOST_KEY_NBYTES = 1024
+
+
+def number_of(key: str) -> int | None:
+    """Return a user's key as an integer that an id can be; None if it is not one."""
+    if not re.fullmatch(r"-?[0-9]{1,20}", key):
+        return None
+    number = int(key)
+    return number if -(2**63) <= number < 2**64 else None
 
 
 class Erasures:
@@ -64,11 +72,11 @@ class Erasures:
         Args:
             key: The user's id, or text, in decimal digits or as it is.
         """
-        if not 0 < len(key.encode()) <= MOST_BYTES:
-            raise BadInput(f"key: expected a user's key of 1 to {MOST_BYTES} bytes, got {len(key.encode()):,}")
+        if not 0 < len(key.encode()) <= MOST_KEY_NBYTES:
+            raise BadInput(f"key: expected a user's key of 1 to {MOST_KEY_NBYTES} bytes, got {len(key.encode()):,}")
         numbers = {xxhash.xxh3_64_intdigest(key.encode(), 0)}
-        if re.fullmatch(r"-?[0-9]{1,20}", key) and -(2**63) <= int(key) < 2**64:
-            numbers.add(int(key))
+        if (number := number_of(key)) is not None:
+            numbers.add(number)
         self._folder.mkdir(parents=True, exist_ok=True)
         for number in numbers:
             (self._folder / f"{number % 2**64:016x}.user").touch()

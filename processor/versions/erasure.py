@@ -33,18 +33,17 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.user_calls import sides_of
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import KEEPERS
+from freshet_serving.processor.repository import MOST_KEY_NBYTES, number_of
 
 log = logging.getLogger("freshet.erasure")
 
-MOST_KEY_NBYTES = 1024
 MOST_COPIES = 2
 """How often everything is asked."""
 KEY = f"a string of 1 to {MOST_KEY_NBYTES} bytes, or an integer from -2**63 to 2**64-1"
-NUMBER_DIGITS = 20
-"""Digits of the longest key that is a number."""
 
 
 @dataclass(frozen=True)
@@ -151,15 +150,6 @@ def merged(parts: Iterable[Erased]) -> Erased:
     return Erased(counts, tuple(failed))
 
 
-def number_of(key: str) -> int | None:
-    """Return a key as an integer that an id can be, or None."""
-    digits = key.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= NUMBER_DIGITS):
-        return None
-    number = int(key)
-    return number if -(2**63) <= number < 2**64 else None
-
-
 def checked_key(key: Any, where: str) -> str:
     """Return a user's key as text.
 
@@ -183,6 +173,11 @@ def checked_key(key: Any, where: str) -> str:
     return key
 
 
+def possible_inputs(manifest: Manifest) -> list[str]:
+    """Return the inputs that could hold a key: those of one id or string a row."""
+    return [i.name for i in manifest.inputs if i.dtype in ("int64", "string") and not i.ragged and not i.columns]
+
+
 def user_inputs(manifest: Manifest) -> tuple[str, ...]:
     """Return the inputs that may hold a user's key.
 
@@ -192,13 +187,8 @@ def user_inputs(manifest: Manifest) -> tuple[str, ...]:
     Args:
         manifest: The manifest.
     """
-    one_valued = {i.name for i in manifest.inputs if i.dtype in ("int64", "string") and not i.ragged and not i.columns}
-    sides: dict[str, set[str]] = {}
-    made_from = {t.name: t.inputs for t in manifest.transforms}
-    for feature in manifest.features:
-        if feature.table:
-            for name in made_from.get(feature.input, [feature.input]):
-                sides.setdefault(name, set()).add(feature.side)
+    one_valued = possible_inputs(manifest)
+    sides = sides_of(manifest, (f for f in manifest.features if f.table))
     of_items = {name for name, seen in sides.items() if "item" in seen}
     for entity in manifest.entities:
         read = {f.side for f in manifest.features if f.input in entity.inputs}

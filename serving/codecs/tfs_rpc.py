@@ -229,9 +229,7 @@ class PaddedExtent(RequestSize):
 
 def _taken(given: Mapping[str, Any], signature: str, manifest: Manifest) -> tuple[Mapping[str, Any], UserCall | None]:
     """Return the tensors without those that say something about a kept user, and what they say."""
-    if user_calls.ID not in given or user_calls.ID in manifest.own_names:
-        return given, None
-    if any(i.name == user_calls.ID for i in manifest.inputs):
+    if user_calls.ID not in given or user_calls.is_own_input(manifest):
         return given, None
     values = {name: _only_value(given[name], name) for name in (user_calls.ID, user_calls.VERSION) if name in given}
     others = {name: tensor for name, tensor in given.items() if name not in values}

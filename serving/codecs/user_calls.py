@@ -51,6 +51,11 @@ class UserInputs(dict[str, Column]):
         self.call = call
 
 
+def is_own_input(manifest: Manifest) -> bool:
+    """Report whether a model has an input `sequence_id` itself, which is then no kept user's id."""
+    return ID in manifest.own_names or any(i.name == ID for i in manifest.inputs)
+
+
 def readable(manifest: Manifest) -> Manifest:
     """Return the manifest that a request about a kept user is read by: any input may be left out.
 
@@ -132,7 +137,7 @@ def take_from_document(document: dict[str, Any], manifest: Manifest) -> UserCall
     first = rows[0] if by_row else document.get("inputs")
     if type(first) is not dict or ID not in first or type(signature) is not str:
         return None
-    if ID in manifest.own_names or any(i.name == ID for i in manifest.inputs):
+    if is_own_input(manifest):
         return None
     holders: list[Any] = rows if by_row else [first]
     if any(type(holder) is not dict for holder in holders):

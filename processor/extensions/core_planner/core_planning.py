@@ -129,7 +129,7 @@ class CorePlanning:
         plan = self._planner.plan(now_s, demands)
         counts = {name: allotted.cores for name, allotted in plan.groups.items() if allotted.cores}
         sets = cores_of(counts, self._sets, self._cores)
-        if counts != {name: allotted.cores for name, allotted in self._plan.groups.items() if allotted.cores}:
+        if counts != {name: len(self._sets[name]) for name in self._sets.keys() - {SHARED}}:
             for name, count in counts.items():
                 log.info("group %s: %d cores: %s", name, count, plan.groups[name].why)
         weights = {name: allotted.weight for name, allotted in plan.groups.items() if not allotted.cores}

@@ -22,8 +22,8 @@ help; one pool for all, in which a burst of any model is every model's tail.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from freshet_serving.processor.extensions.core_planner.queueing import Load
 
@@ -89,7 +89,7 @@ class _Held:
     """Cores that a group has, and since when it has needed fewer."""
 
     cores: int
-    fewer_since_s: float | None = field(default=None)
+    fewer_since_s: float | None = None
 
 
 class Planner:
@@ -121,7 +121,7 @@ class Planner:
         self._held = {
             demand.name: self._held.get(demand.name, _Held(max(demand.min_cores, equal))) for demand in budgeted
         }
-        needed = _divided(budgeted, {demand.name: demand.min_cores for demand in budgeted}, most)
+        needed = _divided(budgeted, most)
         # Cores that a group still holds on to, as far as nobody else needs them.
         steadied = {name: self._steadied(name, cores, now_s) for name, cores in needed.items()}
         granted = steadied if sum(steadied.values()) <= most else needed
@@ -160,18 +160,17 @@ class Planner:
         return held.cores - 1 if now_s - held.fewer_since_s >= RELEASE_S else held.cores
 
 
-def _divided(demands: Sequence[Demand], floors: Mapping[str, int], most: int) -> dict[str, int]:
+def _divided(demands: Sequence[Demand], most: int) -> dict[str, int]:
     """Return the least cores with which groups keep their budgets; if there are too few, such that all miss them alike.
 
     Args:
         demands: Groups with budgets.
-        floors: Cores that each has in any case.
         most: Number of cores; at least one for each group.
     """
     cores = {demand.name: 1 for demand in demands}
     left = most - len(demands)
     for demand in demands:
-        more = min(left, floors[demand.name] - 1)
+        more = min(left, demand.min_cores - 1)
         cores[demand.name] += more
         left -= more
     misses = {demand.name: _missed(demand, cores[demand.name]) for demand in demands}

@@ -17,7 +17,15 @@ from pydantic import Field
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import Erasures
-from freshet_serving.processor.versions.erasure import KEY, Erased, ErasedUser, bound_keys, checked_key, user_inputs
+from freshet_serving.processor.versions.erasure import (
+    KEY,
+    Erased,
+    ErasedUser,
+    bound_keys,
+    checked_key,
+    possible_inputs,
+    user_inputs,
+)
 from freshet_serving.serving.codecs.validation import StrictModel
 from freshet_serving.serving.codecs.wire import show
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, documented, json_reply, read_json
@@ -111,7 +119,7 @@ def _inputs(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _checked_input(manifest: Manifest, name: str) -> str:
-    usable = [i.name for i in manifest.inputs if i.dtype in ("int64", "string") and not i.ragged and not i.columns]
+    usable = possible_inputs(manifest)
     if name not in usable:
         listed = ", ".join(map(repr, usable[:8])) or "none, as the model has no such input"
         raise BadInput(f"body.input: expected an input of int64 or strings, one a row: {listed}; got {show(name)}")
