@@ -27,6 +27,7 @@ Costs: a look of a few microseconds and a copy of the inputs; a change writes th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -179,8 +180,11 @@ class KeptUsers:
                             raise BadInput(
                                 f"input {other!r} is missing: expected the columns that the user's events have"
                             )
-                        events = _cut_sent(change, events, sequence)
-                        kept |= {n: _list(column) for n, column in changed(change, before, events, sequence).items()}
+                        # A version that keeps fewer events leaves those of others, which may be served again.
+                        count = max(sequence.max_length, *map(len, before.values()))
+                        wide = replace(sequence, max_length=count)
+                        events = _cut_sent(change, events, wide)
+                        kept |= {n: _list(column) for n, column in changed(change, before, events, wide).items()}
                 kept |= {n: column for n, column in of_user.items() if n not in of_sequences}
                 if np.array_equal(packed(call.version, kept), words):
                     return kept

@@ -167,6 +167,15 @@ def test_longer_lists_are_cut_as_those_of_any_request(opened):
     assert opened.read(b"u")[1] == [(n, n) for n in range(20 - MOST, 20)]
 
 
+def test_version_that_keeps_fewer_events_leaves_those_of_others(opened):
+    shorter = manifest(sequences=[SequenceEntry("h", [], 2, 0, ["h.item", "h.time"], time="h.time")])
+    opened.call(b"u", user_of(7, [(n, n) for n in range(MOST)]), PREPARE)
+    opened.call(b"u", events_of([(MOST, MOST)]), model=shorter, process=1)
+    assert opened.read(b"u")[1] == [(n, n) for n in range(1, MOST + 1)]
+    opened.call(b"u", events_of([(n, n) for n in range(1, MOST)]), REMOVE, model=shorter)
+    assert opened.read(b"u")[1] == [(MOST, MOST)]
+
+
 def test_release_alone_computes_nothing_and_needs_no_user(opened):
     completed, call = opened.call(b"u", {}, releases=True)
     assert (completed.scores, completed.computes) == (False, False)
