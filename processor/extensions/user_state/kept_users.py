@@ -55,7 +55,7 @@ from freshet_serving.processor.features.user_calls import (
     UserCall,
     roles_of,
 )
-from freshet_serving.processor.package import Input, Manifest, SequenceEntry
+from freshet_serving.processor.package import UNREAD, Input, Manifest, SequenceEntry
 from freshet_serving.processor.versions.erasure import user_inputs
 
 ATTEMPTS = 3
@@ -172,8 +172,13 @@ class KeptUsers:
                     events = _events(of_user, sequence, manifest)
                     if events:
                         before = {n: _values(kept[n]) for n in sequence.inputs if n in kept}
-                        if events.keys() - before.keys():
-                            # An older version had no such column, or a store has the events.
+                        if unkept := events.keys() - before.keys():
+                            if all(n in manifest.fillers and manifest.fillers[n].kind != UNREAD for n in unkept):
+                                raise BadInput(
+                                    f"input {min(unkept)!r}: expected a user that was prepared with events, got one "
+                                    "whose events an online store has"
+                                )
+                            # An older version had no such column.
                             raise _gone()
                         if before.keys() - events.keys():
                             other = min(before.keys() - events.keys())

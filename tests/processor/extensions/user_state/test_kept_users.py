@@ -23,7 +23,15 @@ from freshet_serving.processor.features.user_calls import (
     SCORE,
     UserCall,
 )
-from freshet_serving.processor.package import Feature, Input, Manifest, Output, SequenceEntry, TableEntry
+from freshet_serving.processor.package import (
+    Feature,
+    Input,
+    InputFiller,
+    Manifest,
+    Output,
+    SequenceEntry,
+    TableEntry,
+)
 from freshet_serving.processor.versions.erasure import ErasedUser
 
 PAGES, PROCESSES, MOST = 64, 2, 4
@@ -246,6 +254,19 @@ def test_inputs_filled_by_key_need_nothing_kept(opened):
             opened.call(b"u", inputs, model=filled)
     with pytest.raises(UserGone):
         opened.call(b"u", CANDIDATES, model=filled)
+
+
+def test_events_that_a_store_has_are_not_changed_here(opened):
+    filled = manifest()
+    filled.fillers.update(dict.fromkeys(("h.item", "h.time"), InputFiller("online", "g", ("user",))))
+    opened.call(b"u", {"user": np.array([7])}, PREPARE, model=filled)
+    with pytest.raises(
+        BadInput, match=r"^input 'h.item': expected a user that was prepared with events, got one whose"
+    ):
+        opened.call(b"u", events_of([(1, 1)]), model=filled)
+    opened.call(b"u", user_of(7, []), PREPARE, model=filled)
+    opened.call(b"u", events_of([(1, 1)]), model=filled)
+    assert opened.read(b"u", model=filled)[1] == [(1, 1)]
 
 
 def test_model_without_candidates_is_scored_by_an_empty_request(opened):
