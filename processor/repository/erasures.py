@@ -72,10 +72,9 @@ class Erasures:
         Args:
             key: The user's id, or text, in decimal digits or as it is.
         """
-        try:
-            text = key.encode()
-        except UnicodeEncodeError:
-            raise BadInput("key: expected a user's key in UTF-8, got other bytes") from None
+        text = key.encode(errors="replace")
+        if text.decode() != key:
+            raise BadInput("key: expected a user's key in UTF-8, got other bytes")
         if not 0 < len(text) <= MOST_KEY_NBYTES:
             raise BadInput(f"key: expected a user's key of 1 to {MOST_KEY_NBYTES} bytes, got {len(text):,}")
         numbers = {xxhash.xxh3_64_intdigest(text, 0)}

@@ -58,7 +58,6 @@ MAX_NAMES = 1000
 Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")
 TREE = MessageTree(Request.DESCRIPTOR)
 DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].enum_type
-DT_INT64 = DataType.values_by_name["DT_INT64"].number
 
 
 class PredictParams(NamedTuple):
@@ -240,8 +239,8 @@ def _taken(given: Mapping[str, Any], signature: str, manifest: Manifest) -> tupl
 def _only_value(tensor: Any, name: str) -> Any:
     """Return the value of a tensor of one, or of as many equal ones as there are rows."""
     values, content = tensor.string_val or tensor.int64_val, tensor.tensor_content
-    if not values and tensor.dtype == DT_INT64 and not len(content) % 8:
-        values = np.frombuffer(content, "<i8").tolist()
+    if tensor.dtype == DataType.values_by_name["DT_INT64"].number and not len(content) % 8:
+        values = values or np.frombuffer(content, "<i8").tolist()
     if not values or any(value != values[0] for value in values):
         raise BadInput(f"{name}: expected one value, an int64 or a string in string_val: a request is about one user")
     return values[0]

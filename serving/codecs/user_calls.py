@@ -181,10 +181,8 @@ def _id(value: Any, where: str) -> bytes:
     from freshet_serving.processor.features.user_calls import MAX_ID_NBYTES
 
     if type(data) is not bytes or len(data) > MAX_ID_NBYTES:
-        kind = f"{len(data)} bytes" if type(data) is bytes else _kind(value)
-        raise BadInput(
-            f"{where}{ID}: expected a whole number of 64 bits or at most {MAX_ID_NBYTES} bytes of text, got {kind}"
-        )
+        kind = f"{len(data)} bytes" if type(data) is bytes else json_kind(value)
+        raise BadInput(f"{where}{ID}: expected 64 bits of a whole number, or {MAX_ID_NBYTES} bytes of text, got {kind}")
     return data
 
 
@@ -194,10 +192,5 @@ def _version(value: Any, where: str) -> int | None:
     from freshet_serving.processor.features.user_calls import MAX_VERSION
 
     if type(value) is not int or not 0 <= value < MAX_VERSION:
-        raise BadInput(f"{where}{VERSION}: expected a whole number from 0 to {MAX_VERSION - 1}, got {_kind(value)}")
+        raise BadInput(f"{where}{VERSION}: expected a whole number from 0 to {MAX_VERSION - 1}, got {json_kind(value)}")
     return int(value)
-
-
-def _kind(value: Any) -> str:
-    """Return what a value is, for a message that must not have it."""
-    return "another one" if type(value) is int else "text" if type(value) is bytes else json_kind(value)

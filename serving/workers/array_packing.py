@@ -62,8 +62,7 @@ class ArrayUnpacker:
         place, offset, dtype, shape, writable = packed
         mapped = self._mapped.get((place, writable))
         if mapped is None:
-            fd = self._fds[place]
-            nbytes = os.fstat(fd).st_size
+            fd, nbytes = self._fds[place], os.fstat(self._fds[place]).st_size
             # Who writes may have to lock bytes of the file, for which its descriptor is needed (place_in_file).
             mapping = SharedMap.of(fd, nbytes, True) if writable else mmap.mmap(fd, nbytes, access=mmap.ACCESS_READ)
             mapped = self._mapped[place, writable] = np.frombuffer(mapping, np.uint8)

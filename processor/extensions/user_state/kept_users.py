@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone
+from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone, first_of
 from freshet_serving.processor.extensions.user_state.event_merging import changed, cut
 from freshet_serving.processor.extensions.user_state.kept_columns import packed, unpacked, version_of
 from freshet_serving.processor.extensions.user_state.kept_words import KeptWords
@@ -282,7 +282,7 @@ def _cut_sent(change: str, events: Mapping[str, Any], sequence: SequenceEntry) -
     """Return the events that a change is made with: at most as many as are kept."""
     if change != REMOVE:
         return cut(events, sequence)
-    name, column = next(iter(events.items()))
+    name, column = first_of(events.items())
     if len(column) > sequence.max_length:
         raise BadInput(f"input {name!r}: expected at most {sequence.max_length} events to remove, got {len(column)}")
     return events
