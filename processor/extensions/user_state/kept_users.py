@@ -188,8 +188,8 @@ class KeptUsers:
                         # A version that keeps fewer events leaves those of others, which may be served again.
                         count = max(sequence.max_length, *map(len, before.values()))
                         wide = replace(sequence, max_length=count)
-                        events = _cut_sent(change, events, wide)
-                        kept |= {n: _list(column) for n, column in changed(change, before, events, wide).items()}
+                        after = changed(change, before, _cut_sent(change, events, wide), wide)
+                        kept |= {n: _list(column) for n, column in after.items()}
                 kept |= {n: column for n, column in of_user.items() if n not in of_sequences}
                 if np.array_equal(packed(call.version, kept), words):
                     return kept
@@ -227,11 +227,11 @@ def _subject(call: UserCall, model: str, names: tuple[str, ...], kept: Inputs) -
     """Return whose inputs are kept, as an erasure names users (state_erasure); b"" if that cannot be told."""
     if not names:
         return call.id
-    column = kept.get(names[0])
+    column: Any = kept.get(names[0])
     if len(names) > 1 or column is None:
         return b""
     if isinstance(column, Strings):
-        return column.tolist()[0]
+        return first_of(column.tolist())
     return subject_of(model, int(column.reshape(-1)[0]))
 
 
@@ -253,9 +253,10 @@ def _listed(inputs: Inputs, manifest: Manifest) -> dict[str, Column]:
         if sequence.padding is not None and aligned and names[0] == sequence.inputs[0]:
             sent |= zip(names, without_padding(lists, 0, sequence.padding))
     for spec in manifest.inputs:
-        if spec.ragged and isinstance(column := sent.get(spec.name), Ragged) and not len(column.values):
+        empty = sent.get(spec.name)
+        if spec.ragged and isinstance(empty, Ragged) and not len(empty.values):
             # An empty list has no type of its own.
-            sent[spec.name] = Ragged(_empty(spec), column.row_splits)
+            sent[spec.name] = Ragged(_empty(spec), empty.row_splits)
     return sent
 
 
