@@ -481,6 +481,7 @@ def _read_toml(path: str) -> dict[str, Any]:
 def _typed(value: Any, kind: type, where: str) -> Any:
     """Return a value from the file in the type of its option. Raises BadInput."""
     if kind is float and type(value) is int:
+        _want(abs(value) < 1 << 63, f"{where}: expected a number of 64 bits, got a larger one")
         return float(value)
     if type(value) is not kind or (isinstance(value, list) and any(type(v) is not str for v in value)):
         wanted = "a list of strings" if kind is list else TYPE_NAMES[kind]

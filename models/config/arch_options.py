@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import ITEM_NAMES, require_between, require_one_of
+from freshet_serving.models.config.toml_sections import ITEM_NAMES, as_float, require_between, require_one_of
 from freshet_serving.models.zoo.option_types import ClosedInterval
 from freshet_serving.processor.errors import BadInput, nearest
 from freshet_serving.processor.options import TYPE_NAMES, type_name
@@ -92,7 +92,7 @@ def _checked(kind: Any, value: Any, where: str) -> Any:
             raise BadInput(f"{where}: expected a list{of}, got {type_name(value)}")
         return tuple(_checked(args[0] if args else Any, one, f"{where}[{i}]") for i, one in enumerate(value))
     if kind is float and type(value) is int:
-        return float(value)
+        return as_float(value, where)
     if kind in TYPE_NAMES and type(value) is not kind:
         raise BadInput(f"{where}: expected {TYPE_NAMES[kind]}, got {type_name(value)}")
     return tuple(value) if isinstance(value, list) else value

@@ -77,6 +77,19 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
     return kind(**values)
 
 
+def as_float(value: int, where: str) -> float:
+    """Return a whole number as a float; raise BadInput for one that is too large.
+
+    Args:
+        value: The number, of any size.
+        where: Its name, for the message.
+    """
+    try:
+        return float(value)
+    except OverflowError:
+        raise BadInput(f"{where}: expected a number of 64 bits, got a larger one") from None
+
+
 def _value(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, types.UnionType):
         one, *others = (option for option in typing.get_args(hint) if option is not types.NoneType)
@@ -97,7 +110,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             raise BadInput(f"{where}: expected a list of {ITEM_NAMES[item]}, got {type_name(value)}")
         return tuple(_value(item, v, f"{where}[{i}]") for i, v in enumerate(value))
     if hint is float and type(value) is int:
-        return float(value)
+        return as_float(value, where)
     if type(value) is not hint:
         raise BadInput(f"{where}: expected {TYPE_NAMES[hint]}, got {type_name(value)}")
     return value

@@ -92,6 +92,10 @@ class KeptUsers(Protocol):
         Args:
             call: The call.
             model: Name of the model.
+
+        Raises:
+            Conflict: The request only releases the user, and expects another version than they have.
+            NotReady: Another request changes the user for too long.
         """
 
 

@@ -72,9 +72,12 @@ class Erasures:
         Args:
             key: The user's id, or text, in decimal digits or as it is.
         """
-        if not 0 < len(key.encode()) <= MOST_KEY_NBYTES:
-            raise BadInput(f"key: expected a user's key of 1 to {MOST_KEY_NBYTES} bytes, got {len(key.encode()):,}")
-        numbers = {xxhash.xxh3_64_intdigest(key.encode(), 0)}
+        text = key.encode(errors="replace")
+        if text.decode() != key:
+            raise BadInput("key: expected a user's key in UTF-8, got other bytes")
+        if not 0 < len(text) <= MOST_KEY_NBYTES:
+            raise BadInput(f"key: expected a user's key of 1 to {MOST_KEY_NBYTES} bytes, got {len(text):,}")
+        numbers = {xxhash.xxh3_64_intdigest(text, 0)}
         if (number := number_of(key)) is not None:
             numbers.add(number)
         self._folder.mkdir(parents=True, exist_ok=True)

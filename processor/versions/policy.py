@@ -193,7 +193,7 @@ def _table(raw: Any, where: str, kinds: tuple[type, ...], wanted: str) -> dict[s
     for label, value in raw.items():
         if NAME.fullmatch(label) is None:
             raise BadInput(f"{where}: expected a label of letters, digits, '_', '.', '-', got {label[:64]!r}")
-        if type(value) not in kinds or not value >= 0:
+        if type(value) not in kinds or not 0 <= value < 1 << 63:
             raise BadInput(f"{where}.{label}: expected {wanted}, got {str(value)[:40]!r}")
     return dict(raw)
 

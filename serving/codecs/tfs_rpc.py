@@ -238,9 +238,11 @@ def _taken(given: Mapping[str, Any], signature: str, manifest: Manifest) -> tupl
 
 def _only_value(tensor: Any, name: str) -> Any:
     """Return the value of a tensor of one, or of as many equal ones as there are rows."""
-    values = tensor.string_val or tensor.int64_val or np.frombuffer(tensor.tensor_content, "<i8", -1).tolist()
-    if len(tensor.tensor_content) % 8 or not values or any(value != values[0] for value in values):
-        raise BadInput(f"{name}: expected one value in string_val or int64_val: a request is about one user")
+    values, content = tensor.string_val or tensor.int64_val, tensor.tensor_content
+    if tensor.dtype == DataType.values_by_name["DT_INT64"].number and not len(content) % 8:
+        values = values or np.frombuffer(content, "<i8").tolist()
+    if not values or any(value != values[0] for value in values):
+        raise BadInput(f"{name}: expected one value, an int64 or a string in string_val: a request is about one user")
     return values[0]
 
 

@@ -182,7 +182,7 @@ def _id(value: Any, where: str) -> bytes:
 
     if type(data) is not bytes or len(data) > MAX_ID_NBYTES:
         kind = f"{len(data)} bytes" if type(data) is bytes else json_kind(value)
-        raise BadInput(f"{where}{ID}: expected a whole number or at most {MAX_ID_NBYTES} bytes, got {kind}")
+        raise BadInput(f"{where}{ID}: expected 64 bits of a whole number, or {MAX_ID_NBYTES} bytes of text, got {kind}")
     return data
 
 
@@ -192,5 +192,5 @@ def _version(value: Any, where: str) -> int | None:
     from freshet_serving.processor.features.user_calls import MAX_VERSION
 
     if type(value) is not int or not 0 <= value < MAX_VERSION:
-        raise BadInput(f"{where}{VERSION}: expected a whole number below {MAX_VERSION}, got {json_kind(value)}")
+        raise BadInput(f"{where}{VERSION}: expected a whole number from 0 to {MAX_VERSION - 1}, got {json_kind(value)}")
     return int(value)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.memory import ArrayHandle, attach
+from freshet_serving.processor.memory import ArrayHandle, SharedMap, attach
 
 PackedArray = list[Any]
 
@@ -62,8 +62,8 @@ class ArrayUnpacker:
         place, offset, dtype, shape, writable = packed
         mapped = self._mapped.get((place, writable))
         if mapped is None:
-            fd = self._fds[place]
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            mapped = np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size, access=access), np.uint8)
-            self._mapped[place, writable] = mapped
+            fd, nbytes = self._fds[place], os.fstat(self._fds[place]).st_size
+            # Who writes may have to lock bytes of the file, for which its descriptor is needed (place_in_file).
+            mapping = SharedMap.of(fd, nbytes, True) if writable else mmap.mmap(fd, nbytes, access=mmap.ACCESS_READ)
+            mapped = self._mapped[place, writable] = np.frombuffer(mapping, np.uint8)
         return attach(mapped, offset, dtype, shape)

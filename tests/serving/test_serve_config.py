@@ -38,6 +38,10 @@ def test_environment_may_name_the_file(tmp_path):
         ("groups = 1", "config: groups: expected sections such as [groups.name]"),
         ("[groups]\nx = 1", "config: groups: expected sections such as [groups.name]"),
         ("[groups.a]\ncores = 1", "config: groups.a.cores: unknown key; known: models, sessions"),
+        (
+            "[groups.a]\np99_ms = 1" + "0" * 400,
+            "config: groups.a.p99_ms: expected a number of 64 bits, got a larger one",
+        ),
         ('[groups.a]\nsessions = "1"', "config: groups.a.sessions: expected an integer, got a string"),
         ("[groups.a]\nmodels = [1]", "config: groups.a.models: expected a list of strings, got a list"),
         ("[groups.a]\nsessions = true", "config: groups.a.sessions: expected an integer, got true or false"),

@@ -13,6 +13,8 @@ Invariants
 - What is kept has one row, and the types that the model's inputs have. What an older version of the model had
   otherwise is not used.
 - Whoever does not own an id finds what is found under an id that nobody has used: the name is a hash of both.
+- An erasure of a user reaches what has the user's key among its inputs, under whatever id. Where the model has no input
+  with users' keys the id is taken for one; where it has several, each erasure takes the user.
 - No message has an id, or a value.
 
 Which inputs are kept: those of the user, and others with one row that a prepare sends and that are not the candidates'.
@@ -25,17 +27,20 @@ Costs: a look of a few microseconds and a copy of the inputs; a change writes th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone
+from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone, first_of
 from freshet_serving.processor.extensions.user_state.event_merging import changed, cut
 from freshet_serving.processor.extensions.user_state.kept_columns import packed, unpacked, version_of
 from freshet_serving.processor.extensions.user_state.kept_words import KeptWords
-from freshet_serving.processor.extensions.user_state.state_names import StateNames
+from freshet_serving.processor.extensions.user_state.state_erasure import subject_of
+from freshet_serving.processor.extensions.user_state.state_names import UNKNOWN, StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateName, StateStore
+from freshet_serving.processor.features.bound_request import non_finite_input
 from freshet_serving.processor.features.input_reader import size_of
 from freshet_serving.processor.features.sequences import is_sound, unpack, without_padding
 from freshet_serving.processor.features.user_calls import (
@@ -43,13 +48,15 @@ from freshet_serving.processor.features.user_calls import (
     MAX_ID_NBYTES,
     MAX_VERSION,
     PREPARE,
+    REMOVE,
     SCORE,
     CompletedInputs,
     InputRoles,
     UserCall,
     roles_of,
 )
-from freshet_serving.processor.package import Input, Manifest, SequenceEntry
+from freshet_serving.processor.package import UNREAD, Input, Manifest, SequenceEntry
+from freshet_serving.processor.versions.erasure import user_inputs
 
 ATTEMPTS = 3
 """How often a change is made anew because something was erased meanwhile."""
@@ -67,13 +74,13 @@ class KeptUsers:
             names: Names of what is kept in it.
         """
         self._store, self._names, self._words = store, names, KeptWords(store)
-        self._roles: dict[str, tuple[Manifest, InputRoles]] = {}
+        self._roles: dict[str, tuple[Manifest, InputRoles, tuple[str, ...]]] = {}
 
     def complete(self, call: UserCall, manifest: Manifest, inputs: Inputs, ranks: bool) -> CompletedInputs:
         """Make a call's change, and complete a request's inputs (KeptUsers.complete)."""
         if not 1 <= len(call.id) <= MAX_ID_NBYTES:
             raise BadInput(f"sequence_id: expected 1 to {MAX_ID_NBYTES} bytes, got {len(call.id)}")
-        roles = self._roles_of(manifest)
+        roles = self._read(manifest)[1]
         sent = _listed(inputs, manifest)
         of_user = {name: column for name, column in sent.items() if name in roles.user}
         change = APPEND if call.change == SCORE and of_user else call.change
@@ -94,6 +101,11 @@ class KeptUsers:
         """Forget a user (KeptUsers.release)."""
         name = self._name(call, model)
         with self._words.locked(name):
+            # After a change or a score the version is no longer that before the request.
+            if call.expected is not None and not call.version:
+                words = self._words.read_held(name)
+                if words is not None and version_of(words) != call.expected:
+                    raise _conflict(version_of(words), call.expected)
             self._words.forget(name)
         call.version = 0
 
@@ -116,7 +128,8 @@ class KeptUsers:
         specs = {i.name for i in manifest.inputs} - roles.candidates
         kept = {n: c for n, c in sent.items() if n in specs and (n in roles.user or _rows(manifest, n, c) == 1)}
         for sequence in manifest.sequences:
-            events = _events(kept, sequence, manifest)
+            # Nothing that is cut could stay: a list has its newest event last.
+            events = cut(_events(kept, sequence, manifest), sequence)
             if events:
                 kept |= {n: _list(column) for n, column in events.items()}
         _check_rows(kept, manifest)
@@ -130,7 +143,7 @@ class KeptUsers:
                 call.version = 0 if words is None else version_of(words)
                 if call.expected is not None:
                     _check_version(call)
-                if self._keep(call, name, kept, erasures):
+                if self._keep(call, name, manifest, kept, erasures):
                     return kept
         raise _erasing()
 
@@ -159,18 +172,32 @@ class KeptUsers:
                     events = _events(of_user, sequence, manifest)
                     if events:
                         before = {n: _values(kept[n]) for n in sequence.inputs if n in kept}
-                        if before.keys() != events.keys():
-                            other = min(before.keys() ^ events.keys())
-                            raise BadInput(f"input {other!r}: expected the columns that the user's events have")
-                        kept |= {n: _list(column) for n, column in changed(change, before, events, sequence).items()}
+                        if unkept := events.keys() - before.keys():
+                            if all(n in manifest.fillers and manifest.fillers[n].kind != UNREAD for n in unkept):
+                                raise BadInput(
+                                    f"input {min(unkept)!r}: expected a user that was prepared with events, got one "
+                                    "whose events an online store has"
+                                )
+                            # An older version had no such column.
+                            raise _gone()
+                        if before.keys() - events.keys():
+                            other = min(before.keys() - events.keys())
+                            raise BadInput(
+                                f"input {other!r} is missing: expected the columns that the user's events have"
+                            )
+                        # A version that keeps fewer events leaves those of others, which may be served again.
+                        count = max(sequence.max_length, *map(len, before.values()))
+                        wide = replace(sequence, max_length=count)
+                        after = changed(change, before, _cut_sent(change, events, wide), wide)
+                        kept |= {n: _list(column) for n, column in after.items()}
                 kept |= {n: column for n, column in of_user.items() if n not in of_sequences}
                 if np.array_equal(packed(call.version, kept), words):
                     return kept
-                if self._keep(call, name, kept, erasures):
+                if self._keep(call, name, manifest, kept, erasures):
                     return kept
         raise _erasing()
 
-    def _keep(self, call: UserCall, name: StateName, kept: Inputs, erasures: int) -> bool:
+    def _keep(self, call: UserCall, name: StateName, manifest: Manifest, kept: Inputs, erasures: int) -> bool:
         """Write what is kept of a user under the next version; its lock is held. Return False if it was erased."""
         version = max(call.version + 1, int(self._store.now_s * 1e6)) % MAX_VERSION
         words = packed(version, kept)
@@ -178,19 +205,34 @@ class KeptUsers:
             raise TooLarge(
                 f"sequence_id: expected at most {self._words.most_nbytes} bytes of a user's inputs, got {words.nbytes}"
             )
+        subject = _subject(call, manifest.model, self._read(manifest)[2], kept)
+        name = name._replace(subject=self._names.subject(subject) if subject else UNKNOWN)
         if not self._words.replace(name, words, erasures):
             return False
         call.version = version
         return True
 
     def _name(self, call: UserCall, model: str) -> StateName:
-        return self._names.name(call.owner, f"kept/{model}".encode(), call.id, call.id)
+        return self._names.name(call.owner, f"kept/{model}".encode(), call.id)
 
-    def _roles_of(self, manifest: Manifest) -> InputRoles:
+    def _read(self, manifest: Manifest) -> tuple[Manifest, InputRoles, tuple[str, ...]]:
+        """Return a manifest with the roles of its inputs, and those that may hold users' keys."""
         known = self._roles.get(manifest.model)
         if known is None or known[0] is not manifest:
-            known = self._roles[manifest.model] = (manifest, roles_of(manifest))
-        return known[1]
+            known = self._roles[manifest.model] = (manifest, roles_of(manifest), user_inputs(manifest))
+        return known
+
+
+def _subject(call: UserCall, model: str, names: tuple[str, ...], kept: Inputs) -> bytes:
+    """Return whose inputs are kept, as an erasure names users (state_erasure); b"" if that cannot be told."""
+    if not names:
+        return call.id
+    column: Any = kept.get(names[0])
+    if len(names) > 1 or column is None:
+        return b""
+    if isinstance(column, Strings):
+        return first_of(column.tolist())
+    return subject_of(model, int(column.reshape(-1)[0]))
 
 
 def _scores(change: str, sent: Inputs, roles: InputRoles) -> bool:
@@ -210,7 +252,16 @@ def _listed(inputs: Inputs, manifest: Manifest) -> dict[str, Column]:
         aligned = len(lists) == len(names) and len({len(column.values) for column in lists}) == 1
         if sequence.padding is not None and aligned and names[0] == sequence.inputs[0]:
             sent |= zip(names, without_padding(lists, 0, sequence.padding))
+    for spec in manifest.inputs:
+        empty = sent.get(spec.name)
+        if spec.ragged and isinstance(empty, Ragged) and not len(empty.values):
+            # An empty list has no type of its own.
+            sent[spec.name] = Ragged(_empty(spec), empty.row_splits)
     return sent
+
+
+def _empty(spec: Input) -> Any:
+    return Strings.of([]) if spec.dtype == "string" else np.empty(0, spec.dtype)
 
 
 def _events(sent: Inputs, sequence: SequenceEntry, manifest: Manifest) -> dict[str, Any]:
@@ -225,8 +276,17 @@ def _events(sent: Inputs, sequence: SequenceEntry, manifest: Manifest) -> dict[s
     missing = [name for name in sequence.inputs if name not in sent and name not in manifest.fillers]
     if names and missing:
         raise BadInput(f"input {missing[0]!r} is missing: expected all columns of {sequence.name!r}")
-    # Nothing that is cut could stay: a list has its newest event last.
-    return cut({name: _values(sent[name]) for name in names}, sequence)
+    return {name: _values(sent[name]) for name in names}
+
+
+def _cut_sent(change: str, events: Mapping[str, Any], sequence: SequenceEntry) -> Mapping[str, Any]:
+    """Return the events that a change is made with: at most as many as are kept."""
+    if change != REMOVE:
+        return cut(events, sequence)
+    name, column = first_of(events.items())
+    if len(column) > sequence.max_length:
+        raise BadInput(f"input {name!r}: expected at most {sequence.max_length} events to remove, got {len(column)}")
+    return events
 
 
 def _check_whole(kept: Inputs, sent: Inputs, manifest: Manifest, roles: InputRoles) -> None:
@@ -238,7 +298,7 @@ def _check_whole(kept: Inputs, sent: Inputs, manifest: Manifest, roles: InputRol
 
 
 def _check_rows(sent: Inputs, manifest: Manifest) -> None:
-    """Raise BadInput unless inputs have one row, in the types of a model's inputs."""
+    """Raise BadInput unless inputs have one row, of the types of a model's inputs, and no infinite number."""
     for spec in manifest.inputs:
         if spec.name in sent:
             if not _fits(spec, sent[spec.name]):
@@ -246,6 +306,15 @@ def _check_rows(sent: Inputs, manifest: Manifest) -> None:
                 raise BadInput(f"input {spec.name!r}: expected {kind}, got another type")
             if (rows := _rows(manifest, spec.name, sent[spec.name])) != 1:
                 raise BadInput(f"input {spec.name!r}: expected one row, that of the user, got {rows}")
+            values = _values(sent[spec.name])
+            # NaN is a missing value. Infinity would be refused with every request that leaves the input out.
+            if (
+                isinstance(values, np.ndarray)
+                and values.dtype.kind == "f"
+                and (infinite := np.flatnonzero(np.isinf(values))).size
+            ):
+                at = int(infinite[0])
+                raise non_finite_input(spec.name, float(values.reshape(-1)[at]), 0, at)
 
 
 def _rows(manifest: Manifest, name: str, column: Column) -> int:
@@ -265,7 +334,7 @@ def _fits(spec: Input, column: Column) -> bool:
         return False
     values = _values(column)
     if spec.dtype == "string" or isinstance(values, Strings):
-        return isinstance(values, Strings) == (spec.dtype == "string") or not len(values)
+        return isinstance(values, Strings) == (spec.dtype == "string")
     return bool(values.dtype == np.dtype(spec.dtype)) and (
         spec.ragged or values.size == len(values) * (spec.columns or 1)
     )
@@ -281,7 +350,11 @@ def _list(values: Any) -> Ragged:
 
 def _check_version(call: UserCall) -> None:
     if call.expected is not None and call.expected != call.version:
-        raise Conflict(f"sequence_version: expected the user's, {call.version}, got {call.expected}")
+        raise _conflict(call.version, call.expected)
+
+
+def _conflict(version: int, expected: int) -> Conflict:
+    return Conflict(f"sequence_version: expected the user's, {version}, got {expected}")
 
 
 def _gone() -> UserGone:

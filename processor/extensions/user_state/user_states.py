@@ -49,6 +49,7 @@ from freshet_serving.processor.extensions.user_state.user_reads import UserReads
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.user_bounds import UserBounds
+from freshet_serving.processor.memory import place_in_file
 from freshet_serving.processor.package import USER, Manifest, Subgraph, role
 from freshet_serving.processor.running.buffers import Tensors
 from freshet_serving.processor.running.graph_run import SubgraphRun
@@ -325,4 +326,5 @@ def shared_memory(nbytes: int, processes: int) -> Int64s:
 
 def open_states(memory: Int64s, processes: int, process: int, clock: Clock) -> ProcessStates:
     """Open one process's states (ports.UserStateStore.open)."""
+    assert processes == 1 or place_in_file(memory), "processes that share the memory lock bytes of its file"
     return ProcessStates(StateStore(memory, processes, process, clock.now_s), clock)

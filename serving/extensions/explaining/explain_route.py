@@ -37,6 +37,7 @@ from freshet_serving.processor.versions.timeline import MOST, UNDONE
 from freshet_serving.serving.access.access_guard import Forbidden
 from freshet_serving.serving.access.scopes import FEATURES
 from freshet_serving.serving.codecs import tfs_rest
+from freshet_serving.serving.codecs.user_calls import UserInputs
 from freshet_serving.serving.codecs.validation import StrictModel, validated
 from freshet_serving.serving.codecs.wire import load_json
 from freshet_serving.serving.extensions.admin.admin_bodies import Name, documented, json_reply, read_whole
@@ -193,6 +194,8 @@ class Explanations:
         version, step = _picked(model, asked, None)
         listed = None if asked.item is None else listed_item(version.manifest, asked.item)
         sent, _ = tfs_rest.decode(body, {}, version.manifest if listed is None else listed.read_as, limits)
+        if isinstance(sent, UserInputs):
+            raise BadInput("sequence_id: expected a request with all inputs: what is kept of a user is not explained")
         against = None if asked.against is None else _question(model, asked.against, "against")
         hidden = _filled_by_server(version.manifest, sent)
         if not shows_features and listed is not None:

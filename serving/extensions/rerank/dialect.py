@@ -177,6 +177,8 @@ def _id(item: Input, document: Any) -> Any:
     """Return a document's id."""
     if type(document) is dict:
         document = document.get("id", document.get("text"))
+    if type(document) is list:
+        raise BadInput(f"documents: expected ids of {item.name!r}, got a list")
     if item.dtype == "string":
         return str(document) if type(document) is int else document
     if type(document) is str:

@@ -277,6 +277,7 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
             r"train\.l2: only for ftrl; the optimizer is 'sgd'",
         ),
         ({"train__optimizer": "adam", "train__weight_decay": 0.1}, r"train\.weight_decay: only for adamw; .* 'adam'"),
+        ({"train__learning_rate": 10**400}, r"train\.learning_rate: expected a number of 64 bits, got a larger one"),
         ({"train__learning_rate": 0}, r"train\.learning_rate: expected a number above 0, got 0\.0"),
         (
             {"train__dense_learning_rate": float("nan")},

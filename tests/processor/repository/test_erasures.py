@@ -40,6 +40,11 @@ def test_key_of_another_length_is_refused(tmp_path, key):
         Erasures(tmp_path).ask(key)
 
 
+def test_key_that_is_no_text_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"^key: expected a user's key in UTF-8, got other bytes$"):
+        Erasures(tmp_path).ask("\udcff")
+
+
 def test_folder_without_a_trainer_is_refused(tmp_path):
     with pytest.raises(BadInput, match="expected the folder of the trainer of 'shop'"):
         Erasures.of_model(tmp_path, "shop")

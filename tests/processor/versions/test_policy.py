@@ -121,6 +121,7 @@ def test_saved_policy_overrides_the_file_until_it_is_reset():
         ({"split": {"a": "5"}}, "model.ctr.split.a: expected a weight of 0 or more, got '5'"),
         ({"split": {"a": 0}}, "expected a weight above 0"),
         ({"split": {"a": float("nan")}}, "expected a weight of 0 or more"),
+        ({"split": {"a": 10**400}}, "expected a weight of 0 or more"),
         ({"sticky_input": 3}, "model.ctr.sticky_input: expected a name"),
         ({"split_salt": -1}, "model.ctr.split_salt: expected 0 to"),
         ({"shadow_share": 0}, "model.ctr.shadow_share: expected a share above 0"),

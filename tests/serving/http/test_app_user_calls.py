@@ -107,6 +107,13 @@ def test_expected_version_keeps_a_repeated_append_from_doubling(app):
     assert score(infer(app, CANDIDATES, sequence_id=7)) == pytest.approx(whole(app, 1, 2), rel=1e-5)
 
 
+def test_release_of_another_version_is_a_conflict(app):
+    version = int(infer(app, history(1), sequence_id=7, sequence_start=True).headers["x-sequence-version"])
+    infer(app, history(2), sequence_id=7)
+    assert infer(app, [], sequence_id=7, sequence_end=True, sequence_version=version).status == 409
+    assert score(infer(app, CANDIDATES, sequence_id=7)) == pytest.approx(whole(app, 1, 2), rel=1e-5)
+
+
 @pytest.mark.parametrize("none", [0, ""])
 def test_no_sequence_is_an_ordinary_request(app, none):
     reply = infer(app, [*history(1), *CANDIDATES], sequence_id=none, sequence_start=True)
@@ -121,13 +128,16 @@ def test_no_sequence_is_an_ordinary_request(app, none):
         ({"sequence_id": 1.5}, "parameters.sequence_id"),
         ({"sequence_id": True}, "parameters.sequence_id"),
         ({"sequence_id": None, "sequence_start": True}, "history.item is missing"),
-        ({"sequence_id": 2**64}, "parameters.sequence_id"),
-        ({"sequence_id": "x" * 257}, "parameters.sequence_id: expected a whole number or at most 256 bytes"),
+        (
+            {"sequence_id": 2**64},
+            "parameters.sequence_id: expected 64 bits of a whole number, or 256 bytes of text",
+        ),
+        ({"sequence_id": "x" * 257}, "or 256 bytes of text, got 257 bytes"),
         ({"sequence_id": [1]}, "parameters.sequence_id"),
         ({"sequence_id": 1, "sequence_start": 1}, "parameters.sequence_start: expected a boolean"),
         ({"sequence_id": 1, "sequence_end": "yes"}, "parameters.sequence_end: expected a boolean"),
         ({"sequence_id": 1, "sequence_start": True, "sequence_remove": True}, "parameters: expected one of"),
-        ({"sequence_id": 1, "sequence_version": -1}, "parameters.sequence_version"),
+        ({"sequence_id": 1, "sequence_version": -1}, f"expected a whole number from 0 to {2**53 - 1}"),
         ({"sequence_id": 1, "sequence_version": "1"}, "parameters.sequence_version"),
     ],
 )

@@ -10,7 +10,7 @@ from tests.serving.rpc.live import WAIT_S, Live, refused, scores, tfs_predict
 from tests.support.ranked import MODEL, write_ranked
 
 ITEMS = [5, 6, 7]
-DT_INT64, DT_STRING = 9, 7
+DT_FLOAT, DT_INT32, DT_STRING, DT_INT64 = 1, 3, 7, 9
 
 
 @pytest.fixture(params=[{}, {"compute": "inline"}], ids=["threads", "inline"])
@@ -123,3 +123,21 @@ def test_wrong_ids_of_tensorflow_serving_are_refused(live):
         error = refused(tfs_predict(live), made)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert error.details().startswith("sequence_")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "content"),
+    [
+        ("sequence_id", DT_INT64, b"abc"),
+        ("sequence_id", DT_FLOAT, b"\0" * 8),
+        ("sequence_id", DT_INT32, b"\1\0\0\0" * 2),
+        ("sequence_version", DT_INT64, b"abc"),
+    ],
+)
+def test_bytes_that_are_no_int64_are_refused(live, name, dtype, content):
+    made = predict("", None, ITEMS)
+    made.inputs[name].Clear()
+    made.inputs[name].dtype, made.inputs[name].tensor_content = dtype, content
+    error = refused(tfs_predict(live), made)
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details().startswith(f"{name}: expected one value, an int64 or a string")

@@ -1,7 +1,9 @@
+import os
+
 import numpy as np
 import pytest
 
-from freshet_serving.processor.memory import reserve, share
+from freshet_serving.processor.memory import place_in_file, reserve, share
 from freshet_serving.serving.workers.array_packing import ArrayPacker, ArrayUnpacker
 from tests.serving.workers import channel_ends
 from tests.serving.workers.channel_ends import memfd
@@ -32,6 +34,10 @@ def test_arrays_of_one_reservation_share_one_descriptor_and_memory(ends):
     assert arrays[1].tolist() == second.tolist()
     assert arrays[2].tolist() == [0, 1, 2]
     assert [a.flags.writeable for a in arrays] == [False, True, False]
+    # What is written can be locked by its place in the file, the same in both processes.
+    fd, first_byte = place_in_file(arrays[1])
+    assert os.fstat(fd).st_ino == os.fstat(place_in_file(second)[0]).st_ino
+    assert first_byte == place_in_file(second)[1]
     arrays[1][0, 0] = 2.5
     assert second[0, 0] == 2.5
     del arrays

@@ -11,6 +11,7 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.kept_users import KeptUsers
+from freshet_serving.processor.extensions.user_state.state_erasure import SharedStates, subject_of
 from freshet_serving.processor.extensions.user_state.state_names import StateNames
 from freshet_serving.processor.extensions.user_state.state_store import TTL_S, StateStore, arena_memory
 from freshet_serving.processor.features.user_calls import (
@@ -22,7 +23,16 @@ from freshet_serving.processor.features.user_calls import (
     SCORE,
     UserCall,
 )
-from freshet_serving.processor.package import Feature, Input, Manifest, Output, SequenceEntry, TableEntry
+from freshet_serving.processor.package import (
+    Feature,
+    Input,
+    InputFiller,
+    Manifest,
+    Output,
+    SequenceEntry,
+    TableEntry,
+)
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 PAGES, PROCESSES, MOST = 64, 2, 4
 NBYTES = 8 * (
@@ -165,6 +175,15 @@ def test_longer_lists_are_cut_as_those_of_any_request(opened):
     assert opened.read(b"u")[1] == [(n, n) for n in range(20 - MOST, 20)]
 
 
+def test_version_that_keeps_fewer_events_leaves_those_of_others(opened):
+    shorter = manifest(sequences=[SequenceEntry("h", [], 2, 0, ["h.item", "h.time"], time="h.time")])
+    opened.call(b"u", user_of(7, [(n, n) for n in range(MOST)]), PREPARE)
+    opened.call(b"u", events_of([(MOST, MOST)]), model=shorter, process=1)
+    assert opened.read(b"u")[1] == [(n, n) for n in range(1, MOST + 1)]
+    opened.call(b"u", events_of([(n, n) for n in range(1, MOST)]), REMOVE, model=shorter)
+    assert opened.read(b"u")[1] == [(MOST, MOST)]
+
+
 def test_release_alone_computes_nothing_and_needs_no_user(opened):
     completed, call = opened.call(b"u", {}, releases=True)
     assert (completed.scores, completed.computes) == (False, False)
@@ -237,6 +256,19 @@ def test_inputs_filled_by_key_need_nothing_kept(opened):
         opened.call(b"u", CANDIDATES, model=filled)
 
 
+def test_events_that_a_store_has_are_not_changed_here(opened):
+    filled = manifest()
+    filled.fillers.update(dict.fromkeys(("h.item", "h.time"), InputFiller("online", "g", ("user",))))
+    opened.call(b"u", {"user": np.array([7])}, PREPARE, model=filled)
+    with pytest.raises(
+        BadInput, match=r"^input 'h.item': expected a user that was prepared with events, got one whose"
+    ):
+        opened.call(b"u", events_of([(1, 1)]), model=filled)
+    opened.call(b"u", user_of(7, []), PREPARE, model=filled)
+    opened.call(b"u", events_of([(1, 1)]), model=filled)
+    assert opened.read(b"u", model=filled)[1] == [(1, 1)]
+
+
 def test_model_without_candidates_is_scored_by_an_empty_request(opened):
     features = [Feature("user", "id", "user", side="user", table="t")]
     alone = manifest(inputs=[Input("user", "int64")], features=features, sequences=[])
@@ -245,6 +277,73 @@ def test_model_without_candidates_is_scored_by_an_empty_request(opened):
     completed, _ = opened.call(b"u", {}, model=alone)
     assert completed.scores
     assert completed.inputs["user"].tolist() == [7]
+
+
+def test_more_events_than_are_kept_are_not_removed_in_part(opened):
+    opened.call(b"u", user_of(7, [(1, 1), (2, 2)]), PREPARE)
+    sent = [(1, 1), *((n, 0) for n in range(10, 10 + MOST))]
+    with pytest.raises(BadInput, match=f"^input 'h.item': expected at most {MOST} events to remove, got {MOST + 1}"):
+        opened.call(b"u", events_of(sent), REMOVE)
+    opened.call(b"u", events_of(sent[:MOST]), REMOVE)
+    assert opened.read(b"u")[1] == [(2, 2)]
+
+
+def test_release_of_another_version_forgets_nothing(opened):
+    _, first = opened.call(b"u", user_of(7, []), PREPARE)
+    _, second = opened.call(b"u", events_of([(1, 1)]))
+    for expected in (0, first.version):
+        with pytest.raises(Conflict):
+            opened.users[1].release(UserCall(b"u", releases=True, expected=expected), "m")
+    assert opened.read(b"u")[1] == [(1, 1)]
+    opened.users[1].release(UserCall(b"u", releases=True, expected=second.version), "m")
+    with pytest.raises(UserGone):
+        opened.read(b"u")
+    # Sent again it has nothing left to do.
+    opened.users[1].release(UserCall(b"u", releases=True, expected=second.version), "m")
+
+
+def test_release_with_a_change_follows_it(opened):
+    _, first = opened.call(b"u", user_of(7, []), PREPARE)
+    _, call = opened.call(b"u", events_of([(1, 1)]), releases=True, expected=first.version)
+    opened.users[0].release(call, "m")
+    with pytest.raises(UserGone):
+        opened.read(b"u")
+
+
+def test_events_with_a_column_that_is_not_kept_are_those_of_a_user_that_is_gone(opened):
+    opened.call(b"u", user_of(7, [(1, 1)]), PREPARE)
+    names = ["h.item", "h.time", "h.price"]
+    inputs = [*MODEL.inputs, Input("h.price", "float32", ragged=True)]
+    wider = manifest(inputs=inputs, sequences=[SequenceEntry("h", [], MOST, 0, names, time="h.time")])
+    with pytest.raises(UserGone):
+        opened.call(b"u", {**events_of([(2, 2)]), "h.price": Ragged.of([[0.5]])}, model=wider)
+    assert opened.read(b"u")[1] == [(1, 1)]
+
+
+@pytest.mark.parametrize("change", [PREPARE, APPEND])
+def test_infinite_floats_are_not_kept(opened, change):
+    model = manifest(inputs=[*MODEL.inputs, Input("age", "float32")])
+    model.features.append(Feature("age", "float", "age", side="user"))
+    sent = {**user_of(7, []), "age": np.array([np.nan], np.float32)}
+    opened.call(b"u", sent, PREPARE, model=model)
+    with pytest.raises(BadInput, match=r"^input 'age': expected finite numbers \(or NaN\), got inf"):
+        opened.call(b"u", {**sent, "age": np.array([np.inf], np.float32)}, change, model=model)
+    assert np.isnan(opened.call(b"u", CANDIDATES, model=model)[0].inputs["age"])
+
+
+@pytest.mark.parametrize("empty", [np.empty(0, np.int64), np.empty(0, np.float32), Strings.of([])])
+def test_user_without_events_is_kept_whatever_type_its_empty_lists_have(opened, empty):
+    names = ["h.item", "h.time", "h.price", "h.word"]
+    more = [Input("h.price", "float32", ragged=True), Input("h.word", "string", ragged=True)]
+    model = manifest(inputs=[*MODEL.inputs, *more], sequences=[SequenceEntry("h", [], MOST, 0, names, time="h.time")])
+    none = {name: Ragged(empty, np.array([0, 0])) for name in names}
+    opened.call(b"u", {"user": np.array([7]), **none}, PREPARE, model=model)
+    opened.call(b"u", none, model=model)
+    one = {**events_of([(1, 2)]), "h.price": Ragged.of([[0.5]]), "h.word": Ragged.of([["a"]])}
+    for inputs in (one, none, one):
+        opened.call(b"u", inputs, model=model)
+    kept = opened.call(b"u", CANDIDATES, model=model)[0].inputs
+    assert [kept[name].values.tolist() for name in names] == [[2], [1], [0.5], [b"a"]]
 
 
 def test_text_of_a_user_is_kept_as_text(opened):
@@ -276,6 +375,45 @@ def test_change_under_an_erasure_is_made_anew_and_then_refused(opened, monkeypat
         opened.call(b"u", user_of(7, []), PREPARE)
 
 
+def erase(opened, key, *numbers):
+    return SharedStates(opened.memory, PROCESSES).erase_user(ErasedUser("m", ("user",), key, numbers))["user_states"]
+
+
+def test_erasure_finds_a_user_under_any_id(opened):
+    for process, (sequence_id, number) in enumerate([(b"session", 7), (b"other", 8)]):
+        opened.call(sequence_id, user_of(number, [(1, 1)]), PREPARE, process, owner=b"one")
+    assert erase(opened, "7", 7) == 1
+    with pytest.raises(UserGone):
+        opened.read(b"session", owner=b"one")
+    assert opened.read(b"other", owner=b"one")[0] == 8
+
+
+def test_erasure_follows_the_key_that_a_change_brings(opened):
+    opened.call(b"u", user_of(7, []), PREPARE)
+    opened.call(b"u", {"user": np.array([8])}, process=1)
+    assert [erase(opened, str(number), number) for number in (7, 8)] == [0, 1]
+
+
+def test_erasure_finds_a_text_and_takes_users_whose_key_cannot_be_told(opened):
+    texts = manifest(inputs=[Input("user", "string"), *MODEL.inputs[1:]])
+    opened.call(b"u", {**events_of([]), "user": Strings.of(["ann"])}, PREPARE, model=texts)
+    opened.call(b"v", {**events_of([]), "user": Strings.of(["bob"])}, PREPARE, model=texts)
+    assert erase(opened, "ann") == 1
+    # Either input may be the one with users' keys.
+    two = manifest(inputs=[*MODEL.inputs, Input("device", "int64")])
+    two.features.append(Feature("device", "id", "device", side="user", table="t"))
+    opened.call(b"w", {**user_of(7, []), "device": np.array([1])}, PREPARE, model=two)
+    assert erase(opened, "unknown") == 1
+
+
+def test_erasure_takes_the_id_for_the_key_of_a_model_without_one(opened):
+    alone = manifest(features=[f for f in MODEL.features if f.name != "user"])
+    alone.inputs[:] = [i for i in MODEL.inputs if i.name != "user"]
+    for sequence_id in (b"ann", b"bob"):
+        opened.call(sequence_id, events_of([(1, 1)]), PREPARE, model=alone)
+    assert erase(opened, "ann") == 1
+
+
 events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=MOST)
 ids, owners, processes = st.sampled_from([b"1", b"2", b"3"]), st.sampled_from(OWNERS), st.integers(0, PROCESSES - 1)
 
@@ -295,7 +433,7 @@ class Users(RuleBasedStateMachine):
         return key
 
     def _write(self, key, user, events, call):
-        self.opened.clock.advance(1e-6)
+        self.opened.clock.advance(2e-6)
         assert call.version > self.versions.get(key, 0)
         self.kept[key], self.written[key] = (user, events), self.opened.clock.now_s()
         self.versions[key] = call.version
@@ -362,13 +500,13 @@ class Users(RuleBasedStateMachine):
     def wait(self, seconds):
         self.opened.clock.advance(seconds)
 
-    @rule(owner=owners, sequence_id=st.none() | ids, process=processes)
-    def erase(self, owner, sequence_id, process):
+    @rule(owner=owners, user=st.none() | st.integers(0, 9), process=processes)
+    def erase(self, owner, user, process):
         store = self.opened.stores[process]
         names = StateNames(store.secret)
-        subject = arena.NOBODY if sequence_id is None else names.subject(sequence_id)
+        subject = arena.NOBODY if user is None else names.subject(subject_of("m", user))
         store.erase(names.owner(owner), subject)
-        for key in [key for key in self.kept if key[0] == owner and sequence_id in (None, key[1])]:
+        for key in [key for key in self.kept if key[0] == owner and user in (None, self.kept[key][0])]:
             del self.kept[key]
 
     @rule(process=processes)

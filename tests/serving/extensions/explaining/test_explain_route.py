@@ -162,6 +162,12 @@ def test_unanswerable_explanation_is_refused_in_one_line(ask, body, status, mess
     assert message in error_of(ask(json=body), status)
 
 
+def test_request_about_a_kept_user_is_not_explained_without_what_is_kept(ask):
+    assert error_of(ask(json={"inputs": REQUEST | {"sequence_id": "u"}}), 400).startswith(
+        "sequence_id: expected a request"
+    )
+
+
 def test_bytes_that_are_not_a_request_are_refused(ask):
     assert "JSON" in error_of(ask(content=b"\x00"), 400)
     assert "at most" in error_of(ask(content=b" " * (5 << 20)), 413)

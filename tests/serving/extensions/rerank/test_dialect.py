@@ -116,6 +116,8 @@ def test_long_bodies_name_the_model_in_their_path(app):
         ({"model": MODEL, "query": QUERY, "documents": [1.5]}, 400, "documents: "),
         ({"model": MODEL, "query": QUERY, "documents": [True]}, 400, "documents: "),
         ({"model": MODEL, "query": QUERY, "documents": [None]}, 400, "documents: "),
+        ({"model": MODEL, "query": QUERY, "documents": [[1]]}, 400, "documents: expected ids of 'item', got a list"),
+        ({"model": MODEL, "query": QUERY, "documents": [{"id": [1]}]}, 400, "documents: expected ids of 'item'"),
         ({"model": MODEL, "query": QUERY, "documents": [1], "top_n": 0}, 400, "top_n: expected a whole number from 1"),
         ({"model": MODEL, "query": QUERY, "documents": [1], "top_n": True}, 400, "top_n: expected a whole number"),
         ({"model": MODEL, "query": QUERY, "documents": [1], "return_documents": 1}, 400, "return_documents: expected"),
