@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 # One in this many batches of a runner tries the plan that the cost table considers more expensive.
 EXPLORE_EVERY = 64
+# Two in this many take the other way, divided or whole, where the two cost nearly the same (split_choice): the first
+# brings weights into caches, the second is measured. Neither tries other buckets.
+EXPLORE_SPLIT_EVERY, EXPLORE_SPLIT_AT = 256, (100, 101)
 
 
 class Rows(Protocol):
@@ -241,15 +244,22 @@ class Runner:
 
     def _run_cheapest(self, batch: RunningBatch, works: Sequence[Rows], rows: int) -> None:
         """Run each request whole or divided, whichever is predicted to be cheaper."""
-        graphs = batch.graphs
+        graphs, timer_s = batch.graphs, self._timer(batch)
+        reviewed = batch.users is None and graphs.split is not None and graphs.split.reviewed
+        turn = self._stats.batches % EXPLORE_SPLIT_EVERY
+        explore, recorded = turn in EXPLORE_SPLIT_AT, reviewed and turn != EXPLORE_SPLIT_AT[0]
         alone: dict[DividedRun, list[tuple[Rows, int]]] = {}
         together: list[Rows] = []
         at = 0
         for work in works:
-            if (parts := graphs.divided(work.bound, work.rows)) is not None:
+            if reviewed:
+                parts = graphs.divided_now(work.bound, work.rows, explore)
+            else:
+                parts = graphs.divided(work.bound, work.rows)
+            if parts is not None:
                 if together:
                     count = sum([w.rows for w in together])
-                    self._run_undivided(batch, together, count, at)
+                    self._run_whole(batch, together, count, at, recorded)
                     at += count
                     together = []
                 alone.setdefault(parts, []).append((work, at))
@@ -257,7 +267,7 @@ class Runner:
             else:
                 together.append(work)
         if together:
-            self._run_undivided(batch, together, rows - at, at)
+            self._run_whole(batch, together, rows - at, at, recorded)
         for parts, requests in alone.items():
             looks: list[UserState | None] = []
             if batch.users is not None:
@@ -266,10 +276,26 @@ class Runner:
             for users in parts.user.costs.bucket_plan(len(requests)) if requests else ():
                 group, states = requests[done : done + users], looks[done : done + users]
                 done += users
+                began_s = timer_s() if recorded else 0.0
                 computed = self._run_users(batch, parts.user, [work for work, _ in group], users, states)
+                users_s = timer_s() - began_s if recorded else 0.0
                 for n, (work, first) in enumerate(group):
                     self._run_candidates(batch, parts.score, computed, n, work, first)
                     self._stats.user_once += 1
+                    if recorded and n == 0:
+                        # One request of a batch is evidence enough.
+                        request_s = timer_s() - began_s - users_s + users_s / len(group)
+                        graphs.record_divided(parts, work.rows, request_s)
+
+    def _run_whole(self, batch: RunningBatch, works: Sequence[Rows], rows: int, first: int, recorded: bool) -> None:
+        """Run rows undivided; if it is to be recorded, tell the choice what they took."""
+        if not recorded:
+            self._run_undivided(batch, works, rows, first)
+            return
+        timer_s = self._timer(batch)
+        began_s = timer_s()
+        self._run_undivided(batch, works, rows, first)
+        batch.graphs.record_whole(works[0].bound, works[0].rows, rows, timer_s() - began_s)
 
     def _run_kept(
         self, batch: RunningBatch, parts: DividedRun, requests: Sequence[tuple[Rows, int]]
