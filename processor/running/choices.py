@@ -70,12 +70,11 @@ def choice_lines(choices: Sequence[Choice]) -> list[str]:
     """
     lines: dict[tuple[str, ...], list[str]] = {}
     for choice in choices:
-        key = (choice.name, choice.costs(), choice.why, choice.override)
-        if choice.measured:
-            key = (*key, str(choice.rows))
+        alone = str(choice.rows) if choice.measured else ""
+        key = (choice.name, choice.costs(), choice.why, choice.override, alone)
         lines.setdefault(key, []).append(f"{choice.rows:,}" if choice.rows else "")
     text, override = list[str](), ""
-    for (name, costs, why, how, *_), rows in lines.items():
+    for (name, costs, why, how, _), rows in lines.items():
         of_rows = f" of {', '.join(rows)} rows" if any(rows) else ""
         text.append(f"{name}{of_rows}: {costs} ({why}{f'; otherwise: {how}' if how != override else ''})")
         override = how
@@ -200,8 +199,8 @@ def _predicted_splits(manifest: Manifest, entries: Mapping[tuple[str, int], Sequ
     most = max(max(tables[names[0]]), max(tables[SCORE]))
     sizes = [1 << power for power in range(most.bit_length())]
     if not all(cost > 0 for name in names for cost in tables[name].values()):
-        costs = {WHOLE_WAY: None, DIVIDED_WAY: None}
-        return [Choice("request", size, AT_LOAD, costs, "by the server", SIDES) for size in sizes]
+        unknown = {WHOLE_WAY: None, DIVIDED_WAY: None}
+        return [Choice("request", size, AT_LOAD, unknown, "by the server", SIDES) for size in sizes]
     whole, user, score = (CostTable(tables[name]) for name in names)
     found = []
     for size in sizes:

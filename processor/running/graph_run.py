@@ -210,7 +210,7 @@ class GraphRun:
             bound: The request.
             rows: Its candidates, all chunks together.
         """
-        parts = self._fitting(bound)
+        parts = self.fitting(bound)
         return parts if parts is not None and self._pays_at_load(parts, rows) else None
 
     def divided_now(self, bound: BoundRequest, rows: int, explore: bool) -> DividedRun | None:
@@ -221,35 +221,10 @@ class GraphRun:
             rows: Its candidates.
             explore: True to take the other way than usual, where it costs little more.
         """
-        parts = self._fitting(bound)
+        parts = self.fitting(bound)
         if parts is None or self.split is None:
             return None
         return parts if self._pays_at_load(parts, rows) != self.split.reverses(parts.length, rows, explore) else None
-
-    def record_divided(self, parts: DividedRun, rows: int, seconds: float) -> None:
-        """Tell the choice what a divided request took.
-
-        Args:
-            parts: Its parts.
-            rows: Its candidates.
-            seconds: What it took.
-        """
-        if self.split is not None:
-            ratio = seconds / self.split.divided_s(parts.length, rows)
-            self.split.record(parts.length, rows, True, ratio)
-
-    def record_whole(self, bound: BoundRequest, rows: int, together: int, seconds: float) -> None:
-        """Tell the choice what an undivided batch took, as one of its requests.
-
-        Args:
-            bound: The request.
-            rows: Its candidates.
-            together: Rows of the batch.
-            seconds: What the batch took.
-        """
-        parts = self._fitting(bound)
-        if parts is not None and self.split is not None:
-            self.split.record(parts.length, rows, False, seconds / self.split.whole_s(together))
 
     def worth_dividing(self, rows: int) -> bool:
         """Return True if a request of this many candidates is faster divided than whole, in a batch with others."""
@@ -275,11 +250,9 @@ class GraphRun:
     @property
     def thresholds(self) -> list[int]:
         """Row counts, ascending, at which requests begin to be divided, stop, begin again, and so on."""
-        now = self._divided_rows(self._longest) if self._longest is not None else []
-        before = [False, *now]
-        return [rows for rows, divided in enumerate(now) if divided != before[rows]]
+        return self.split.thresholds(self._longest.length) if self.split is not None and self._longest else []
 
-    def _fitting(self, bound: BoundRequest) -> DividedRun | None:
+    def fitting(self, bound: BoundRequest) -> DividedRun | None:
         """Return the parts that a request would be divided by, if it were; None if it cannot be."""
         if not bound.user_split:
             return None

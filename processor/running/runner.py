@@ -29,6 +29,7 @@ from freshet_serving.processor.running.run_limit import RunLimit
 from freshet_serving.processor.watching import SessionStats
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.running.split_choice import SplitChoice
     from freshet_serving.processor.running.user_states import UserState, UserStates
 
 # One in this many batches of a runner tries the plan that the cost table considers more expensive.
@@ -245,17 +246,17 @@ class Runner:
     def _run_cheapest(self, batch: RunningBatch, works: Sequence[Rows], rows: int) -> None:
         """Run each request whole or divided, whichever is predicted to be cheaper."""
         graphs, timer_s = batch.graphs, self._timer(batch)
-        reviewed = batch.users is None and graphs.split is not None and graphs.split.reviewed
+        reviewed = graphs.split if batch.users is None and graphs.split is not None and graphs.split.reviewed else None
         turn = self._stats.batches % EXPLORE_SPLIT_EVERY
-        explore, recorded = turn in EXPLORE_SPLIT_AT, reviewed and turn != EXPLORE_SPLIT_AT[0]
+        explore, recorded = turn in EXPLORE_SPLIT_AT, reviewed if turn != EXPLORE_SPLIT_AT[0] else None
         alone: dict[DividedRun, list[tuple[Rows, int]]] = {}
         together: list[Rows] = []
         at = 0
         for work in works:
-            if reviewed:
-                parts = graphs.divided_now(work.bound, work.rows, explore)
-            else:
+            if reviewed is None:
                 parts = graphs.divided(work.bound, work.rows)
+            else:
+                parts = graphs.divided_now(work.bound, work.rows, explore)
             if parts is not None:
                 if together:
                     count = sum([w.rows for w in together])
@@ -276,26 +277,26 @@ class Runner:
             for users in parts.user.costs.bucket_plan(len(requests)) if requests else ():
                 group, states = requests[done : done + users], looks[done : done + users]
                 done += users
-                began_s = timer_s() if recorded else 0.0
+                began_s = timer_s()
                 computed = self._run_users(batch, parts.user, [work for work, _ in group], users, states)
-                users_s = timer_s() - began_s if recorded else 0.0
+                users_s = timer_s() - began_s
                 for n, (work, first) in enumerate(group):
                     self._run_candidates(batch, parts.score, computed, n, work, first)
                     self._stats.user_once += 1
-                    if recorded and n == 0:
+                    if recorded is not None and n == 0:
                         # One request of a batch is evidence enough.
                         request_s = timer_s() - began_s - users_s + users_s / len(group)
-                        graphs.record_divided(parts, work.rows, request_s)
+                        recorded.record_divided(parts.length, work.rows, request_s)
 
-    def _run_whole(self, batch: RunningBatch, works: Sequence[Rows], rows: int, first: int, recorded: bool) -> None:
-        """Run rows undivided; if it is to be recorded, tell the choice what they took."""
-        if not recorded:
-            self._run_undivided(batch, works, rows, first)
-            return
-        timer_s = self._timer(batch)
+    def _run_whole(
+        self, batch: RunningBatch, works: Sequence[Rows], rows: int, first: int, recorded: SplitChoice | None
+    ) -> None:
+        """Run rows undivided, and tell the choice what they took, if it is given."""
+        timer_s, work = self._timer(batch), works[0]
         began_s = timer_s()
         self._run_undivided(batch, works, rows, first)
-        batch.graphs.record_whole(works[0].bound, works[0].rows, rows, timer_s() - began_s)
+        if recorded is not None and (parts := batch.graphs.fitting(work.bound)) is not None:
+            recorded.record_whole(parts.length, work.rows, rows, timer_s() - began_s)
 
     def _run_kept(
         self, batch: RunningBatch, parts: DividedRun, requests: Sequence[tuple[Rows, int]]

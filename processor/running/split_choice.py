@@ -154,14 +154,28 @@ class SplitChoice:
             return False
         return each.reversed[rows] != explore
 
-    def whole_s(self, rows: int) -> float:
-        """Return the seconds that load predicts for the undivided runs of a batch."""
-        return self._whole.dense_s(rows)
+    def record_divided(self, length: int, rows: int, seconds: float) -> None:
+        """Tell what a divided request took.
 
-    def divided_s(self, length: int, rows: int) -> float:
-        """Return the seconds that load predicts for the runs of a divided request."""
-        each = self._lengths[length]
-        return each.divided_s[min(rows, len(each.divided_s) - 1)]
+        Args:
+            length: Most events of a history that its parts are for.
+            rows: Its candidates.
+            seconds: What it took.
+        """
+        each = self._lengths.get(length)
+        if each is not None and 0 < rows < len(each.divided_s):
+            self.record(length, rows, True, seconds / each.divided_s[rows])
+
+    def record_whole(self, length: int, rows: int, together: int, seconds: float) -> None:
+        """Tell what an undivided batch took, as one of its requests.
+
+        Args:
+            length: Most events of a history that the request's parts would be for.
+            rows: Candidates of the request.
+            together: Rows of the batch.
+            seconds: What the batch took.
+        """
+        self.record(length, rows, False, seconds / self._whole.dense_s(together))
 
     def record(self, length: int, rows: int, divided: bool, ratio: float) -> None:
         """Learn from one request; once there is enough evidence, keep or change the choice for its size.
@@ -213,6 +227,11 @@ class SplitChoice:
         """Return for each row count whether a request of so many candidates is divided now; [] before the load."""
         each = self._lengths.get(length)
         return [] if each is None else [pays != other for pays, other in zip(each.pays, each.reversed)]
+
+    def thresholds(self, length: int) -> list[int]:
+        """Return row counts, ascending, at which requests begin to be divided, stop, begin again, and so on."""
+        now = self.divided_now(length)
+        return [rows for rows, (before, divided) in enumerate(zip([False, *now], now)) if divided != before]
 
     def costs(self) -> list[SplitCost]:
         """Return what both ways cost, for row counts that are powers of two, by length."""

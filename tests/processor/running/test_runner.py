@@ -462,7 +462,6 @@ def test_requests_change_over_where_runs_contradict_the_load(monkeypatch, kept):
 def test_clear_choices_are_neither_explored_nor_timed(monkeypatch):
     monkeypatch.setattr(module, "EXPLORE_SPLIT_AT", range(module.EXPLORE_SPLIT_EVERY))
     version = Version(costs=COSTS | {"whole": {1: 9.0, 4: 9.0, 16: 160.0}})
-    monkeypatch.setattr(version.graphs, "record_whole", None)
-    monkeypatch.setattr(version.graphs, "record_divided", None)
+    monkeypatch.setattr(version.graphs.split, "record", None)
     assert not version.graphs.split.reviewed
     scored(version, [version.request(1, range(16)), version.request(1, range(2))])

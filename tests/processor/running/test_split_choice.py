@@ -117,6 +117,16 @@ def test_what_cannot_be_compared_is_ignored(length, rows, ratio):
     assert made.costs() == choice(9.0).costs()
 
 
+def test_seconds_are_told_relative_to_what_load_predicts():
+    made, ratios = choice(9.0), []
+    made.record = lambda *given: ratios.append(given)
+    made.record_divided(0, 4, 9.0)
+    made.record_whole(0, 4, 16, 10.0)
+    made.record_divided(0, 9, 1.0)
+    made.record_divided(5, 4, 1.0)
+    assert ratios == [(0, 4, True, 2.0), (0, 4, False, 0.5)]
+
+
 def test_new_costs_forget_what_requests_took():
     made = choice(9.0)
     told(made, 8, 1.0, 1.5, EVIDENCE + RECENT)
