@@ -1,9 +1,9 @@
 """`make -C loadtest choices`: what is chosen by cost, against each candidate afterwards; loadtest/results/choices.md.
 
-Five networks with half of their features on the user's side. Of each, in this process: the executable that a
+Six networks with half of their features on the user's side. Of each, in this process: the executable that a
 calibration chooses for a bucket against those of every backend, and the way that requests of a size take (whole or
 divided into user and candidates) against both ways, in turn. The way is looked at as the load chose it, and after
-requests that followed a load which timed divided requests 1.5 times too dear or too cheap.
+requests that followed a load which timed divided requests right, 1.5 times too dear or too cheap.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"
-NETWORKS = ("deepfm", "dlrm", "dcn", "wide_deep", "two_tower")
+NETWORKS = ("deepfm", "dlrm", "dcn", "wide_deep", "two_tower", "mmoe")
 BACKENDS = ("onnxruntime", "openvino", "xla")
 BUCKETS, SIZES = (8, 64, 256), (16, 64, 128, 256)
 BATCH_ROWS, DIM, LIMIT, GOAL = 256, 16, 0.05, ("<=", 1.05)
-WRONG = {"too dear": 1.5, "too cheap": 1 / 1.5}
-"""What a disturbed load says of divided requests."""
+LOADS = {"right": 1.0, "too dear": 1.5, "too cheap": 1 / 1.5}
+"""How the load times divided requests: the last two as if a neighbour disturbed it."""
 EXPLORE_EVERY = 8
 """Batches of which two try the other way: more than in a server, so that seconds are enough."""
 
@@ -159,8 +159,8 @@ def ways(network: str, reader: VersionReader, rows: int, rounds: int, result: Re
         inputs = requests(size, BATCH_ROWS // size, rows)
         works = [OneRequest(bound, 0, size, 0) for bound in map(replica.plan.bind_inputs, inputs)]
         chosen = {"at load": way(replica, works[0])}
-        for name, factor in WRONG.items():
-            with wrong_load(replica, factor):
+        for name, factor in LOADS.items():
+            with load_that_is_off(replica, factor):
                 before = way(replica, works[0])
                 compute = scorer(replica, works)
                 for _ in range(3 * (EVIDENCE + RECENT) * EXPLORE_EVERY):
@@ -185,7 +185,7 @@ def told(divided: bool) -> str:
 
 
 @contextmanager
-def wrong_load(replica: Replica, factor: float) -> Iterator[None]:
+def load_that_is_off(replica: Replica, factor: float) -> Iterator[None]:
     """As if the load had measured divided requests so many times too dear; ends with what it has measured."""
     graphs, split = replica.graphs, replica.graphs.split
     assert graphs.user is not None

@@ -9,9 +9,8 @@ ran: how full batches are then does not count, only what runs cost.
 Invariants
 - Both ways compute the same scores but for rounding. A request is computed one way. Chunks of a split request may be
   computed batches apart: they and device stages take the way chosen at load.
-- A size changes over only after EVIDENCE comparisons whose median says that the other way costs at most 1 - MARGIN of
-  the usual one; then it needs as many anew. So one slow run changes nothing, and two ways that cost the same do not
-  take turns.
+- A size changes over only after EVIDENCE comparisons whose median says that the two ways differ by more than MARGIN;
+  then it needs as many anew. So one slow run changes nothing, and two ways that cost the same do not take turns.
 - Where load says that one way costs CLOSE times the other, the dearer one is never tried. So what is tried, less than
   one batch in 100 (runner.EXPLORE_SPLIT_EVERY), costs less than CLOSE times its usual time: a p99 does not see it.
 - Several sessions may record at once: a lost value only slows learning. `reversed` is replaced whole.
@@ -37,7 +36,7 @@ log = logging.getLogger("freshet.replica")
 
 CLOSE = 2.0
 """Ways are compared where the dearer one is predicted to cost less than this many times the other."""
-MARGIN = 0.1
+MARGIN = 0.05
 EVIDENCE, RECENT = 15, 9
 
 
@@ -214,7 +213,7 @@ class SplitChoice:
         for rows in range(first, min(2 * first, len(changed))):
             share = quotient * each.divided_s[rows] / each.whole_s[rows]
             divided = each.pays[rows] != changed[rows]
-            dearer = share > 1 + MARGIN if divided else share < self._worth * (1 - MARGIN)
+            dearer = share > 1 + MARGIN if divided else share < 1 - MARGIN
             changed[rows] ^= each.close[rows] and dearer
         if changed != each.reversed:
             log.info(

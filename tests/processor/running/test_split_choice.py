@@ -92,7 +92,7 @@ def test_change_back_needs_as_much_evidence():
     made = choice(9.0)
     told(made, 8, 1.0, 1.5, EVIDENCE + RECENT)
     assert not divides(made, 8)
-    told(made, 8, 1.0, 1.0, EVIDENCE + RECENT)
+    told(made, 8, 1.0, 1.07, EVIDENCE + RECENT)
     assert not divides(made, 8), "cheaper, but not by the margin"
     told(made, 8, 1.0, 0.8, EVIDENCE + RECENT)
     assert divides(made, 8)
