@@ -33,6 +33,7 @@ __all__ = [
     "opening",
     "run_limit",
     "runner",
+    "split_choice",
     "user_states",
     "warm_up",
 ]

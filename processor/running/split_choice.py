@@ -41,7 +41,7 @@ EVIDENCE, RECENT = 15, 9
 
 
 class SplitCost(NamedTuple):
-    """What requests of one size cost each way.
+    """Costs of requests of one size, each way.
 
     Attributes:
         length: Most events of a history that the parts are for; 0 without histories.
@@ -62,7 +62,7 @@ class SplitCost(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SizeClass:
-    """What requests of [2^k, 2^(k+1)) candidates took, as ratios to what load predicts.
+    """Measured times of requests of [2^k, 2^(k+1)) candidates, as ratios to what load predicts.
 
     Attributes:
         whole: The newest that ran whole.
@@ -99,7 +99,7 @@ class LengthChoice:
 
 
 class SplitChoice:
-    """Which requests of one version are divided, in one process."""
+    """The choice which requests of one version are divided, in one process."""
 
     def __init__(self, name: str, worth: float) -> None:
         """Create a choice that divides nothing yet.

@@ -152,7 +152,7 @@ class Replicas(Protocol):
 
     @property
     def splits(self) -> Sequence[SplitCost]:
-        """What requests cost whole and divided, and which way they take; none without a user/candidate split."""
+        """Costs of requests whole and divided, and the way that they take; none without a user/candidate split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

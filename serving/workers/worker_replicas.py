@@ -104,7 +104,7 @@ class WorkerReplicas:
 
     @property
     def splits(self) -> Sequence[SplitCost]:
-        """What requests cost whole and divided, as one worker last reported it."""
+        """Costs of requests whole and divided, as one worker last reported it."""
         every = (gauges["splits"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
         reported = next((splits for splits in every if splits), ())
         if not reported:
