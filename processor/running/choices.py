@@ -59,7 +59,7 @@ class Choice:
         """Return the chosen candidate and then the others, with their costs."""
         others = [_cost(name, cost) for name, cost in self.cost_us.items() if name != self.chosen]
         chosen = _cost(self.chosen, self.cost_us[self.chosen]) if self.chosen in self.cost_us else self.chosen
-        return chosen + (f"; not {', '.join(others)}" if others else "")
+        return chosen + (f"; others: {', '.join(others)}" if others else "")
 
 
 def choice_lines(choices: Sequence[Choice]) -> list[str]:

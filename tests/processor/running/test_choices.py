@@ -72,7 +72,7 @@ def test_device_that_was_compiled_for_ahead_is_preferred_unmeasured():
     assert (device.chosen, device.cost_us) == ("cuda-sm_90", {"cuda-sm_90": None, "cpu": 20.0})
     (executable,) = named(choices, "executable of score")
     assert executable.chosen == "xla cuda"
-    assert "xla cuda not measured; not onnxruntime 20 us" in choice_lines([executable])[0]
+    assert "xla cuda not measured; others: onnxruntime 20 us" in choice_lines([executable])[0]
 
 
 def test_slower_executable_of_a_named_precision_says_so():
@@ -97,7 +97,7 @@ def test_requests_without_stored_costs_are_timed_at_load():
     made = packaged(entry("whole", 64, 100.0), entry("user", 1), entry("score", 64, 60.0), user=True)
     lines = choice_lines(named(package_choices(made), "request"))
     assert len(lines) == 1
-    assert "timed at load; not whole not measured, divided not measured" in lines[0]
+    assert "timed at load; others: whole not measured, divided not measured" in lines[0]
 
 
 def test_loaded_version_tells_what_requests_took():
@@ -111,8 +111,8 @@ def test_loaded_version_tells_what_requests_took():
 def test_lines_repeat_no_way_to_choose_otherwise():
     choices = [Choice("a", rows, "x", {"x": 1.0, "y": 2000.0}, "faster", "--option") for rows in (1, 1024)]
     assert choice_lines(choices) == [
-        "a of 1 rows: x 1 us; not y 2,000 us (faster; otherwise: --option)",
-        "a of 1,024 rows: x 1 us; not y 2,000 us (faster)",
+        "a of 1 rows: x 1 us; others: y 2,000 us (faster; otherwise: --option)",
+        "a of 1,024 rows: x 1 us; others: y 2,000 us (faster)",
     ]
 
 
