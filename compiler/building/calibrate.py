@@ -159,14 +159,8 @@ def by_variant(entries: Sequence[ExecutableEntry]) -> dict[str, list[ExecutableE
     """Group the entries by backend, target and precision."""
     groups: dict[str, list[ExecutableEntry]] = {}
     for entry in entries:
-        groups.setdefault(variant_name(entry), []).append(entry)
+        groups.setdefault(entry.variant, []).append(entry)
     return groups
-
-
-def variant_name(entry: ExecutableEntry) -> str:
-    """Return the name of an entry's variant in reports, such as "openvino bfloat16", "onnxruntime" or "xla cuda"."""
-    device = " cuda" if "cuda" in entry.target else " tensorrt" if "tensorrt" in entry.target else ""
-    return entry.backend + device + ("" if entry.precision == "float32" else f" {entry.precision}")
 
 
 def other_weights(weights: Tensors) -> dict[str, Matrix]:

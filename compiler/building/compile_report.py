@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from freshet_serving.compiler.building.calibrate import Calibration, by_variant, variant_name
+from freshet_serving.compiler.building.calibrate import Calibration, by_variant
 from freshet_serving.compiler.building.recompile import CompileReport
 from freshet_serving.compiler.building.subgraph_compiler import title
 from freshet_serving.processor.package import ExecutableEntry
@@ -26,7 +26,7 @@ def print_report(report: CompileReport, console: Console) -> None:
         report: The report.
         console: The console.
     """
-    chosen = {bucket: variant_name(entry) for bucket, entry in report.chosen.items()}
+    chosen = {bucket: entry.variant for bucket, entry in report.chosen.items()}
     columns = {
         name: _column(name, entries, chosen, report.calibration.flip_ms.get(name, 0.0))
         for name, entries in by_variant(report.calibration.measured).items()
@@ -80,7 +80,7 @@ def _lines(report: CompileReport) -> Iterator[str]:
     for name, change in report.calibration.auc.items():
         yield f"AUC of {name}: {change:+.1e} against TensorFlow"
     for name, other in report.others.items():
-        served = ", ".join(f"{e.bucket}: {variant_name(e)} {e.cost_us:.0f} us" for e in _first(other))
+        served = ", ".join(f"{e.bucket}: {e.variant} {e.cost_us:.0f} us" for e in _first(other))
         yield f"{title(name)}: {served}"
     for each in (report.calibration, *report.others.values()):
         yield from (f"refused: {line}" for line in each.refused)

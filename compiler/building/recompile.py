@@ -24,7 +24,7 @@ from typing import Any
 from freshet_serving.compiler.backends.base import LoweredGraph, Variant
 from freshet_serving.compiler.backends.gpu_targets import prepare
 from freshet_serving.compiler.building.bucket_list import bucket_list, interpolated
-from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
+from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate
 from freshet_serving.compiler.building.calibration_rows import (
     calibration_set,
     random_inputs,
@@ -374,8 +374,7 @@ def _manifest(
 
 def _measured(calibration: Calibration) -> list[dict[str, Any]]:
     return [
-        {"variant": variant_name(e), "bucket": e.bucket, "cost_us": e.cost_us, "error": e.error}
-        for e in calibration.measured
+        {"variant": e.variant, "bucket": e.bucket, "cost_us": e.cost_us, "error": e.error} for e in calibration.measured
     ]
 
 

@@ -8,6 +8,7 @@ needs           what a benchmark needs from outside, refused in one line
 pairs           two things run in turn, compared pair by pair
 bench_report    the page of `make bench`
 bench_backends  `make -C loadtest backends`
+bench_choices   `make -C loadtest choices`
 bench_tables    `make -C loadtest tables`
 bench_data      `make -C loadtest data`
 bench_defaults  `make -C loadtest defaults`

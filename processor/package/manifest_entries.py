@@ -247,3 +247,9 @@ class ExecutableEntry:
     subgraph: str = SCORE
     max_error: float = 0.0
     rows: str = ""
+
+    @property
+    def variant(self) -> str:
+        """Backend, kind of device and precision for people, such as "openvino bfloat16", "onnxruntime", "xla cuda"."""
+        device = " cuda" if "cuda" in self.target else " tensorrt" if "tensorrt" in self.target else ""
+        return self.backend + device + ("" if self.precision == "float32" else f" {self.precision}")

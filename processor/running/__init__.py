@@ -2,6 +2,8 @@
 
 runner        covers rows of requests with buckets, fills, runs, cuts, notes costs
 graph_run     a version's subgraphs as they are run, and when to divide them
+split_choice  which sizes of requests are divided: by timing at load, then by what requests take
+choices       what was chosen of several ways, and what the others cost, for people
 fillers       what fills each named input
 sequence_filler  inputs that hold a user's events
 given_rows    executables run on rows that were filled before
@@ -22,6 +24,7 @@ __all__ = [
     "Package",
     "bounded",
     "buffers",
+    "choices",
     "cost",
     "executable_files",
     "given_rows",
@@ -30,6 +33,7 @@ __all__ = [
     "opening",
     "run_limit",
     "runner",
+    "split_choice",
     "user_states",
     "warm_up",
 ]

@@ -1,19 +1,19 @@
 """A version's subgraphs as they are run: what fills their inputs, what their executables cost, when to divide.
 
 A request is divided into the user's part and the candidates' part where its user inputs have one row and where that is
-faster. That is decided once, when a version is loaded, by timing both ways in turn. It is not revised later: what
-sessions measure depends on other users of the machine at the time, and only the way that is taken would be measured.
-Dividing changes scores by no more than rounding.
+faster. That is decided when a version is loaded, by timing both ways in turn, and reviewed by what requests take where
+the two are close (split_choice). Dividing changes scores by no more than rounding.
 
 A version whose requests have histories may have both parts for shorter histories, too. A request is divided by those of
 the shortest length that its own histories fit, if they pay. A length whose parts are not cheaper than those of the next
-longer one is never used; that, too, is decided once, so all chunks of a request take the same.
+longer one is never used; that is decided once, so all chunks of a request take the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
@@ -33,6 +33,9 @@ from freshet_serving.processor.running.buffers import Tensors
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.fillers import Fill, fillers
 from freshet_serving.processor.running.opening import io_spec
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.running.split_choice import SplitChoice
 
 # A smaller saving does not pay for another run: filling and starting one costs about this much.
 WORTH = 0.97
@@ -115,6 +118,7 @@ class GraphRun:
         undivided: Scores rows of several requests at once.
         user: Computes what depends on the user alone; None if the version is not divided.
         score: Scores the candidates of one request from the user's tensors; None if the version is not divided.
+        split: Which requests are divided; None if the version is not divided.
         in_thread: True if a run is mostly computed by the calling thread.
         endable: True if a run's time may depend on values, and it can be ended (running.run_limit).
     """
@@ -134,13 +138,17 @@ class GraphRun:
         self.user = self.by_name.get(USER)
         self.score = self.by_name[SCORE] if self.user is not None else None
         self.in_thread = self.endable = False
-        # By a length of histories, for each row count.
-        self._plan, self._worth_dividing = plan, dict[int, list[bool]]()
+        self._plan = plan
+        self.split: SplitChoice | None = None
         self._longest: DividedRun | None = None
         self._lengths: list[DividedRun] | None = None
         self._histories = bool(plan.sequences)
         self._planned: CostTable | None = None
         if self.user is not None and self.score is not None:
+            # Loaded with the first version that is divided.
+            from freshet_serving.processor.running.split_choice import SplitChoice
+
+            self.split = SplitChoice(f"{manifest.model} version {manifest.version}", WORTH)
             self._longest = DividedRun(
                 self.user, self.score, max((s.max_length for s in plan.sequences.values()), default=0)
             )
@@ -159,13 +167,12 @@ class GraphRun:
         """
         for name, run in self.by_name.items():
             run.costs = CostTable(costs[name])
-        if self._longest is not None:
-            whole = self.undivided.costs
+        if self._longest is not None and self.split is not None:
+            whole, divided_s = CostTable(costs[self.undivided.name]), dict[int, list[float]]()
             for each in (self._longest, *self._shorter):
                 most = max(whole.max_rows, each.score.costs.max_rows)
-                self._worth_dividing[each.length] = [
-                    each.dense_s(rows) < WORTH * whole.amortised_dense_s(rows) for rows in range(most + 1)
-                ]
+                divided_s[each.length] = [each.dense_s(rows) for rows in range(most + 1)]
+            self.split.decide(whole, divided_s)
         if self._lengths is None and self._longest is not None:
             self._lengths, longer = [], self._longest
             for each in reversed(self._shorter):
@@ -197,44 +204,67 @@ class GraphRun:
     def divided(self, bound: BoundRequest, rows: int) -> DividedRun | None:
         """Return the parts to divide a request by, or None if it is faster whole, in a batch with others.
 
+        The same for all chunks of a request: what requests have taken since the load does not count.
+
         Args:
             bound: The request.
             rows: Its candidates, all chunks together.
         """
-        if not bound.user_split:
+        parts = self.fitting(bound)
+        return parts if parts is not None and self._pays_at_load(parts, rows) else None
+
+    def divided_now(self, bound: BoundRequest, rows: int, explore: bool) -> DividedRun | None:
+        """Return the parts to divide a request of one chunk by, or None, by what such requests have taken.
+
+        Args:
+            bound: The request.
+            rows: Its candidates.
+            explore: True to take the other way than usual, where it costs little more.
+        """
+        parts = self.fitting(bound)
+        if parts is None or self.split is None:
             return None
-        if self._lengths:
-            events = self._plan.longest_history(bound)
-            for each in self._lengths:
-                if events <= each.length:
-                    return each if self.pays(each, rows) else None
-        return self._longest if self.worth_dividing(rows) else None
+        return parts if self._pays_at_load(parts, rows) != self.split.reverses(parts.length, rows, explore) else None
 
     def worth_dividing(self, rows: int) -> bool:
         """Return True if a request of this many candidates is faster divided than whole, in a batch with others."""
         return self._longest is not None and self.pays(self._longest, rows)
 
     def pays(self, parts: DividedRun, rows: int) -> bool:
-        """Return True if these parts are faster than the whole, in a batch with others.
+        """Return True if, as timed at load, these parts are faster than the whole, in a batch with others.
 
         Args:
             parts: Parts of a divided request.
             rows: Its candidates.
         """
-        known = self._worth_dividing.get(parts.length)
-        return known is not None and known[min(rows, len(known) - 1)]
+        return self.split is not None and self.split.pays(parts.length, rows)
 
     @property
     def fewest_divided(self) -> int:
         """The fewest rows at which requests of all lengths that are ever divided are; 1 if none are."""
-        parts = self._lengths or ([self._longest] if self._longest is not None else [])
-        known = [worth for each in parts if any(worth := self._worth_dividing.get(each.length, []))]
-        most = max(map(len, known), default=1)
-        return next((n for n in range(1, most) if all(worth[min(n, len(worth) - 1)] for worth in known)), 1)
+        every = self._lengths or ([self._longest] if self._longest is not None else [])
+        ever = [parts for parts in every if any(self._divided_rows(parts))]
+        most = max((len(self._divided_rows(parts)) for parts in ever), default=1)
+        return next((rows for rows in range(1, most) if all(self.pays(parts, rows) for parts in ever)), 1)
 
     @property
     def thresholds(self) -> list[int]:
-        """Row counts, ascending, at which dividing begins to pay, stops paying, pays again, and so on."""
-        known = self._worth_dividing.get(self._longest.length, []) if self._longest is not None else []
-        before = [False, *known]
-        return [rows for rows, worth in enumerate(known) if worth != before[rows]]
+        """Row counts, ascending, at which requests begin to be divided, stop, begin again, and so on."""
+        return self.split.thresholds(self._longest.length) if self.split is not None and self._longest else []
+
+    def fitting(self, bound: BoundRequest) -> DividedRun | None:
+        """Return the parts that a request would be divided by, if it were; None if it cannot be."""
+        if not bound.user_split:
+            return None
+        if self._lengths:
+            events = self._plan.longest_history(bound)
+            for each in self._lengths:
+                if events <= each.length:
+                    return each
+        return self._longest
+
+    def _pays_at_load(self, parts: DividedRun, rows: int) -> bool:
+        return self.worth_dividing(rows) if parts is self._longest else self.pays(parts, rows)
+
+    def _divided_rows(self, parts: DividedRun) -> list[bool]:
+        return self.split.divided_now(parts.length) if self.split is not None else []

@@ -29,10 +29,14 @@ from freshet_serving.processor.running.run_limit import RunLimit
 from freshet_serving.processor.watching import SessionStats
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.running.split_choice import SplitChoice
     from freshet_serving.processor.running.user_states import UserState, UserStates
 
 # One in this many batches of a runner tries the plan that the cost table considers more expensive.
 EXPLORE_EVERY = 64
+# Two in this many take the other way, divided or whole, where the two cost nearly the same (split_choice): the first
+# brings weights into caches, the second is measured. Neither tries other buckets.
+EXPLORE_SPLIT_EVERY, EXPLORE_SPLIT_AT = 256, (100, 101)
 
 
 class Rows(Protocol):
@@ -241,15 +245,22 @@ class Runner:
 
     def _run_cheapest(self, batch: RunningBatch, works: Sequence[Rows], rows: int) -> None:
         """Run each request whole or divided, whichever is predicted to be cheaper."""
-        graphs = batch.graphs
+        graphs, timer_s = batch.graphs, self._timer(batch)
+        reviewed = graphs.split if batch.users is None and graphs.split is not None and graphs.split.reviewed else None
+        turn = self._stats.batches % EXPLORE_SPLIT_EVERY
+        explore, recorded = turn in EXPLORE_SPLIT_AT, reviewed if turn != EXPLORE_SPLIT_AT[0] else None
         alone: dict[DividedRun, list[tuple[Rows, int]]] = {}
         together: list[Rows] = []
         at = 0
         for work in works:
-            if (parts := graphs.divided(work.bound, work.rows)) is not None:
+            if reviewed is None:
+                parts = graphs.divided(work.bound, work.rows)
+            else:
+                parts = graphs.divided_now(work.bound, work.rows, explore)
+            if parts is not None:
                 if together:
                     count = sum([w.rows for w in together])
-                    self._run_undivided(batch, together, count, at)
+                    self._run_whole(batch, together, count, at, recorded)
                     at += count
                     together = []
                 alone.setdefault(parts, []).append((work, at))
@@ -257,7 +268,7 @@ class Runner:
             else:
                 together.append(work)
         if together:
-            self._run_undivided(batch, together, rows - at, at)
+            self._run_whole(batch, together, rows - at, at, recorded)
         for parts, requests in alone.items():
             looks: list[UserState | None] = []
             if batch.users is not None:
@@ -266,10 +277,26 @@ class Runner:
             for users in parts.user.costs.bucket_plan(len(requests)) if requests else ():
                 group, states = requests[done : done + users], looks[done : done + users]
                 done += users
+                began_s = timer_s()
                 computed = self._run_users(batch, parts.user, [work for work, _ in group], users, states)
+                users_s = timer_s() - began_s
                 for n, (work, first) in enumerate(group):
                     self._run_candidates(batch, parts.score, computed, n, work, first)
                     self._stats.user_once += 1
+                    if recorded is not None and n == 0:
+                        # One request of a batch is evidence enough.
+                        request_s = timer_s() - began_s - users_s + users_s / len(group)
+                        recorded.record_divided(parts.length, work.rows, request_s)
+
+    def _run_whole(
+        self, batch: RunningBatch, works: Sequence[Rows], rows: int, first: int, recorded: SplitChoice | None
+    ) -> None:
+        """Run rows undivided, and tell the choice what they took, if it is given."""
+        timer_s, work = self._timer(batch), works[0]
+        began_s = timer_s()
+        self._run_undivided(batch, works, rows, first)
+        if recorded is not None and (parts := batch.graphs.fitting(work.bound)) is not None:
+            recorded.record_whole(parts.length, work.rows, rows, timer_s() - began_s)
 
     def _run_kept(
         self, batch: RunningBatch, parts: DividedRun, requests: Sequence[tuple[Rows, int]]

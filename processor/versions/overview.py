@@ -14,6 +14,7 @@ from freshet_serving.processor.tables.remote_rows import REMOTE_ROWS
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.routes import find
+from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import ModelStats, VersionStats
 
 
@@ -149,6 +150,7 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
             "remote": by_name(host.counted(version), REMOTE_ROWS) or None,
             "buckets": {str(b): round(s * 1e6, 1) for b, s in version.replicas.cost.items()},
             "computes": {str(b): what for b, what in version.replicas.computes.items()},
+            "choices": _choices(version),
         }
     generation = str(model.pick().generation) if model.routes.served else None
     routes = model.routes
@@ -170,3 +172,14 @@ def _describe_gate(model: ServedModel) -> dict[str, Any]:
     """Return the versions that are held, and the newest verdicts on new versions."""
     held = {str(number): why for number, why in sorted(model.decisions.held.items())}
     return {"held": held, "verdicts": model.judges.verdicts()}
+
+
+def _choices(version: ServedVersion) -> list[dict[str, Any]]:
+    """Return what the server has chosen by cost for the version (processor.running.choices)."""
+    splits = version.replicas.splits
+    if not splits:
+        return []
+    # Loaded where there is something to describe.
+    from freshet_serving.processor.running.choices import split_choices
+
+    return [choice.to_json() for choice in split_choices(splits)]

@@ -59,6 +59,7 @@ from freshet_serving.processor.versions.sample import RequestSample
 from freshet_serving.processor.watching import PreviewResult, RequestScores
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.running.split_choice import SplitCost
     from freshet_serving.processor.running.user_states import ProcessStates, UserStates, WeightedStates
     from freshet_serving.processor.tables.remote_rows import RemoteTables
     from freshet_serving.processor.versions.row_scoring import RowScorer
@@ -148,6 +149,10 @@ class Replicas(Protocol):
     @property
     def user_split_thresholds(self) -> Sequence[int]:
         """Row counts at which splitting a user's requests begins or stops to pay (GraphRun.thresholds)."""
+
+    @property
+    def splits(self) -> Sequence[SplitCost]:
+        """Costs of requests whole and divided, and the way that they take; none without a user/candidate split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -297,6 +302,10 @@ class Replica:
     @property
     def user_split_thresholds(self) -> Sequence[int]:
         return self.graphs.thresholds
+
+    @property
+    def splits(self) -> Sequence[SplitCost]:
+        return self.graphs.split.costs() if self.graphs.split is not None else ()
 
     @property
     def publish_seq(self) -> int:

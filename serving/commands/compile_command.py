@@ -90,11 +90,9 @@ def compile_command(
 
         print_report(done, console)
     else:
-        from freshet_serving.compiler.building.calibrate import variant_name
-
         for line in (*done.skipped, *done.calibration.refused, *done.notes):
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
-        served = ", ".join(f"{b}: {variant_name(e)} {e.cost_us:.0f} us" for b, e in sorted(done.chosen.items()))
+        served = ", ".join(f"{b}: {e.variant} {e.cost_us:.0f} us" for b, e in sorted(done.chosen.items()))
         said = f"{done.manifest.model} {done.manifest.version}: {served}"
         if options.targets:
             said += f"; also for {', '.join(options.targets)}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -65,9 +66,14 @@ def inspect(
     generation: Annotated[str, typer.Option(help="With --tables: generation, such as 3.17. [newest]")] = "",
     since: Annotated[str, typer.Option(help="With --tables: generation to compare with. [step 0]")] = "",
     html: Annotated[Path | None, typer.Option(help="With --tables: HTML file to write.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write versions, executables and choices of each model as JSON.")
+    ] = False,
 ) -> None:
     """Describes models of a repository without serving them; with --tables the contents of their tables, with --graph
     the partition of their graph."""
+    if as_json and (tables or trust or verify or graph is not None):
+        raise BadInput("--json: expected no --tables, --trust, --verify or --graph beside it")
     if not tables and (generation or since or html is not None):
         raise BadInput("--generation, --since, --html: require --tables")
     if graph is not None:
@@ -86,7 +92,7 @@ def inspect(
     if trust:
         check_signed(repository, model, version, trust)
         return
-    describe_repository(repository, model, version, verify)
+    describe_repository(repository, model, version, verify, as_json)
 
 
 def check_signed(root: str, model: str | None, version: int | None, trust: list[Path]) -> None:
@@ -113,7 +119,7 @@ def check_signed(root: str, model: str | None, version: int | None, trust: list[
             print(f"{name} {number}: signed by key {manifest.key}: {files} files, {records} records")
 
 
-def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:
+def describe_repository(root: str, model: str | None, version: int | None, verify: bool, as_json: bool = False) -> None:
     """Describe one model, or all that can be read.
 
     Args:
@@ -121,6 +127,7 @@ def describe_repository(root: str, model: str | None, version: int | None, verif
         model: Name of the model; None for all.
         version: Version number; None for the newest.
         verify: Also verify the checksum of each file.
+        as_json: Write one JSON object in place of text.
 
     Raises:
         NotFound: There is no complete version.
@@ -131,13 +138,19 @@ def describe_repository(root: str, model: str | None, version: int | None, verif
     if not names:
         raise NotFound("repository: no model has a complete version")
     broken: list[str] = []
+    described: dict[str, Any] = {}
     for name in names:
         try:
-            _describe(repository, name, version, verify)
+            if as_json:
+                described[name] = _as_json(repository, name, version)
+            else:
+                _describe(repository, name, version, verify)
         except FreshetError as error:
             if model is not None:
                 raise
             broken.append(f"{name}: {error}")
+    if as_json:
+        print(json.dumps(described, indent=1))
     if broken:
         raise BadInput("; ".join(broken))
 
@@ -232,6 +245,8 @@ def _counts(read: Callable[[], Delta]) -> tuple[list[str], str]:
 
 
 def _describe(repository: Repository, model: str, version: int | None, verify: bool) -> None:
+    from freshet_serving.processor.running.choices import choice_lines, package_choices
+
     files = repository.version(model, version)
     if verify:
         files.verify()
@@ -263,14 +278,29 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         *([("work", work)] if (work := work_lines(manifest)) else ()),
         (
             "executables",
-            [f"{e.backend}-{e.target} {e.precision} for {e.bucket} rows{_part(e)}" for e in manifest.executables],
+            [_executable(e) for e in manifest.executables],
         ),
+        ("choices", choice_lines(package_choices(manifest))),
     ):
         console.print(f"  {title}")
         for line in lines or ["none"]:
             console.print(f"    {escape(line)}", highlight=False)
     if verify:
         console.print("  every file matches its checksum")
+
+
+def _as_json(repository: Repository, model: str, version: int | None) -> dict[str, Any]:
+    # Imported only here and below, because it needs compiled kernels.
+    from freshet_serving.processor.running.choices import package_choices
+
+    manifest = repository.version(model, version).manifest
+    return {
+        "version": manifest.version,
+        "versions": repository.versions(model),
+        "arch": manifest.arch,
+        "executables": [_executable(e) for e in manifest.executables],
+        "choices": [choice.to_json() for choice in package_choices(manifest)],
+    }
 
 
 def _entity(manifest: Manifest, entity: EntityEntry) -> str:

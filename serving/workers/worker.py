@@ -427,6 +427,7 @@ class Worker:
                 "costs": costs,
                 "computes": computes,
                 "parts_turns": user_split_thresholds,
+                "splits": {key: [list(each) for each in replica.splits] for key, replica in replicas.items()},
                 "cpu_s": usage.ru_utime + usage.ru_stime,
             },
         }

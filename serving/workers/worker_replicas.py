@@ -4,7 +4,7 @@ Invariants
 - A frame that some worker cannot serve is served by none: prepare() returns when every worker has acknowledged it. One
   that has gone or does not answer is reaped, so certainly dead, before that.
 - The arrays that a worker holds are known only once it has answered; until then they are sent to it anew.
-- The lock is the version's: methods run under it, except for on_exit(), cost, computes and user_split_thresholds.
+- The lock is the version's: methods run under it, except for on_exit() and what workers report.
 
 Rejected: a strong reference to the version (see WorkerReplicas).
 """
@@ -16,7 +16,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError, NotReady
@@ -29,6 +29,9 @@ from freshet_serving.serving.workers.channel import ChannelClosed, Message
 from freshet_serving.serving.workers.frame_transfer import FrameSender, OutgoingFrame
 from freshet_serving.serving.workers.worker_counts import Totals
 from freshet_serving.serving.workers.worker_process import WorkerProcess
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.running.split_choice import SplitCost
 
 ANSWER_TIMEOUT_S = 300.0
 PREVIEW_TIMEOUT_S = 0.5
@@ -59,7 +62,7 @@ class ReplicasHost(Protocol):
 class WorkerReplicas:
     """A version's replicas in all workers: implements processor.versions.replica.Replicas.
 
-    Methods run under the version's lock, except on_exit(), cost, computes and user_split_thresholds.
+    Methods run under the version's lock, except on_exit() and what workers report.
     """
 
     def __init__(self, host: ReplicasHost, key: int, version: ServedVersion) -> None:
@@ -98,6 +101,18 @@ class WorkerReplicas:
         """Thresholds of the user/candidate split, as one worker last reported them; each worker measures its own."""
         every = (gauges["parts_turns"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
         return next((turns for turns in every if turns), ())
+
+    @property
+    def splits(self) -> Sequence[SplitCost]:
+        """Costs of requests whole and divided, as one worker last reported it."""
+        every = (gauges["splits"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
+        reported = next((splits for splits in every if splits), ())
+        if not reported:
+            return ()
+        # Loaded with the first version that is divided.
+        from freshet_serving.processor.running.split_choice import SplitCost
+
+        return [SplitCost(*each) for each in reported]
 
     def prepare(self, frame: Frame) -> None:
         """Have all workers prepare a frame; raise NotReady when there is no worker at all."""

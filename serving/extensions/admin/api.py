@@ -227,7 +227,7 @@ class Admin:
         return json_reply({"live": True, "ready": self._lifecycle.ready, **self._lifecycle.reasons})
 
     async def models(self) -> Response:
-        """Return versions, labels, generation, freshness, sessions and memory of every model."""
+        """Return versions, labels, generation, freshness, sessions, memory and measured choices of every model."""
         processor = self._lifecycle.processor()
         info = await in_thread(None, processor.info)
         requests = await in_thread(None, self._metrics.requests)

@@ -16,7 +16,6 @@ from freshet_serving.compiler.building.calibrate import (
     Tolerance,
     calibrate,
     other_weights,
-    variant_name,
 )
 from freshet_serving.compiler.building.compile import build, largest_error
 from freshet_serving.processor.errors import BadInput
@@ -114,7 +113,7 @@ def test_lower_precision_is_kept_only_within_the_bound(by, kept, graph, built, m
     folder, entries = built
     Off(monkeypatch, by)
     found = calibrate(graph, folder, [*entries, *low(entries)], given(graph, 8), Tolerance(2e-3))
-    assert {variant_name(e) for e in found.measured} == {"onnxruntime"} | ({"onnxruntime bfloat16"} if kept else set())
+    assert {e.variant for e in found.measured} == {"onnxruntime"} | ({"onnxruntime bfloat16"} if kept else set())
     assert bool(found.refused) != kept
     if not kept:
         assert found.refused[0] == "onnxruntime bfloat16 b1: differs from TensorFlow by 0.003, expected at most 0.002"

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.running import runner as module
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.run_limit import RunEnds, RunLimit
 from freshet_serving.processor.running.runner import EXPLORE_EVERY, Runner
 from freshet_serving.processor.watching import SessionStats
-from tests.processor.running.graphs import Version, crowding
+from tests.processor.running.graphs import COSTS, Version, crowding
 
 
 def runner(clock=None, crowded=False):
@@ -412,3 +413,55 @@ def test_chunks_of_a_kept_user_compute_it_in_no_run():
             np.testing.assert_array_equal(got, 40 + np.arange(first, first + 5))
             assert ran == (runs if first == 0 else [])
     assert len(users.asked) == 2
+
+
+class Timed(list):
+    """A log of runs, each of which takes what `costs` says of its subgraph and bucket."""
+
+    def __init__(self, clock, costs):
+        super().__init__()
+        self.clock, self.costs = clock, costs
+
+    def append(self, run):
+        self.clock.advance(self.costs[run[0]][run[1]])
+        super().append(run)
+
+
+CLOSE = {"whole": {1: 1.0, 4: 2.0, 16: 5.0}, "user": {1: 1.0, 2: 1.2}, "score": {4: 2.0, 8: 3.0}}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_requests_change_over_where_runs_contradict_the_load(monkeypatch, kept):
+    monkeypatch.setattr(module, "EXPLORE_SPLIT_EVERY", 8)
+    monkeypatch.setattr(module, "EXPLORE_SPLIT_AT", (4, 5))
+    clock, stats = FakeClock(), SessionStats()
+    version, one = Version(costs=CLOSE), Runner(clock, crowding(), stats)
+    log = Timed(clock, CLOSE | {"user": {1: 0.2, 2: 0.3}, "score": {4: 0.5, 8: 1.0}})
+    for part in version.executables.values():
+        for executable in part.values():
+            executable.log = log
+    ways = []
+    for _ in range(400):
+        log.clear()
+        batch = version.batch(8)
+        batch.users = Users() if kept else None
+        one.score(batch, [version.request(2, range(8))], 8)
+        np.testing.assert_array_equal(batch.results["score"][:, 0], 20 + np.arange(8))
+        ways.append(log[0][0])
+        stats.batches += 1
+    explored = [] if kept else ["user", "user"]
+    assert ways[:8] == ["whole"] * 4 + (explored or ["whole"] * 2) + ["whole"] * 2
+    assert set(ways[-2:]) == {"whole" if kept else "user"}
+    log.clear()
+    one.score(version.batch(8, Shared(version)), [version.request(2, range(8))], 8)
+    assert log[0][0] == "whole", "chunks go on as at load"
+    # Of 9 rows the load says that dividing costs twice as much; of 16, another size, nothing has been seen.
+    assert version.graphs.thresholds == ([] if kept else [8, 9, 10, 16])
+
+
+def test_clear_choices_are_neither_explored_nor_timed(monkeypatch):
+    monkeypatch.setattr(module, "EXPLORE_SPLIT_AT", range(module.EXPLORE_SPLIT_EVERY))
+    version = Version(costs=COSTS | {"whole": {1: 9.0, 4: 9.0, 16: 160.0}})
+    monkeypatch.setattr(version.graphs.split, "record", None)
+    assert not version.graphs.split.reviewed
+    scored(version, [version.request(1, range(16)), version.request(1, range(2))])

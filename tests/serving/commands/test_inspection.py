@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -101,3 +102,20 @@ def test_delta_dates_are_complete_in_a_narrow_terminal(repository):
     text = run("delta", "list", "--repository", str(repository), "ctr", columns=80)
     assert "2023-11-14 22:13:20" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_inspect_lists_choices_as_text_and_json(tmp_path):
+    write_package(tmp_path, model="small")
+    text = run("inspect", "--repository", str(tmp_path))
+    choices = text.partition("  choices\n")[2]
+    assert choices.startswith("    executable of score of ")
+    assert "onnxruntime not measured (the only one compiled" in choices
+    (small,) = json.loads(run("inspect", "--repository", str(tmp_path), "--json")).values()
+    assert (small["version"], small["versions"]) == (1, [1])
+    assert {choice["name"] for choice in small["choices"]} >= {"executable of score", "precision", "device"}
+    assert all(set(choice["cost_us"].values()) == {None} for choice in small["choices"])
+
+
+def test_json_is_refused_beside_other_descriptions(tmp_path):
+    with pytest.raises(BadInput, match=r"--json: expected no --tables"):
+        run("inspect", "--repository", str(tmp_path), "--json", "--verify")

@@ -355,6 +355,7 @@ def test_worker_reports_are_summed_per_model(hosts):
                 "costs": {key: [[1, requests / 8]]},
                 "computes": {key: [[1, "xla float32"]]},
                 "parts_turns": {key: [64, 65]},
+                "splits": {key: [[0, 64, True, 20.0, 10.0, 1]]},
                 "cpu_s": 1.0,
             },
         }
@@ -372,6 +373,8 @@ def test_worker_reports_are_summed_per_model(hosts):
     assert served["buckets"] == {"1": 500000.0}, "of those that live"
     assert served["computes"] == {"1": "xla float32"}
     assert host.catalogue["small"].pick().replicas.user_split_thresholds == [64, 65]
+    (choice,) = served["choices"]
+    assert (choice["rows"], choice["chosen"], choice["cost_us"]) == (64, "divided", {"whole": 20.0, "divided": 10.0})
 
 
 def test_canary_evidence_of_workers_adds_up(hosts):
@@ -387,7 +390,7 @@ def test_canary_evidence_of_workers_adds_up(hosts):
         report = {
             "counters": counters,
             COUNTED: CounterWriter().write({}),
-            "gauges": {"groups": {}, "costs": {}, "computes": {}, "parts_turns": {}, "cpu_s": 1.0},
+            "gauges": {"groups": {}, "costs": {}, "computes": {}, "parts_turns": {}, "splits": {}, "cpu_s": 1.0},
         }
         host.on_message(worker, {"op": "report", "report": report})
     host._worker_pool.reap(workers[0])
