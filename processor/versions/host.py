@@ -131,6 +131,11 @@ class ModelHost(ABC):
         # The latter is True if routes may be others than readiness has seen.
         self._reached, self._unseen_routes = False, True
 
+    @property
+    @abstractmethod
+    def core_planning(self) -> Any:
+        """What plans the cores of session groups (processor.ports.CorePlanner); None if nobody does."""
+
     @abstractmethod
     def connect(self, version: ServedVersion) -> Replicas:
         """Return the replicas that answer by a version; raise FreshetError if its executables cannot be served."""
