@@ -123,13 +123,14 @@ class CorePlanner:
         workers: Plans for all workers, in their supervisor: from the options of each, the cores, the number of
             processes, the clock, what returns the counts of all together and the costs of each, and what tells all of
             them their placements.
-        borrower: Keeps a trainer on the cores that a server lends it, within a block: from the repository's address.
+        borrower: Keeps a trainer on the cores that a server lends it, within a block: from the repository's address,
+            and what returns True once rows have been learned.
     """
 
     process: Callable[[Mapping[str, Any], Any, frozenset[int], Any], Any]
     worker: Callable[[Mapping[str, Any]], Any]
     workers: Callable[[Any, frozenset[int], int, Any, Callable[[], Any], Callable[[Any], None]], Any]
-    borrower: Callable[[str], Any]
+    borrower: Callable[[str, Callable[[], bool]], Any]
 
 
 @dataclass(frozen=True, slots=True)

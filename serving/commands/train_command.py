@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -164,7 +164,9 @@ def _train(
         raise BadInput("--repeat: expected checkpoints of another repository than publish.repository, got its own")
     heartbeat = Heartbeat(settings.publish.repository, settings.model.name, settings.data.follow)
     planner = ENGINE.only("core_planner") if settings.data.follow else None
-    borrower = nullcontext() if planner is None else planner.borrower(settings.publish.repository)
+    borrower: AbstractContextManager[object] = nullcontext()
+    if planner is not None:
+        borrower = planner.borrower(settings.publish.repository, lambda: heartbeat.status().learned_rows > 0)
     # The lock first: a second trainer, which is refused, does not report in the place of the first.
     with trainer_lock(checkpoints, settings.model.name), heartbeat, borrower:
         source = open_rows(settings, checkpoints, start_options.from_scratch, start_options.repeat)

@@ -47,10 +47,10 @@ def _workers(config: Any, cores: frozenset[int], workers: int, clock: Any, repor
     return CorePlanning(names, config, cores, workers, clock, measure, place)
 
 
-def _borrower(repository: str) -> Any:
+def _borrower(repository: str, learning: Any) -> Any:
     from freshet_serving.processor.extensions.core_planner.lent_cores import Borrower
 
-    return Borrower(repository)
+    return Borrower(repository, learning)
 
 
 REQUIRES = ()

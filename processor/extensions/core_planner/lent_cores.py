@@ -12,14 +12,17 @@ Invariants
 - The server alone writes, whole files, each turn of its plan. A file older than STALE_S says nothing: a server that was
   killed lends nothing, and the trainer runs as without one.
 - A trainer looks every LOOK_S, on a thread of its own, and moves all its threads at once, within their batches: the
-  kernel moves a running thread. So a core is back within LOOK_S however long a batch takes.
+  kernel moves a running thread. So a core is back within LOOK_S however long a batch takes. Its child processes, which
+  decode files, go with it.
+- It moves once it has learned rows: by then libraries have made their threads, as many as it has cores of its own.
+- Sessions may still use a lent core, and come first there.
 - A trainer that is lent nothing keeps one core, `kept`: the lowest shared one. What it publishes becomes older, and
   never stops. From the first look that finds a server on, all its threads have a lower priority (NICE), so on that
   core they have a tenth of the time while sessions want all of it. A thread cannot raise its priority again.
 - Training never fails because of the file: what cannot be read, or is no such file, says nothing.
 - Of two servers with one repository on one machine the first lends.
 
-Costs: the server writes 100 bytes each turn; a look reads them, four times a second.
+Costs: the server writes 100 bytes each turn; a look reads them, four times a second; a move reads a file a process.
 Rejected: a look between two batches, in the training loop (a batch may take long, and each trainer would have to look);
 pausing a trainer that is lent nothing (freshness is what it is there for); the lowest priority, SCHED_IDLE (the same,
 on a saturated core); shared memory (a name outside of the repository, to be agreed upon).
@@ -33,7 +36,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -48,7 +51,7 @@ log = logging.getLogger("freshet.cores")
 
 FOLDER = ".cores"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-TASKS = Path("/proc/self/task")
+PROC = Path("/proc")
 STALE_S, LOOK_S = 15.0, 0.25
 NICE = 10
 MOST_NBYTES, MOST_CORES = 1 << 16, 1 << 13
@@ -165,20 +168,24 @@ class Lender:
 class Borrower:
     """The trainer's half: keeps the threads of this process on the cores that it is lent, within a block."""
 
-    def __init__(self, repository: str, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, repository: str, learning: Callable[[], bool], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         """Take the address of the repository that the trainer publishes to; no cores are lent through an object store.
 
         Args:
             repository: The address.
+            learning: Returns True once rows have been learned.
             now_s: The monotonic clock of the machine.
         """
         self._path, self._now_s = None if "://" in repository else loan_file(Path(repository)), now_s
+        self._learning = learning
         self._own = self._cores = available()
         self._yields = False
         self._thread = PeriodicThread(self.look, LOOK_S, LOOK_S, "freshet-borrower")
 
     def __enter__(self) -> Self:
-        if self._path is not None and TASKS.is_dir():
+        if self._path is not None:
             self.look()
             self._thread.start()
         return self
@@ -200,7 +207,8 @@ class Borrower:
             self._yields = True
             _each_thread(lambda thread: os.setpriority(os.PRIO_PROCESS, thread, max(NICE, os.nice(0))))
             log.info("a server on this machine plans its cores: training yields to it")
-        self._move((loan.lent or frozenset({loan.kept})) & self._own or self._own)
+        if self._learning():
+            self._move((loan.lent or frozenset({loan.kept})) & self._own or self._own)
         return False
 
     def _move(self, cores: frozenset[int]) -> None:
@@ -210,15 +218,30 @@ class Borrower:
 
 
 def _each_thread(act: Callable[[int], Any]) -> None:
-    """Do something to every thread of this process, those that are started meanwhile by others among them.
+    """Do something to every thread of this process and of its children, those started meanwhile among them.
 
     Args:
         act: Takes the thread's number in the system.
     """
     done: set[int] = set()
-    while missing := {int(task.name) for task in TASKS.iterdir()} - done:
+    while missing := set(own_threads()) - done:
         for thread in missing:
             # One that has ended, or a system that forbids it.
             with contextlib.suppress(OSError):
                 act(thread)
         done |= missing
+
+
+def own_threads() -> Iterator[int]:
+    """Yield the numbers of all threads of this process and of those that it has started."""
+    children: dict[int, list[int]] = {}
+    for process in PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # After the name, which may contain anything.
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(process.name))
+    processes = [os.getpid()]
+    for process_id in processes:
+        processes += children.get(process_id, ())
+        with contextlib.suppress(OSError):
+            yield from [int(task.name) for task in (PROC / str(process_id) / "task").iterdir()]
