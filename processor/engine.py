@@ -141,14 +141,11 @@ class InProcessHost(ModelHost):
         self.predictor = Predictor(
             Groups(config, clock), clock, config.limits, None if self._states is None else self._states.users
         )
+        self.core_planning = self.predictor.groups.planning
         if self.core_planning is not None and not repository.remote:
             self.core_planning.lend(repository.root)
         self._forked = False
         _open_hosts.add(self)
-
-    @property
-    def core_planning(self) -> Any:
-        return self.predictor.groups.planning
 
     def on_routes_changed(self) -> None:
         # Models change concurrently: older routes must not replace newer ones.

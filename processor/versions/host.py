@@ -104,6 +104,7 @@ class ModelHost(ABC):
         # Makes a delta's file durable while its rows are staged.
         self._beside = StandbyThread("freshet-keep")
         self._beside.start()
+        self.core_planning: Any = None  # see processor.ports.CorePlanner
         self.score_watch: ScoreWatch | None = None
         if ENGINE.offers("judges") or ENGINE.offers("ejectors"):
             from freshet_serving.processor.versions.score_watch import ScoreWatch
@@ -130,11 +131,6 @@ class ModelHost(ABC):
         )
         # The latter is True if routes may be others than readiness has seen.
         self._reached, self._unseen_routes = False, True
-
-    @property
-    @abstractmethod
-    def core_planning(self) -> Any:
-        """What plans the cores of session groups (processor.ports.CorePlanner); None if nobody does."""
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Replicas:

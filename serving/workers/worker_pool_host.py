@@ -124,17 +124,12 @@ class WorkerPoolHost(ModelHost):
         self._scrape, self._control = scrape, control
         # The newest plan of cores, which a new process gets first.
         self._placements: Message = {}
-        self._planning: Any = None
         groups = {name: GroupConfig(**group) for name, group in config.groups.items()}
         if any(group.planned for group in groups.values()):
-            self._planning = self._plan_cores(SessionConfig(cpus=config.session_cpus, groups=groups), clock)
+            self.core_planning = self._plan_cores(SessionConfig(cpus=config.session_cpus, groups=groups), clock)
         worker_pool.start(self)
 
     # What ModelHost leaves to subclasses.
-
-    @property
-    def core_planning(self) -> Any:
-        return self._planning
 
     def connect(self, version: ServedVersion) -> WorkerReplicas:
         """Connect all workers, present and future, to a version."""
@@ -252,7 +247,7 @@ class WorkerPoolHost(ModelHost):
     def info(self) -> dict[str, Any]:
         """Return the state of models, workers and sessions, as the workers report now."""
         self.refresh()
-        planning = self._planning
+        planning = self.core_planning
         groups = {
             name: {
                 "sessions": group.sessions,
@@ -285,8 +280,8 @@ class WorkerPoolHost(ModelHost):
     def close(self) -> None:
         """Close the host after the pool has ended; later calls raise NotReady."""
         super().close()
-        if self._planning is not None:
-            self._planning.close()
+        if self.core_planning is not None:
+            self.core_planning.close()
         # Their tasks may wait for a change that hangs.
         for pool in (self._scrapes, self._controls, self._readings):
             pool.shutdown(wait=False, cancel_futures=True)

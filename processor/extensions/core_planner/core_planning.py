@@ -58,7 +58,7 @@ CLOSE_S = 2.0
 
 
 class MeasuredGroup:
-    """What is measured of one group, in all processes."""
+    """Measures one group, over all processes."""
 
     def __init__(self, name: str, config: GroupConfig) -> None:
         self.name, self.config = name, config

@@ -44,7 +44,7 @@ from typing import Any, Self
 
 from freshet_serving.processor.cores import available
 from freshet_serving.processor.errors import Corrupt
-from freshet_serving.processor.package.whole_files import atomic_file, read_file
+from freshet_serving.processor.package import atomic_file, read_file
 from freshet_serving.processor.standby_thread import PeriodicThread
 
 log = logging.getLogger("freshet.cores")
@@ -59,7 +59,7 @@ MOST_NBYTES, MOST_CORES = 1 << 16, 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """What a server says to trainers.
+    """Cores that a server lends to trainers, as its file says.
 
     Attributes:
         server: Random name of the server.

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-if TYPE_CHECKING:
-    from freshet_serving.processor.extensions.core_planner.core_planning import CorePlanning
 
-
-def core_families(planning: CorePlanning) -> Iterator[Metric]:
+def core_families(planning: Any) -> Iterator[Metric]:
     """Yield the metric families of a plan.
 
     Args:
-        planning: What plans the cores.
+        planning: The plan (processor.ports.CorePlanner).
     """
     cores = GaugeMetricFamily(
         "freshet_group_cores",
