@@ -49,8 +49,6 @@ class LoadMeter:
         refused = ("refused_full", "refused_late", "expired")
         came = sum(getattr(work, name) - getattr(before, name) for name in ("requests", *refused))
         rate = came / seconds
-        # The first requests are the usual rate, not a deviation from none.
-        self._mean = self._mean or rate
         # No turn is steadier than chance: a count of independent requests varies by its square root.
         self._variance += AVERAGED * ((rate - self._mean) ** 2 - self._variance)
         self._mean += AVERAGED * (rate - self._mean)
