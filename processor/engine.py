@@ -141,6 +141,9 @@ class InProcessHost(ModelHost):
         self.predictor = Predictor(
             Groups(config, clock), clock, config.limits, None if self._states is None else self._states.users
         )
+        self.core_planning = self.predictor.groups.planning
+        if self.core_planning is not None and not repository.remote:
+            self.core_planning.lend(repository.root)
         self._forked = False
         _open_hosts.add(self)
 

@@ -114,6 +114,26 @@ class UserStateStore:
 
 
 @dataclass(frozen=True, slots=True)
+class CorePlanner:
+    """Functions that plan the cores of session groups while they serve.
+
+    Attributes:
+        process: Plans for a process that answers alone: from its groups by name, its options, the cores, and the clock.
+        worker: Makes a worker's half from its groups by name: what it has counted, and its moves.
+        workers: Plans for all workers, in their supervisor: from the options of each, the cores, the number of
+            processes, the clock, what returns the counts of all together and the costs of each, and what tells all of
+            them their placements.
+        borrower: Keeps a trainer on the cores that a server lends it, within a block: from the repository's address,
+            and what returns True once rows have been learned.
+    """
+
+    process: Callable[[Mapping[str, Any], Any, frozenset[int], Any], Any]
+    worker: Callable[[Mapping[str, Any]], Any]
+    workers: Callable[[Any, frozenset[int], int, Any, Callable[[], Any], Callable[[Any], None]], Any]
+    borrower: Callable[[str, Callable[[], bool]], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Extension:
     """The parts that an extension offers the engine.
 
@@ -149,8 +169,7 @@ class Extension:
         stages: What runs the batches that sessions have filled (processor.sessions.stages), by the option that asks for
             it: from their number, reader slots, the clock and the cores of their threads.
         user_states: The store of user states; None for nothing.
-        core_planner: What plans the cores of session groups while they serve: from the groups by name, the options of
-            the process, the cores, and the clock; None for nothing.
+        core_planner: What plans the cores of session groups while they serve; None for nothing.
         descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
         explanations: What explains a list of items: "item", one of them, and "items", their columns (None for a version
             without), from a version's manifest and the id.
@@ -174,7 +193,7 @@ class Extension:
     answerers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     stages: Mapping[str, Callable[[int, Sequence[int], Any, frozenset[int]], Any]] = field(default_factory=dict)
     user_states: UserStateStore | None = None
-    core_planner: Callable[[Mapping[str, Any], Any, frozenset[int], Any], Any] | None = None
+    core_planner: CorePlanner | None = None
     descriptions: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     explanations: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     reports: Mapping[str, Callable[[Any, str], dict[str, Any]]] = field(default_factory=dict)

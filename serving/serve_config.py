@@ -38,7 +38,6 @@ ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
 SAMPLE_REPOSITORY = "the sample"
 """Stands for the repository of the sample until it is laid out."""
-PLANNED = {"p99_ms", "share", "min_cores"}
 SECTIONS = ("groups", "model", "online_stores")
 REPOSITORY, TABLES, STORES = "Repository", "Tables", "Online features"
 HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, STORES, LIFE, WATCHING)
@@ -312,11 +311,6 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         _want(
             bool(self.tls_cert) == bool(self.tls_key) and bool(self.tls_cert) >= bool(self.tls_client_ca),
             "tls_cert, tls_key: expected both, or neither and no tls_client_ca",
-        )
-        planned = any(section.keys() & PLANNED for section in self.groups.values())
-        _want(
-            not planned or self.workers <= 1,
-            f"workers: expected 1 where groups have {', '.join(sorted(PLANNED))}, got {self.workers}",
         )
         threaded = {"device_stages": self.device_stages, "groups": self.groups, "remote tables": self.remote()}
         for what, wanted in threaded.items():

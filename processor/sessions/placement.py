@@ -19,7 +19,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import Occupancy, ResourceLimits, available, numa_nodes, parse_cpusets, spread
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.options import check
-from freshet_serving.processor.ports import ENGINE, missing
+from freshet_serving.processor.ports import ENGINE, CorePlanner, missing
 from freshet_serving.processor.sessions.group import SessionGroup
 from freshet_serving.processor.sessions.session_options import (
     MAX_SESSIONS,
@@ -110,16 +110,31 @@ def _own_options(config: SessionConfig, group: GroupConfig) -> SessionOptions:
     return SessionOptions(**{**others, **own})
 
 
-class Groups:
-    """The running session groups of this process."""
+def core_planner() -> CorePlanner:
+    """Return what plans cores; raise BadInput without the extension."""
+    planner: CorePlanner | None = ENGINE.only("core_planner")
+    if planner is None:
+        raise missing("groups: p99_ms, share, min_cores", "core_planner")
+    return planner
 
-    def __init__(self, config: SessionConfig, clock: Clock, occupancy: Occupancy | None = None) -> None:
+
+class Groups:
+    """The running session groups of this process.
+
+    Attributes:
+        planning: What plans their cores, or a worker's half of it; None if nobody does.
+    """
+
+    def __init__(
+        self, config: SessionConfig, clock: Clock, occupancy: Occupancy | None = None, alone: bool = True
+    ) -> None:
         """Start the groups.
 
         Args:
             config: The options of the process and its groups.
             clock: The clock.
             occupancy: See SessionGroup.
+            alone: False for a worker, whose supervisor plans cores for all.
         """
         self._groups: dict[str, SessionGroup] = {}
         self._by_model: dict[str, SessionGroup] = {}
@@ -129,12 +144,13 @@ class Groups:
             group = self._groups[name] = SessionGroup(options, clock, occupancy)
             self._by_model.update(dict.fromkeys(models, group))
         self._any = self._by_model.pop(ANY)
-        self._planning = None
+        self.planning: Any = None
         if any(group.planned for group in config.groups.values()):
-            planner = ENGINE.only("core_planner")
-            if planner is None:
-                raise missing("groups: p99_ms, share, min_cores", "core_planner")
-            self._planning = planner(self._groups, config, available(), clock)
+            planner = core_planner()
+            if alone:
+                self.planning = planner.process(self._groups, config, available(), clock)
+            else:
+                self.planning = planner.worker(self._groups)
 
     def of(self, model: str) -> SessionGroup:
         """Return the group that serves a model, whether or not the model exists."""
@@ -156,7 +172,7 @@ class Groups:
             NotFound: There is no such group.
             BadInput: The number is out of range, or cores are planned.
         """
-        if self._planning is not None:
+        if self.planning is not None:
             raise BadInput("sessions: cores are planned (p99_ms, share, min_cores), and sessions with them")
         if name is not None and name not in self._groups:
             raise NotFound(f"group does not exist: {name[:64]!r}; expected one of {', '.join(self._groups)}")
@@ -177,7 +193,7 @@ class Groups:
             "compute": options.compute,
             "device_stages": options.device_stages,
             "queue_rows": group.queue_rows,
-            **({} if self._planning is None else self._planning.describe(name)),
+            **({} if self.planning is None else self.planning.describe(name)),
         }
 
     def statistics(self) -> dict[str, GroupStats]:
@@ -197,7 +213,7 @@ class Groups:
 
     def close(self) -> None:
         """Answer queued requests, then stop all sessions."""
-        if self._planning is not None:
-            self._planning.close()
+        if self.planning is not None:
+            self.planning.close()
         for group in self._groups.values():
             group.close()

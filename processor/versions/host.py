@@ -104,6 +104,7 @@ class ModelHost(ABC):
         # Makes a delta's file durable while its rows are staged.
         self._beside = StandbyThread("freshet-keep")
         self._beside.start()
+        self.core_planning: Any = None  # see processor.ports.CorePlanner
         self.score_watch: ScoreWatch | None = None
         if ENGINE.offers("judges") or ENGINE.offers("ejectors"):
             from freshet_serving.processor.versions.score_watch import ScoreWatch

@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from freshet_serving.compiler.progress import output, progress_bars
 from freshet_serving.processor.errors import BadInput, Refused
+from freshet_serving.processor.ports import ENGINE
 from freshet_serving.serving.commands.shutdown_signals import exit_on_sigterm, stop_on_signal
 
 if TYPE_CHECKING:
@@ -162,8 +163,12 @@ def _train(
     if start_options.repeat is not None and start_options.repeat.resolve() == checkpoints.resolve():
         raise BadInput("--repeat: expected checkpoints of another repository than publish.repository, got its own")
     heartbeat = Heartbeat(settings.publish.repository, settings.model.name, settings.data.follow)
+    planner = ENGINE.only("core_planner") if settings.data.follow else None
+    borrower: AbstractContextManager[object] = nullcontext()
+    if planner is not None:
+        borrower = planner.borrower(settings.publish.repository, lambda: heartbeat.status().learned_rows > 0)
     # The lock first: a second trainer, which is refused, does not report in the place of the first.
-    with trainer_lock(checkpoints, settings.model.name), heartbeat:
+    with trainer_lock(checkpoints, settings.model.name), heartbeat, borrower:
         source = open_rows(settings, checkpoints, start_options.from_scratch, start_options.repeat)
         # Imported late: TensorFlow takes seconds to import, and errors in the data should be reported first.
         with _importing():

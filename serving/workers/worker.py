@@ -64,7 +64,7 @@ from freshet_serving.serving.workers.counter_layout import COUNTED, PROCESS, Cou
 from freshet_serving.serving.workers.frame_transfer import FrameReceiver
 from freshet_serving.serving.workers.keyed_executor import KeyedExecutor
 from freshet_serving.serving.workers.routed_engine import RoutedEngine
-from freshet_serving.serving.workers.worker_counts import Report, evidence_key, observed
+from freshet_serving.serving.workers.worker_counts import PLANNED, Report, evidence_key, observed
 
 if TYPE_CHECKING:
     from freshet_serving.processor.running.user_states import ProcessStates
@@ -124,7 +124,7 @@ class Worker:
         self._access = AccessControl(options.admin_token, unpacker.unpack(settings["meters"]))
         self._clock = SystemClock()
         self._occupancy = Occupancy(ResourceLimits.here().cores, computing, self._slot, beats)
-        groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, self._occupancy)
+        groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, self._occupancy, alone=False)
         self._predictor = Predictor(groups, self._clock, RequestLimits.of(options))
         self._engine = RoutedEngine(self._predictor)
         self._lifecycle: Lifecycle[RoutedEngine] = Lifecycle()
@@ -252,6 +252,9 @@ class Worker:
             self._reply(message)
         elif op == "resize":
             self._resize(message)
+        elif op == "place":
+            self._predictor.groups.planning.place(message["placements"])
+            self._reply(message)
         elif op == "report":
             self._tell_report()
             self._reply(message)
@@ -419,18 +422,17 @@ class Worker:
             **evidence,
             "served": served,
         }
-        return {
-            "counters": counters,
-            COUNTED: self._layout.write(counted),
-            "gauges": {
-                "groups": now,
-                "costs": costs,
-                "computes": computes,
-                "parts_turns": user_split_thresholds,
-                "splits": {key: [list(each) for each in replica.splits] for key, replica in replicas.items()},
-                "cpu_s": usage.ru_utime + usage.ru_stime,
-            },
+        gauges = {
+            "groups": now,
+            "costs": costs,
+            "computes": computes,
+            "parts_turns": user_split_thresholds,
+            "splits": {key: [list(each) for each in replica.splits] for key, replica in replicas.items()},
+            "cpu_s": usage.ru_utime + usage.ru_stime,
         }
+        if groups.planning is not None:
+            counters[PLANNED], gauges[PLANNED] = groups.planning.counts(), groups.planning.costs()
+        return {"counters": counters, COUNTED: self._layout.write(counted), "gauges": gauges}
 
     def _report_regularly(self) -> None:
         self._loop.call_later(REPORT_INTERVAL_S, self._report_regularly)

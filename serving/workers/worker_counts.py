@@ -17,6 +17,8 @@ from freshet_serving.serving.workers.counter_layout import COUNTED, CounterReade
 
 Numbers = Any
 Report = dict[str, Any]
+PLANNED = "planned"
+"""Key of what cores are planned from, among counters and among gauges; there where they are planned."""
 
 
 def add(a: Numbers, b: Numbers) -> Numbers:

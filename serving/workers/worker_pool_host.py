@@ -39,9 +39,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock, SystemClock
+from freshet_serving.processor.cores import available
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.repository import BYTES, open_repository
+from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.processor.tables.remote_rows import open_remote_tables
 from freshet_serving.processor.versions.changes import report
@@ -53,7 +55,7 @@ from freshet_serving.serving.front.model_control import ControlHandler, no_model
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers.channel import ChannelClosed, Message
 from freshet_serving.serving.workers.counter_layout import COUNTED
-from freshet_serving.serving.workers.worker_counts import Totals, add, evidence_key, observed
+from freshet_serving.serving.workers.worker_counts import PLANNED, Totals, add, evidence_key, observed
 from freshet_serving.serving.workers.worker_pool import WorkerPool
 from freshet_serving.serving.workers.worker_process import WorkerProcess
 from freshet_serving.serving.workers.worker_replicas import ANSWER_TIMEOUT_S, WorkerReplicas, key_of
@@ -120,6 +122,11 @@ class WorkerPoolHost(ModelHost):
         self._controls = standing_pool(CONTROLS, "freshet-controls")
         self._readings = standing_pool(1, "freshet-readings")
         self._scrape, self._control = scrape, control
+        # The newest plan of cores, which a new process gets first.
+        self._placements: Message = {}
+        groups = {name: GroupConfig(**group) for name, group in config.groups.items()}
+        if any(group.planned for group in groups.values()):
+            self.core_planning = self._plan_cores(SessionConfig(cpus=config.session_cpus, groups=groups), clock)
         worker_pool.start(self)
 
     # What ModelHost leaves to subclasses.
@@ -240,8 +247,13 @@ class WorkerPoolHost(ModelHost):
     def info(self) -> dict[str, Any]:
         """Return the state of models, workers and sessions, as the workers report now."""
         self.refresh()
+        planning = self.core_planning
         groups = {
-            name: {"sessions": group.sessions, "queue_rows": group.queue_rows}
+            name: {
+                "sessions": group.sessions,
+                "queue_rows": group.queue_rows,
+                **({} if planning is None else planning.describe(name)),
+            }
             for name, group in self.group_stats().items()
         }
         sessions = sum(group["sessions"] for group in groups.values())
@@ -268,6 +280,8 @@ class WorkerPoolHost(ModelHost):
     def close(self) -> None:
         """Close the host after the pool has ended; later calls raise NotReady."""
         super().close()
+        if self.core_planning is not None:
+            self.core_planning.close()
         # Their tasks may wait for a change that hangs.
         for pool in (self._scrapes, self._controls, self._readings):
             pool.shutdown(wait=False, cancel_futures=True)
@@ -283,6 +297,8 @@ class WorkerPoolHost(ModelHost):
         for replicas in there:
             replicas.bring(worker)
         with self._publishing:
+            if self._placements:
+                worker.ask("place", self._placements).result(ANSWER_TIMEOUT_S)
             for group, sessions in self._resized.items():
                 worker.ask("resize", {"sessions": sessions, "group": group}).result(ANSWER_TIMEOUT_S)
             worker.ask("routes", self._routes()).result(ANSWER_TIMEOUT_S)
@@ -370,6 +386,42 @@ class WorkerPoolHost(ModelHost):
             answer["error"] = ["FreshetError", "internal error"]
         with contextlib.suppress(ChannelClosed):
             worker.tell("reply", answer)
+
+    # The plan of cores.
+
+    def _plan_cores(self, options: SessionConfig, clock: Clock) -> Any:
+        """Return what plans the cores of all workers, and lends some to trainers.
+
+        Args:
+            options: The options of each worker.
+            clock: The clock.
+        """
+        # Loaded where cores are planned.
+        from freshet_serving.processor.sessions.placement import core_planner
+
+        planning = core_planner().workers(
+            options, available(), len(self._worker_pool), clock, self._planned_from, self._place
+        )
+        if not self.repository.remote:
+            planning.lend(self.repository.root)
+        return planning
+
+    def _planned_from(self) -> tuple[Any, list[Any]]:
+        """Return what all workers have counted of their groups, as they report now, and the costs of each."""
+        self.refresh()
+        gauges = self.totals.gauges().values()
+        return self.totals.counters().get(PLANNED, {}), [report[PLANNED] for report in gauges if PLANNED in report]
+
+    def _place(self, placements: Any) -> None:
+        """Tell all workers, present and future, where their sessions compute.
+
+        Suspects are told with the next turn: sending to them may block until they are killed.
+        """
+        with self._publishing:
+            self._placements = {"placements": placements}
+            for worker in self._worker_pool.responsive():
+                with contextlib.suppress(ChannelClosed):
+                    worker.tell("place", self._placements)
 
     # Used by WorkerReplicas.
 

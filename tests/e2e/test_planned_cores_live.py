@@ -1,13 +1,22 @@
-"""A real server that plans the cores of its groups while it answers, and deltas come."""
+"""Real servers that plan the cores of their groups while they answer, and deltas come; and a trainer that borrows."""
 
+import contextlib
 import json
+import os
+import signal
 import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from freshet_serving.processor.cores import available
+from tests.e2e.following import FolderEvents, FollowingTrainer
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected
+from tests.e2e.test_workers_live import workers
 from tests.support.extensions import needs
 from tests.support.packages import write_package
 from tests.support.waiting import until
@@ -18,38 +27,151 @@ STEPS = 3
 CONFIG = '[groups.small]\np99_ms = 50\n[groups.rest]\nmodels = ["*"]\n'
 
 
+two_cores = pytest.mark.skipif(len(available()) < 2, reason="needs two cores")
+
+
 @pytest.mark.unguarded("a delta brings other weights altogether")
-def test_planned_groups_answer_with_the_scores_of_their_generations(tmp_path):
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_planned_groups_answer_with_the_scores_of_their_generations(tmp_path, processes):
     write_package(tmp_path / "repository", users=USERS)
     (tmp_path / "serve.toml").write_text(CONFIG)
     scores_by_generation = {f"1.{step}": expected(step) for step in range(STEPS + 1)}
-    problems, stop = [], threading.Event()
-    options = ("--config", str(tmp_path / "serve.toml"))
+    options = ("--config", str(tmp_path / "serve.toml"), "--workers", processes)
     with LiveServer(tmp_path / "repository", *options, log=tmp_path / "log") as server:
-
-        def ask():
-            while not stop.is_set():
-                scores, generation = server.predict("small", INPUTS)
-                if not np.allclose(np.ravel(scores), scores_by_generation[generation], atol=1e-5):
-                    problems.append((generation, scores))
-
-        clients = [threading.Thread(target=ask) for _ in range(4)]
-        for client in clients:
-            client.start()
-        try:
+        with clients(server, scores_by_generation) as problems:
             for step in range(1, STEPS + 1):
                 assert server.upload("small", delta_bytes(tmp_path, step))[0] == 200
             until(lambda: "requests/s" in groups(server)["small"]["planned"]["why"], within_s=60)
             planned = groups(server)["small"]["planned"]
-        finally:
-            stop.set()
-            for client in clients:
-                client.join()
         assert planned["cores"] >= 1
         assert groups(server)["rest"]["planned"]["weight"] == 1.0
         status, reply = server.post_json("/admin/groups/small", {"sessions": 2}, "PUT")
         assert (status, "cores are planned" in reply["error"]) == (400, True)
-    assert problems == []
+    assert problems.wrong == []
+
+
+@two_cores
+def test_new_worker_computes_on_the_cores_of_the_plan(tmp_path):
+    write_package(tmp_path / "repository", users=USERS)
+    (tmp_path / "serve.toml").write_text(CONFIG)
+    options = ("--config", str(tmp_path / "serve.toml"), "--workers", "2")
+    with LiveServer(tmp_path / "repository", *options, log=tmp_path / "log") as server:
+        victim = workers(server)[0]["pid"]
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: (one := workers(server)[0])["up"] and one["pid"] != victim)
+        own = frozenset(groups(server)["small"]["planned"]["cpus"])
+        assert own < available()
+        pids = [worker["pid"] for worker in workers(server)]
+
+        def ask():
+            with contextlib.suppress(OSError):
+                server.predict("small", INPUTS)
+
+        until(lambda: all(own in affinities(pid) for pid in pids), ask)
+        metrics = server.get("/metrics")[2].decode()
+        assert f'freshet_group_cores{{group="small"}} {len(own)}.0' in metrics
+
+
+@two_cores
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_core_moves_and_is_lent_while_requests_are_answered(tmp_path, processes):
+    """A group that has had all cores at the start gives one back half a minute later."""
+    write_package(tmp_path / "repository", users=USERS)
+    (tmp_path / "serve.toml").write_text('[groups.all]\nmodels = ["*"]\np99_ms = 500\n')
+    options = ("--config", str(tmp_path / "serve.toml"), "--workers", processes)
+    with LiveServer(tmp_path / "repository", *options, log=tmp_path / "log") as server:
+        with clients(server, {"1.0": expected(0)}) as problems:
+            assert groups(server)["all"]["planned"]["cores"] == len(available())
+            until(lambda: groups(server)["all"]["planned"]["cores"] < len(available()), within_s=120)
+            (loan,) = (tmp_path / "repository" / ".cores").glob("*.json")
+
+            def lends_the_rest():
+                own = set(groups(server)["all"]["planned"]["cpus"])
+                return set(json.loads(loan.read_text())["lent"]) == available() - own
+
+            until(lends_the_rest)
+            asked = problems.asked
+            until(lambda: problems.asked > asked + 100)
+        assert problems.wrong == []
+    assert not loan.exists()
+
+
+@two_cores
+@pytest.mark.tensorflow
+def test_follower_gives_a_core_back_within_a_second(tmp_path):
+    pytest.importorskip("tensorflow", reason="training needs the train extra")
+    from freshet_serving.processor.extensions.core_planner.lent_cores import Lender
+
+    source = FolderEvents(tmp_path / "clicks")
+    source.send(600)
+    trainer = FollowingTrainer(tmp_path, source.path, delta_seconds=0.3)
+    trainer.repository.mkdir(exist_ok=True)
+    low, high, took_s = min(available()), max(available()), []
+    lender, stop = Lender(trainer.repository), threading.Event()
+    lender.write(frozenset({high}), low)
+
+    def send():
+        while not stop.wait(0.05):
+            source.send(500)
+
+    sender = threading.Thread(target=send)
+    trainer.start()
+    try:
+        until(lambda: trainer.metrics().get("freshet_train_version") == 1)
+        sender.start()
+        for _ in range(5):
+            for lent in ({high}, set()):
+                lender.write(frozenset(lent), low)
+                written_s = time.monotonic()
+                until(lambda lent=lent: affinities(trainer.process.pid) == {frozenset(lent or {low})})
+                took_s.append(time.monotonic() - written_s)
+            position = trainer.metrics()["freshet_train_position"]
+            until(lambda position=position: trainer.metrics()["freshet_train_position"] > position)
+        print(f"seconds until all threads had moved: {max(took_s):.3f} at most, {sorted(took_s)[5]:.3f} at the median")
+        assert max(took_s) < 1
+        lender.close()
+        until(lambda: affinities(trainer.process.pid) == {available()})
+    finally:
+        stop.set()
+        trainer.close()
+        if sender.ident is not None:
+            sender.join()
+    assert "Traceback" not in trainer.log.read_text()
+
+
+@contextlib.contextmanager
+def clients(server, scores_by_generation):
+    """Four clients that ask until the block ends: how often they have, and what was wrong with the replies."""
+    problems, stop = SimpleNamespace(asked=0, wrong=[]), threading.Event()
+
+    def ask():
+        while not stop.is_set():
+            try:
+                scores, generation = server.predict("small", INPUTS)
+                if not np.allclose(np.ravel(scores), scores_by_generation[generation], atol=1e-5):
+                    problems.wrong.append((generation, scores))
+            except Exception as error:
+                problems.wrong.append(error)
+            problems.asked += 1
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield problems
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def affinities(pid):
+    """The sets of cores that the threads of a process may run on."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found.add(frozenset(os.sched_getaffinity(int(task.name))))
+    return found
 
 
 def groups(server):

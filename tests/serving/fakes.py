@@ -81,6 +81,7 @@ class FakeProcessor:
     concerns: tuple[str, ...] = ()
     stuck: bool = False
     reachable: bool = True
+    core_planning: Any = None
     hold: bool = False
     refuse: Exception | None = None
     full: Exception | None = None

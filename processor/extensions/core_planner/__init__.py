@@ -1,6 +1,8 @@
 """Plan the cores of session groups by what they cost: a budget gets the least cores that keep it, the rest is shared.
 
-core_planning   the plan of one process: measures, plans, moves sessions
+core_planning   the plan of one server: measures, plans, moves sessions
+group_counts    the groups of one process: counted, and placed
+lent_cores      cores that nobody needs are lent to trainers
 group_options   the options of groups, checked
 planner         who has how many cores, and why: pure
 core_sets       which cores these are
@@ -12,16 +14,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from freshet_serving.processor.ports import Extension
+from freshet_serving.processor.ports import CorePlanner, Extension
 
 __all__: list[str] = []
 
 
-def _plan(groups: Any, config: Any, cores: frozenset[int], clock: Any) -> Any:
+def _process(groups: Any, config: Any, cores: frozenset[int], clock: Any) -> Any:
     from freshet_serving.processor.extensions.core_planner.core_planning import CorePlanning
+    from freshet_serving.processor.extensions.core_planner.group_counts import CountedGroups
 
-    return CorePlanning(groups, config, cores, clock)
+    own = CountedGroups(groups)
+    return CorePlanning(list(groups), config, cores, 1, clock, lambda: (own.counts(), own.costs()), own.place)
+
+
+def _worker(groups: Any) -> Any:
+    from freshet_serving.processor.extensions.core_planner.group_counts import CountedGroups
+
+    return CountedGroups(groups)
+
+
+def _workers(config: Any, cores: frozenset[int], workers: int, clock: Any, reports: Any, place: Any) -> Any:
+    from freshet_serving.processor.cores import numa_nodes
+    from freshet_serving.processor.extensions.core_planner.core_planning import CorePlanning
+    from freshet_serving.processor.extensions.core_planner.group_counts import mean_costs
+    from freshet_serving.processor.sessions.placement import plan
+
+    def measure() -> Any:
+        counts, costs = reports()
+        return counts, mean_costs(costs)
+
+    names = list(plan(config, cores, numa_nodes()))
+    return CorePlanning(names, config, cores, workers, clock, measure, place)
+
+
+def _borrower(repository: str, learning: Any) -> Any:
+    from freshet_serving.processor.extensions.core_planner.lent_cores import Borrower
+
+    return Borrower(repository, learning)
 
 
 REQUIRES = ()
-EXTENSION = Extension(core_planner=_plan)
+EXTENSION = Extension(core_planner=CorePlanner(_process, _worker, _workers, _borrower))

@@ -1,36 +1,51 @@
-"""Plan the cores of a process's session groups while they serve: measure, plan, move sessions, every PLAN_S seconds.
+"""Plan the cores of session groups while they serve: measure, plan, move sessions, every PLAN_S seconds.
 
 Ownership
-- One thread plans, or whoever calls turn(); it alone moves sessions. They change cores between two batches, each by
-  itself, so a core is given up when its batch ends and no request waits for a plan.
+- One thread plans, or whoever calls turn(); its plan alone moves sessions. They change cores between two batches, each
+  by itself, so a core is given up when its batch ends and no request waits for a plan.
 - For the length of a batch a core may have the sessions of two groups.
 
 A group with a budget has a session a core, all on the group's set of cores. The others have all the shared cores, and
 sessions by their weights: the scheduler divides cores among threads that are busy, and a group alone has all of them.
 
+Workers
+- The supervisor plans for all: it outlives them, has the counts of dead ones too, and answers no request.
+- A request is computed by the worker that has read it. So every worker has sessions of every group, on all cores of
+  the group: of N workers each has the Nth part of the group's sessions, rounded up. A group with one core has one
+  session on it in every worker.
+- A worker has the newest plan before its first connection.
+- A plan is whole, and told anew with every turn. Who has missed one (a process short of memory, or silent) computes
+  where the plan before put it, beside another group at worst, and goes with the next turn. No session is ever without
+  a core, and a worker that dies leaves nothing behind: a plan has no state in workers.
+- Plans reach a worker in their order, and its sessions move at the end of their batches once its loop has read them.
+
 What batches cost is taken from the cost tables of the versions that sessions have computed, as to how it grows with
 requests, and from the seconds that they were busy, as to how much it is.
+
+Rejected: a plan of each worker for itself (it sees its own load, and two take the same core); taking cores from all
+before giving them to others, in two rounds (it saves part of a batch, and one slow worker delays every plan).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.extensions.core_planner.core_sets import SHARED, cores_of
+from freshet_serving.processor.extensions.core_planner.group_counts import MAX_ROWS, SIZES, Placements, work_of
 from freshet_serving.processor.extensions.core_planner.group_options import check_groups
+from freshet_serving.processor.extensions.core_planner.lent_cores import Lender
 from freshet_serving.processor.extensions.core_planner.load import LoadMeter
 from freshet_serving.processor.extensions.core_planner.planner import Demand, Plan, Planner
 from freshet_serving.processor.extensions.core_planner.queueing import Load
-from freshet_serving.processor.running.cost import CostTable
-from freshet_serving.processor.sessions.group import SessionGroup
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 from freshet_serving.processor.standby_thread import PeriodicThread
-from freshet_serving.processor.watching import Histogram, SessionStats, total
+from freshet_serving.processor.watching import SHORT_S, SessionStats
 
 log = logging.getLogger("freshet.cores")
 
@@ -39,38 +54,42 @@ MOST_SESSIONS = 4
 """A group that shares cores has at most so many sessions a core."""
 LEAST_REQUESTS = 100
 """A turn with fewer has no 99th percentile."""
+CLOSE_S = 2.0
 
 
 class MeasuredGroup:
-    """One group and what is measured of it."""
+    """Measures one group, over all processes."""
 
-    def __init__(self, name: str, group: SessionGroup, config: GroupConfig) -> None:
-        self.name, self.group, self.config = name, group, config
+    def __init__(self, name: str, config: GroupConfig) -> None:
+        self.name, self.config = name, config
         self.meter, self.load = LoadMeter(), Load()
-        self.responses = group.measure_responses()
-        self._before, self._counts = SessionStats(), np.array(self.responses.counts)
+        self._before, self._counts = SessionStats(), np.zeros(len(SHORT_S) + 1, np.int64)
         self._costs, self._most = batch_costs((), 1.0, 1.0, 0.0), 1.0
 
-    def demand(self, seconds: float, cores: int) -> Demand:
+    def demand(self, counts: Mapping[str, Any], costs: Sequence[float], seconds: float, cores: int) -> Demand:
         """Return what the group asks for after one more turn.
 
         Args:
+            counts: As of group_counts, since the start; empty while no process has reported.
+            costs: As of group_counts; empty before the first batch.
             seconds: Seconds of the turn.
             cores: Cores that it had.
         """
-        work = total(self.group.statistics())
-        counts = np.array(self.responses.counts)
-        latest, self._counts = counts - self._counts, counts
+        if counts:
+            work, responses = work_of(counts), np.array(counts["responses"])
+        else:
+            work, responses = self._before, self._counts
+        latest, self._counts = responses - self._counts, responses
         if latest.sum() >= LEAST_REQUESTS and cores:
-            self.meter.compare(self.load, cores, p99_s(self.responses, latest))
+            self.meter.compare(self.load, cores, p99_s(SHORT_S, latest))
         requests, rows = work.requests - self._before.requests, work.rows - self._before.rows
         if requests > 0:
             usual_rows = max(1.0, rows / requests)
             batches = max(1, work.batches - self._before.batches)
             self._costs = batch_costs(
-                self.group.cost_tables(), usual_rows, requests / batches, (work.busy_s - self._before.busy_s) / batches
+                costs, usual_rows, requests / batches, (work.busy_s - self._before.busy_s) / batches
             )
-            self._most = max(1.0, self.group.options.max_batch_rows / usual_rows)
+            self._most = max(1.0, MAX_ROWS / usual_rows)
         self._before = work
         self.load = self.meter.turn(work, seconds, self._costs, self._most)
         config = self.config
@@ -79,106 +98,158 @@ class MeasuredGroup:
 
 
 class CorePlanning:
-    """The plan of one process, and the thread that keeps it."""
+    """The plan of one server, and the thread that keeps it."""
 
     def __init__(
         self,
-        groups: Mapping[str, SessionGroup],
+        names: Sequence[str],
         config: SessionConfig,
         cores: frozenset[int],
+        workers: int,
         clock: Clock,
+        measure: Callable[[], tuple[Mapping[str, Any], Mapping[str, Sequence[float]]]],
+        place: Callable[[Placements], None],
         start: bool = True,
     ) -> None:
         """Divide the cores, then plan them anew every PLAN_S seconds.
 
         Args:
-            groups: The session groups by name.
+            names: Names of the groups.
             config: Their options; a group without any shares cores.
             cores: The cores to plan.
+            workers: Number of processes that compute.
             clock: The clock.
+            measure: Returns counts and costs by group (group_counts), of all processes.
+            place: Has every process move its sessions; called by the planning thread.
             start: False to leave turns to the caller.
 
         Raises:
             BadInput: The options contradict each other.
         """
         check_groups(config)
-        self._cores, self._clock = cores, clock
-        self._measured = {
-            name: MeasuredGroup(name, group, config.groups.get(name, GroupConfig())) for name, group in groups.items()
-        }
+        self._cores, self._workers, self._clock = cores, workers, clock
+        self._measure, self._place = measure, place
+        self._measured = [MeasuredGroup(name, config.groups.get(name, GroupConfig())) for name in names]
         self._planner = Planner(len(cores))
-        self._sets: dict[str, frozenset[int]] = {}
+        self._lender: Lender | None = None
         self._turned_s = clock.now_s()
-        self._plan = Plan({}, 0, 0)
+        # Replaced as a whole: others read it.
+        self._now: tuple[Plan, dict[str, frozenset[int]]] = Plan({}, 0, 0), {}
         self.turn()
         self._thread = PeriodicThread(self._keep, PLAN_S, PLAN_S, "freshet-cores")
         if start:
             self._thread.start()
 
     @property
+    def cores(self) -> dict[str, frozenset[int]]:
+        """The cores of each group; those that share have the same."""
+        plan, sets = self._now
+        return {name: sets[name] if allotted.cores else sets[SHARED] for name, allotted in plan.groups.items()}
+
+    @property
     def lent(self) -> frozenset[int]:
         """Shared cores that nobody needs now, the highest."""
-        shared = sorted(self._sets[SHARED])
-        return frozenset(shared[len(shared) - self._plan.lent :])
+        plan, sets = self._now
+        shared = sorted(sets[SHARED])
+        return frozenset(shared[len(shared) - plan.lent :])
+
+    def lend(self, folder: Path) -> None:
+        """Say with each further turn which cores are lent, to trainers that publish to a folder.
+
+        Args:
+            folder: The folder of the repository.
+        """
+        self._lender = Lender(folder)
 
     def turn(self) -> None:
         """Measure, plan and move sessions."""
+        counts, costs = self._measure()
         now_s = self._clock.now_s()
         seconds, self._turned_s = now_s - self._turned_s, now_s
-        demands = [measured.demand(seconds, len(self._sets.get(name, ()))) for name, measured in self._measured.items()]
+        _, before = self._now
+        demands = [
+            group.demand(
+                counts.get(group.name, {}), costs.get(group.name, ()), seconds, len(before.get(group.name, ()))
+            )
+            for group in self._measured
+        ]
         plan = self._planner.plan(now_s, demands)
-        counts = {name: allotted.cores for name, allotted in plan.groups.items() if allotted.cores}
-        sets = cores_of(counts, self._sets, self._cores)
-        if counts != {name: len(self._sets[name]) for name in self._sets.keys() - {SHARED}}:
-            for name, count in counts.items():
-                log.info("group %s: %d cores: %s", name, count, plan.groups[name].why)
-        weights = {name: allotted.weight for name, allotted in plan.groups.items() if not allotted.cores}
-        for name, measured in self._measured.items():
-            if name in counts:
-                sessions, cores = counts[name], sets[name]
-            else:
-                cores = sets[SHARED]
-                sessions = len(cores) * min(MOST_SESSIONS, max(1, round(weights[name] / min(weights.values()))))
-            if (sessions, (cores,)) != (len(measured.group), measured.group.options.cpus):
-                measured.group.place(sessions, cores)
-        self._plan, self._sets = plan, sets
+        numbers = {name: allotted.cores for name, allotted in plan.groups.items() if allotted.cores}
+        sets = cores_of(numbers, before, self._cores)
+        if numbers != {name: len(before[name]) for name in before.keys() - {SHARED}}:
+            for name, number in numbers.items():
+                log.info("group %s: %d cores: %s", name, number, plan.groups[name].why)
+        self._now = plan, sets
+        if self._lender is not None:
+            self._lender.write(self.lent, min(sets[SHARED] or self._cores))
+        self._place(placements(plan, sets, self._workers))
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return why a group has its cores, JSON-able."""
-        allotted = self._plan.groups[name]
-        return {"planned": {"cores": allotted.cores, "weight": round(allotted.weight, 3), "why": allotted.why}}
+        """Return which cores a group has, and why, JSON-able."""
+        plan, _ = self._now
+        allotted = plan.groups[name]
+        cores = self.cores[name]
+        planned = {"cores": allotted.cores, "weight": round(allotted.weight, 3), "why": allotted.why}
+        return {"planned": {**planned, "cpus": sorted(cores), "lent": sorted(cores & self.lent)}}
 
     def close(self) -> None:
-        """Plan no more."""
+        """Plan no more, and lend nothing."""
         if self._thread.is_alive():
-            self._thread.close()
+            self._thread.close(CLOSE_S)
+        if self._lender is not None:
+            self._lender.close()
 
     def _keep(self) -> bool:
         self.turn()
         return False
 
 
-def p99_s(responses: Histogram, counts: Sequence[int] | np.ndarray[Any, Any]) -> float:
-    """Return the 99th percentile of counted values, as the bound above it."""
+def placements(plan: Plan, sets: Mapping[str, frozenset[int]], workers: int) -> dict[str, tuple[int, list[int]]]:
+    """Return the sessions of each group in one process, and their cores. Pure.
+
+    Args:
+        plan: The plan.
+        sets: Cores of each group with its own, and the shared ones.
+        workers: Number of processes.
+    """
+    weights = [allotted.weight for allotted in plan.groups.values() if not allotted.cores]
+    placed = {}
+    for name, allotted in plan.groups.items():
+        cores = sets[name] if allotted.cores else sets[SHARED]
+        sessions = -(-len(cores) // workers)
+        if not allotted.cores:
+            sessions *= min(MOST_SESSIONS, max(1, round(allotted.weight / min(weights))))
+        placed[name] = sessions, sorted(cores)
+    return placed
+
+
+def p99_s(bounds: Sequence[float], counts: Sequence[int] | np.ndarray[Any, Any]) -> float:
+    """Return the 99th percentile of counted values, as the bound above it.
+
+    Args:
+        bounds: Upper bounds of the bins, see Histogram.
+        counts: Values in each bin, and above them all.
+    """
     place = int(np.searchsorted(np.cumsum(counts), 0.99 * np.sum(counts)))
-    return responses.bounds[min(place, len(responses.bounds) - 1)]
+    return bounds[min(place, len(bounds) - 1)]
 
 
-def batch_costs(tables: Sequence[CostTable], rows: float, requests: float, seconds: float) -> Callable[[float], float]:
+def batch_costs(costs: Sequence[float], rows: float, requests: float, seconds: float) -> Callable[[float], float]:
     """Return the seconds of a batch by its requests.
 
     Args:
-        tables: Cost tables of the versions that are computed.
+        costs: Predicted seconds of batches of SIZES rows; empty if nothing has been computed.
         rows: Rows of a usual request.
         requests: Requests of the batches that were measured.
         seconds: Seconds that such a batch took.
     """
+    if not costs:
+        return lambda count: seconds
+    by_rows = np.interp(np.arange(MAX_ROWS + 1), SIZES, costs).tolist()
 
     def predicted_s(count: float) -> float:
         whole = max(1, round(count * rows))
-        return sum(costs.batch_s(whole) for costs in tables)
+        return float(by_rows[whole] if whole <= MAX_ROWS else by_rows[-1] * whole / MAX_ROWS)
 
-    if not tables:
-        return lambda count: seconds
     scale = seconds / predicted_s(requests)
     return lambda count: scale * predicted_s(count)

@@ -122,9 +122,13 @@ class Planner:
             demand.name: self._held.get(demand.name, _Held(max(demand.min_cores, equal))) for demand in budgeted
         }
         needed = _divided(budgeted, most)
-        # Cores that a group still holds on to, as far as nobody else needs them.
-        steadied = {name: self._steadied(name, cores, now_s) for name, cores in needed.items()}
-        granted = steadied if sum(steadied.values()) <= most else needed
+        granted, left = dict(needed), most - sum(needed.values())
+        # Cores that a group still holds on to, as far as nobody else needs them: first those of who is closest to its
+        # budget.
+        for demand in sorted(budgeted, key=lambda demand: _missed(demand, needed[demand.name]), reverse=True):
+            more = min(left, self._steadied(demand.name, needed[demand.name], now_s) - needed[demand.name])
+            granted[demand.name] += more
+            left -= more
         allotments = {}
         for demand in budgeted:
             cores = self._held[demand.name].cores = granted[demand.name]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from freshet_serving.processor.cores import available
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.front_options import FrontendOptions
@@ -16,9 +17,11 @@ from freshet_serving.serving.http.port import new_loop, reserve
 from freshet_serving.serving.workers import worker as worker_module
 from freshet_serving.serving.workers.channel import Channel
 from freshet_serving.serving.workers.worker import Worker
+from freshet_serving.serving.workers.worker_counts import PLANNED
 from freshet_serving.serving.workers.worker_pool import WorkerSettings
 from tests.serving.workers import channel_ends
 from tests.support.descriptors import few_descriptors
+from tests.support.extensions import needs
 
 WAIT_S = 30
 
@@ -131,12 +134,18 @@ def test_resource_shortage_is_reported_and_an_internal_error_logged(caplog, fail
 
 
 @pytest.fixture
-def born():
+def groups():
+    """Options of the worker's groups."""
+    return {}
+
+
+@pytest.fixture
+def born(groups):
     """A worker on a thread of this process: (the supervisor's end of its channel, the address of the gRPC port)."""
     reserved, grpc = reserve("127.0.0.1", 0)
     here, there = Channel.pair()
     channel = Channel(there)
-    settings = WorkerSettings(FrontendOptions(version="9"), {"groups": {}}, None, [], grpc).message()
+    settings = WorkerSettings(FrontendOptions(version="9"), {"groups": groups}, None, [], grpc).message()
     shared = {"board": np.zeros((3, 1), np.int64), "meters": rate_limiter_memory(2), "states": None}
     worker = Worker(channel, {**settings, **shared, "seat": 0}, SimpleNamespace(unpack=lambda packed: packed))
 
@@ -174,6 +183,21 @@ def test_worker_accepts_calls_only_once_it_has_its_routes(born):
     channel.send({**flags, "models": {}, "op": "routes", "id": 1})
     heard(channel, "reply")
     assert listens(grpc)
+
+
+@needs("core_planner")
+@pytest.mark.parametrize("groups", [{"small": {"p99_ms": 50.0}}])
+def test_worker_reports_its_groups_and_goes_where_it_is_told(born, groups):
+    channel, _ = born
+    heard(channel, "hello")
+    placements = {"small": [3, [min(available())]], "default": [1, [max(available())]]}
+    channel.send({"op": "place", "placements": placements, "id": 1})
+    heard(channel, "reply")
+    channel.send({"op": "report", "id": 2})
+    report = channel.receive()[0]["report"]
+    assert {name: sessions for name, (sessions, _) in report["gauges"]["groups"].items()} == {"small": 3, "default": 1}
+    assert report["counters"][PLANNED]["small"]["work"]["requests"] == 0
+    assert report["gauges"][PLANNED] == {}
 
 
 def test_end_does_not_wait_for_handshakes_of_clients():

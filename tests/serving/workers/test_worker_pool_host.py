@@ -26,9 +26,10 @@ from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers import worker_pool_host as host_module
 from freshet_serving.serving.workers.counter_layout import COUNTED, CounterWriter
-from freshet_serving.serving.workers.worker_counts import evidence_key, observed
+from freshet_serving.serving.workers.worker_counts import PLANNED, evidence_key, observed
 from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
+from tests.support.extensions import needs
 from tests.support.leases import unleased
 from tests.support.packages import make_delta, write_package
 from tests.support.waiting import until
@@ -513,3 +514,50 @@ def test_stale_model_is_reported_to_workers_without_unrouting_it(hosts):
     host.readiness.tell(host.on_staleness_changed)
     assert host.ready
     assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
+
+
+@needs("core_planner")
+def test_new_worker_has_the_plan_of_cores_before_its_routes(root, tmp_path):
+    config = ServeConfig(str(root), groups={"small": {"p99_ms": 50.0}, "rest": {"models": ["*"]}})
+    worker_pool = FakeFleet(2)
+    host, worker = WorkerPoolHost(config, worker_pool, lambda: b""), FakeWorker(0)
+    try:
+        # From here on the turns are the test's.
+        host.core_planning.close()
+        host.initialize_worker(worker)
+        ops = [op for op, _ in worker.said]
+        assert ops.index("place") < ops.index("routes")
+        placed = next(message["placements"] for op, message in worker.said if op == "place")
+        assert {name: frozenset(cores) for name, (_, cores) in placed.items()} == host.core_planning.cores
+        worker.said.clear()
+        host.core_planning.turn()
+        assert [message["placements"] for op, message in worker.said if op == "place"] == [placed]
+        worker_pool.silent = [0]
+        worker.said.clear()
+        host.core_planning.turn()
+        assert [op for op, _ in worker.said if op == "place"] == [], "a suspect is told once it is heard again"
+    finally:
+        host.close()
+
+
+@needs("core_planner")
+def test_cores_are_planned_from_what_all_workers_report(root):
+    config = ServeConfig(str(root), groups={"small": {"p99_ms": 50.0}})
+    host, workers = WorkerPoolHost(config, FakeFleet(2), lambda: b""), [FakeWorker(n) for n in range(2)]
+    try:
+        for worker in workers:
+            host.initialize_worker(worker)
+            counts = {"small": {"work": {"requests": 3 + worker.slot}, "responses": [1, 2]}}
+            report = {
+                "counters": {"groups": {"small": {"requests": 3}}, PLANNED: counts},
+                COUNTED: CounterWriter().write({}),
+                "gauges": {"groups": {"small": [1, 0]}, PLANNED: {"small": [0.1, worker.slot]}},
+            }
+            host.on_message(worker, {"op": "report", "report": report})
+        host._worker_pool.reap(workers[0])
+        counts, costs = host._planned_from()
+        assert counts == {"small": {"work": {"requests": 7}, "responses": [2, 4]}}, "the dead count"
+        assert costs == [{"small": [0.1, 1]}], "of those that live"
+        assert host.info()["groups"]["small"]["planned"]["cpus"]
+    finally:
+        host.close()

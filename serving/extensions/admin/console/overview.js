@@ -73,15 +73,22 @@ export function overview({ refresh }) {
     if (sessions.contains(document.activeElement) && document.activeElement.tagName === "INPUT") return;
     const groups = Object.entries(info.groups || {});
     const workers = info.workers || [];
+    const planned = groups.some(([, g]) => g.planned);
     replace(sessions,
-      groups.length ? table("Session groups", [{ title: "Group" }, { title: "Sessions", number: true }, { title: "Waiting rows", number: true }, { title: "Resize" }],
-        groups.map(([name, g]) => [name, number(g.sessions), number(g.queue_rows), resizer(name, g.sessions, refresh)])) : h("p", { class: "soft" }, "No sessions yet."),
+      groups.length ? table("Session groups", [{ title: "Group" }, { title: "Sessions", number: true }, { title: "Waiting rows", number: true }, { title: planned ? "Planned cores" : "Resize" }],
+        groups.map(([name, g]) => [name, number(g.sessions), number(g.queue_rows), planned ? cores(g.planned) : resizer(name, g.sessions, refresh)])) : h("p", { class: "soft" }, "No sessions yet."),
       workers.length ? table("Worker processes", [{ title: "Worker" }, { title: "State" }, { title: "Connections", number: true }, { title: "Restarts", number: true }, { title: "Heartbeat age", number: true }],
         workers.map(w => [`worker ${w.worker}`, badge(w.up ? "up" : "down", w.up ? "good" : "bad"), number(w.connections), number(w.restarts), w.silent_s === null ? null : seconds(w.silent_s)]))
         : h("p", { class: "soft" }, "A single process serves requests: there are no workers."));
   }
 
   return { element, title: "Overview", update: draw };
+}
+
+function cores(planned) {
+  if (!planned) return "–";
+  const own = planned.cores ? `${planned.cores}: ` : "", lent = planned.lent.length ? `; ${planned.lent.length} lent to trainers` : "";
+  return `${own}${planned.why}${lent}`;
 }
 
 function resizer(group, sessions, refresh) {

@@ -2,11 +2,21 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.cores import available
-from freshet_serving.processor.extensions.core_planner.core_planning import CorePlanning, batch_costs, p99_s
-from freshet_serving.processor.running.cost import CostTable
+from freshet_serving.processor.extensions.core_planner.core_planning import (
+    MOST_SESSIONS,
+    CorePlanning,
+    batch_costs,
+    p99_s,
+    placements,
+)
+from freshet_serving.processor.extensions.core_planner.core_sets import SHARED, cores_of
+from freshet_serving.processor.extensions.core_planner.group_counts import COUNTED, SIZES, CountedGroups
+from freshet_serving.processor.extensions.core_planner.planner import Allotment, Plan
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 from freshet_serving.processor.watching import SHORT_S, Histogram
 from tests.processor.sessions.fakes import Answers, FakeReplica, group
@@ -28,8 +38,10 @@ def two_groups():
         yield {"one": one, "other": other}
 
 
-def planning(groups, configs, clock=None):
-    return CorePlanning(groups, SessionConfig(groups=configs), available(), clock or TurnClock(), start=False)
+def planning(groups, configs, clock=None, start=False):
+    own, config = CountedGroups(groups), SessionConfig(groups=configs)
+    measure = lambda: (own.counts(), own.costs())  # noqa: E731
+    return CorePlanning(list(groups), config, available(), 1, clock or TurnClock(), measure, own.place, start)
 
 
 @pytest.mark.skipif(len(available()) < 2, reason="needs two cores")
@@ -69,7 +81,7 @@ def test_idle_shared_cores_are_lent(two_groups):
 
 
 def test_plan_is_made_again_until_it_is_closed(two_groups):
-    plan = CorePlanning(two_groups, SessionConfig(groups={"one": GroupConfig(share=1.0)}), available(), SystemClock())
+    plan = planning(two_groups, {"one": GroupConfig(share=1.0)}, SystemClock(), start=True)
     plan.close()
     assert not plan._thread.is_alive()
 
@@ -79,13 +91,15 @@ def test_percentile_is_the_bound_above_it():
     for _ in range(99):
         responses.observe(0.003)
     responses.observe(1.0)
-    assert 0.003 <= p99_s(responses, responses.counts) <= 0.0045
+    assert 0.003 <= p99_s(SHORT_S, responses.counts) <= 0.0045
 
 
 def test_costs_of_batches_grow_as_tables_say_and_are_as_large_as_measured():
-    costs = batch_costs([CostTable({1: 0.001, 8: 0.002, 64: 0.008})], 8.0, 1.0, 0.004)
+    by_size = [0.001 * rows**0.5 for rows in SIZES]
+    costs = batch_costs(by_size, 8.0, 1.0, 0.004)
     assert costs(1) == pytest.approx(0.004)
-    assert costs(8) == pytest.approx(0.016, rel=0.1)
+    assert costs(8) == pytest.approx(0.004 * 8**0.5)
+    assert costs(64) == pytest.approx(2 * costs(32)), "beyond the largest batch they grow with rows"
     assert batch_costs([], 8.0, 1.0, 0.004)(5) == 0.004
 
 
@@ -96,3 +110,83 @@ def test_responses_count_waiting_and_computing(two_groups):
         two_groups["one"].enqueue(answers.work(replica, number, [number]))
     answers.wait(5)
     assert np.sum(responses.counts) == 5
+
+
+class Fleet:
+    """Workers that count what a test says, and keep where they are told to compute."""
+
+    def __init__(self, count):
+        self.placed, self.plans = [{} for _ in range(count)], []
+        self.counts, self.costs = {}, {}
+
+    def place(self, placed):
+        self.plans.append(placed)
+        for worker in range(len(self.placed)):
+            self.placed[worker] = placed
+
+    def work(self, group, requests, seconds):
+        """Let a group have answered so many more requests, each a batch of that many seconds."""
+        counts = self.counts.setdefault(
+            group, {"work": dict.fromkeys(COUNTED, 0), "responses": [0] * (len(SHORT_S) + 1)}
+        )
+        for name in ("requests", "batches", "rows"):
+            counts["work"][name] += requests
+        counts["work"]["busy_s"] += requests * seconds
+        self.costs[group] = [rows * seconds for rows in SIZES]
+
+
+def over_workers(fleet, configs, cores, clock, names=("one", "other")):
+    workers = len(fleet.placed)
+    measure = lambda: (fleet.counts, fleet.costs)  # noqa: E731
+    config = SessionConfig(groups=configs)
+    return CorePlanning(names, config, frozenset(range(cores)), workers, clock, measure, fleet.place, start=False)
+
+
+def test_workers_share_a_groups_sessions_and_have_all_its_cores():
+    fleet = Fleet(2)
+    planning = over_workers(fleet, {"one": GroupConfig(p99_ms=50.0, min_cores=5)}, 8, TurnClock())
+    sessions, cores = fleet.placed[0]["one"]
+    assert (sessions, len(cores)) == (3, 5)
+    assert frozenset(cores) == planning.cores["one"]
+    assert fleet.placed[0]["other"] == (2, sorted(set(range(8)) - set(cores)))
+
+
+def test_plan_of_workers_grows_with_what_all_of_them_measured():
+    fleet, clock = Fleet(2), TurnClock()
+    planning = over_workers(fleet, {"one": GroupConfig(p99_ms=50.0), "other": GroupConfig(share=1.0)}, 8, clock)
+    for _ in range(20):
+        clock.planned_s += 5.0
+        fleet.work("one", 5 * 450, 0.01)
+        planning.turn()
+    assert 5 <= len(planning.cores["one"]) <= 7
+    assert "requests/s" in planning.describe("one")["planned"]["why"]
+    # The workers that counted all of it have died: the counts stay, and so does the plan.
+    before = planning.cores
+    clock.planned_s += 5.0
+    planning.turn()
+    assert planning.cores == before
+
+
+def test_every_turn_tells_the_whole_plan():
+    fleet, clock = Fleet(1), TurnClock()
+    planning = over_workers(fleet, {"one": GroupConfig(p99_ms=50.0)}, 4, clock)
+    planning.turn()
+    assert len(fleet.plans) == 2
+    assert fleet.plans[0] == fleet.plans[1]
+
+
+@given(data=st.data())
+def test_each_group_has_a_core_and_a_session_in_every_worker(data):
+    cores, workers = data.draw(st.integers(2, 32)), data.draw(st.integers(1, 8))
+    sizes = data.draw(st.lists(st.integers(1, 8), max_size=4).filter(lambda sizes: sum(sizes) < cores))
+    weights = data.draw(st.lists(st.floats(0.01, 100), min_size=1, max_size=4))
+    own = {f"own {n}": Allotment(size, 0.0, "") for n, size in enumerate(sizes)}
+    sharing = {f"sharing {n}": Allotment(0, weight / sum(weights), "") for n, weight in enumerate(weights)}
+    sets = cores_of({name: a.cores for name, a in own.items()}, {}, frozenset(range(cores)))
+    placed = placements(Plan({**own, **sharing}, cores - sum(sizes), 0), sets, workers)
+    for name, (sessions, cpus) in placed.items():
+        assert cpus
+        assert 1 <= sessions <= MOST_SESSIONS * len(cpus)
+        assert set(cpus) == (sets[name] if name in own else sets[SHARED])
+        if name in own:
+            assert len(cpus) <= sessions * workers < len(cpus) + workers

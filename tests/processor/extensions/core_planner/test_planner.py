@@ -54,6 +54,13 @@ def test_another_group_takes_cores_that_are_only_held():
     assert load(5.0).response_p99_s(plan.groups["b"].cores) <= 0.01
 
 
+def test_cores_that_are_held_and_not_needed_elsewhere_stay():
+    plan = Planner(8).plan(0.0, [Demand("a", load(4.0), 0.003), Demand("b", load(0.1), 0.01)])
+    needed = plan.groups["a"].cores
+    assert 4 < needed < 7, "b holds four, and a needs some of them"
+    assert plan.groups["b"].cores == 8 - needed
+
+
 def test_too_few_cores_go_where_budgets_are_missed_by_most():
     plan = Planner(8).plan(0.0, [Demand("a", load(2.0), 0.0021), Demand("b", load(20.0), 0.0021)])
     assert (plan.groups["a"].cores + plan.groups["b"].cores, plan.groups["b"].cores > 4) == (8, True)
