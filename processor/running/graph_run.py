@@ -5,6 +5,9 @@ faster. That is decided once, when a version is loaded, by timing both ways in t
 sessions measure depends on other users of the machine at the time, and only the way that is taken would be measured.
 Dividing changes scores by no more than rounding.
 
+A version whose programs differ from a loaded one's by their weights alone takes over its costs and decisions as they
+are then (PRICED), and times nothing: the runs would delay requests, and requests would distort them.
+
 A version whose requests have histories may have both parts for shorter histories, too. A request is divided by those of
 the shortest length that its own histories fit, if they pay. A length whose parts are not cheaper than those of the next
 longer one is never used; that, too, is decided once, so all chunks of a request take the same.
@@ -12,8 +15,9 @@ longer one is never used; that, too, is decided once, so all chunks of a request
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
@@ -108,6 +112,10 @@ class DividedRun:
         return self.user.costs.dense_s(1) + self.score.costs.dense_s(rows)
 
 
+PRICED: WeakValueDictionary[Hashable, GraphRun] = WeakValueDictionary()
+"""The newest priced run of each set of programs in this process, as long as a version has it."""
+
+
 class GraphRun:
     """The subgraphs of one version.
 
@@ -180,6 +188,21 @@ class GraphRun:
             whole, longest = self.undivided.costs, self._longest
             buckets = {*whole.cost, *longest.score.costs.cost}
             self._planned = CostTable({b: min(whole.dense_s(b), longest.dense_s(b)) for b in buckets})
+
+    def take_over(self, other: GraphRun) -> None:
+        """Begin with the costs and decisions of another version that runs the same programs.
+
+        Args:
+            other: The run of that version, priced.
+        """
+        for name, run in self.by_name.items():
+            run.costs = other.by_name[name].costs.copy()
+        if self._longest is not None and other._longest is not None:
+            pairs = list(zip((self._longest, *self._shorter), (other._longest, *other._shorter)))
+            self._worth_dividing = {mine.length: other._worth_dividing[theirs.length] for mine, theirs in pairs}
+            self._lengths = [mine for mine, theirs in pairs[1:] if theirs.length in other.lengths]
+        self._planned = None if other._planned is None else other._planned.copy()
+        self.in_thread = other.in_thread
 
     @property
     def costs(self) -> CostTable:
