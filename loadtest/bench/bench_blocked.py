@@ -214,6 +214,7 @@ def summary(waited_ms: np.ndarray) -> dict[str, float]:
 
 def page(results: Mapping[str, Any]) -> str:
     lines = opening("How long writers block the event loop", __doc__ or "", results)
+    lines += [f"Load average before the run: {results['machine']['load_average']}.", ""]
     null = results["figures"][IDLE]
     rows = []
     for kind, found in results["figures"].items():
