@@ -37,7 +37,9 @@ def test_report_tells_each_writer_beside_the_null():
         "JSON": {"p50": 0.2, "p99": 40.0, "most": 60.0},
     }
     origin = {"command": "make -C loadtest blocked", "date": "2026-11-30"}
-    text = bench.page({"machine": {"cores": 2, "cpu": "a CPU", "load_average": 0.1}, "origin": origin, "figures": figures})
+    text = bench.page(
+        {"machine": {"cores": 2, "cpu": "a CPU", "load_average": 0.1}, "origin": origin, "figures": figures}
+    )
     assert "| idle | 0.10 | **0.50** | 2.0 |  |  |" in text
     assert "| deltas | 0.10 | **2.00** | 9.0 | 4.0 | 1, missed |" in text
     assert "| JSON | 0.20 | **40.00** | 60.0 | 80.0 | 60 |" in text
