@@ -34,6 +34,8 @@ store_outages   reads of online features while the store is well, slow, wrong or
 feast_side      the half of it that runs in Feast's own environment
 bench_feast_server  `make -C loadtest feast-server`
 bench_slow_store  `make -C loadtest slow-store`
+bench_blocked   `make -C loadtest blocked`
+blocked_side    the probed server of it
 costly_requests   `make -C loadtest costly`
 feast_server_side  the half of it that runs in Feast's own environment
 guard_streams   good streams of `make -C loadtest guard`, trained and kept

@@ -158,6 +158,11 @@ class Artefact:
     origin: bytes = b""
     frozen: str = ""
 
+    @property
+    def graph(self) -> str:
+        """SHA-256 of what it computes, without its weights where it has a portable form."""
+        return hashlib.sha256(self.origin or self.data).hexdigest()
+
 
 class Program(Protocol):
     """The buckets of one version on one backend."""

@@ -1,9 +1,9 @@
 """Run dense graphs on XLA through jaxlib's PJRT client alone, from the files that compiler/backends/xla.py writes.
 
-Weights are arguments: new ones are copied to where the device reads them, once per flip, and the executable stays. An
-artefact is a serialised PJRT executable in a capsule; its origin is a portable StableHLO artifact, which every later
-jaxlib can read for years, so that an executable from another processor or library can be compiled again without
-TensorFlow.
+Weights are arguments: new ones are copied to where the device reads them, once per flip, and the executable stays. So
+it is shared by all versions of a process that have the same StableHLO, and freed with the last of them. An artefact is
+a serialised PJRT executable in a capsule; its origin is a portable StableHLO artifact, which every later jaxlib can
+read for years, so that an executable from another processor or library can be compiled again without TensorFlow.
 
 How it runs. On a CPU a run computes in the calling thread: the client has as many threads as one run may use, so with
 one thread it has none to hand work to. The session's input buffer is the argument itself (if 64-byte aligned; else it
@@ -59,6 +59,8 @@ Array = NDArray[Any]
 FLOAT32 = np.dtype(np.float32)
 CPU_OPTIONS = (("xla_cpu_experimental_ynn_fusion_type", ""),)
 _devices: dict[tuple[str, int], Device] = {}
+_shared: weakref.WeakValueDictionary[tuple[Device, str, bool], _Loaded] = weakref.WeakValueDictionary()
+"""By device, graph, and whether it was deserialised: what was compiled here is no proof of what a file holds."""
 _unusable: list[str] = []
 """The reason for no CUDA device, in jax's words: it says so once, and every executable is refused for it."""
 _making = threading.Lock()
@@ -88,38 +90,44 @@ class XlaProgram(Program):
 
     def __init__(self, backend: Xla, spec: IoSpec, threads: int) -> None:
         self._backend, self._spec, self._threads = backend, spec, threads
-        self._loaded: dict[int, tuple[Artefact, Device, Any]] = {}
+        self._loaded: dict[int, tuple[Artefact, Device, _Loaded]] = {}
 
     def add(self, artefact: Artefact) -> None:
-        """Deserialise an artefact's machine code, or compile its portable form."""
+        """Deserialise an artefact's machine code, or compile its portable form, unless another program has done so."""
         on = device(artefact.target, self._threads)
         keyed = artefact.data or artefact.target != "cuda"
         if keyed and on.target not in ("cpu", artefact.target):
             raise BadInput(f"foreign: compiled for {artefact.target[:32]}, the device here is {on.target}")
+        key = on, artefact.graph, bool(artefact.data)
+        loaded = _shared.get(key)
+        if loaded is None:
+            # Two threads may load the same one at once; each then keeps its own.
+            loaded = _shared[key] = _Loaded(self._load(artefact, on))
+        self._loaded[artefact.bucket] = artefact, on, loaded
+
+    def _load(self, artefact: Artefact, on: Device) -> Any:
         try:
             if artefact.data:
-                executable = on.client.deserialize_executable(artefact.data, on.places, None)
+                return on.client.deserialize_executable(artefact.data, on.places, None)
             elif artefact.origin:
-                executable = on.compile(artefact.origin)
-            else:
-                raise Corrupt(f"executable b{artefact.bucket}: has neither compiled code nor a portable form")
+                return on.compile(artefact.origin)
+            raise Corrupt(f"executable b{artefact.bucket}: has neither compiled code nor a portable form")
         except FreshetError:
             raise
         except Exception as error:
             raise refused(artefact.bucket, self._backend.library, error) from error
-        self._loaded[artefact.bucket] = artefact, on, executable
 
     def serialize(self, bucket: int) -> bytes:
         """Return a bucket's executable as machine code."""
-        _, on, executable = self._loaded[bucket]
-        code: bytes = on.client.serialize_executable(executable)
+        _, on, loaded = self._loaded[bucket]
+        code: bytes = on.client.serialize_executable(loaded.executable)
         return code
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
         """Return all buckets with these weights; those of one device share one copy of the weights."""
         placed: dict[tuple[int, str], Any] = {}
-        loaded: dict[int, Executable] = {}
-        for bucket, (artefact, on, executable) in self._loaded.items():
+        executables: dict[int, Executable] = {}
+        for bucket, (artefact, on, loaded) in self._loaded.items():
             arguments = []
             for name in artefact.weights:
                 if (id(on), name) not in placed:
@@ -127,10 +135,18 @@ class XlaProgram(Program):
                         raise BadInput(f"dense weight {name[:64]!r} is missing")
                     placed[id(on), name] = on.keep(weights[name])
                 arguments.append(placed[id(on), name])
-            made = _Executable(executable, on, arguments, bucket, self._spec)
-            made.check()
-            loaded[bucket] = made
-        return loaded
+            executables[bucket] = executable = _Executable(loaded, on, arguments, bucket, self._spec)
+            executable.check()
+        return executables
+
+
+class _Loaded:
+    """A PJRT executable, held by all that run it."""
+
+    __slots__ = ("__weakref__", "executable")
+
+    def __init__(self, executable: Any) -> None:
+        self.executable = executable
 
 
 class Device(Protocol):
@@ -404,9 +420,9 @@ def _options(overrides: Sequence[tuple[str, str]]) -> Any:
 class _Executable:
     """An executable: a PJRT executable with its weights in place."""
 
-    def __init__(self, executable: Any, on: Device, weights: list[Any], bucket: int, spec: IoSpec) -> None:
+    def __init__(self, loaded: _Loaded, on: Device, weights: list[Any], bucket: int, spec: IoSpec) -> None:
         self.bucket = bucket
-        self._executable, self._on, self._weights, self._spec = executable, on, weights, spec
+        self._loaded, self._on, self._weights, self._spec = loaded, on, weights, spec
 
     def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
         """Bind buffers: an argument for each input, a handler for each output."""
@@ -422,7 +438,7 @@ class _Executable:
                 refills.append((number, refill))
         handlers = [self._on.handler(end.shape) for end in ends]
         return _Run(
-            self._executable, self._on, self.bucket, [*arguments, *self._weights], refills, given, ends, handlers
+            self._loaded.executable, self._on, self.bucket, [*arguments, *self._weights], refills, given, ends, handlers
         )
 
     def check(self) -> None:

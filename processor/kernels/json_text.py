@@ -4,6 +4,7 @@ The kernels look outside strings only. A string begins and ends at a quotation m
 to know nothing else of JSON.
 
 has_boolean_letters(): report whether a JSON body may hold true or false.
+cut_container(): find where a long list or object can be cut into slices.
 """
 
 # mypy: ignore-errors
@@ -69,6 +70,61 @@ def count_nodes(text):
             count += inside or c == LETTER_N
         at += 1
     return count
+
+
+@kernel(nb.int64(Bytes, nb.int64, nb.int64[::1]))
+def cut_container(text, nbytes, cuts):
+    """Write where to cut the list or object that a text consists of, and return how many positions that are.
+
+    The first is its opening bracket, the last its closing one, those between are commas of its own level. Between two
+    positions lie elements of together at most 2 * nbytes, or one longer element.
+
+    Args:
+        text: uint8 [n].
+        nbytes: Length from which on elements are separated.
+        cuts: int64 [2 * (n // nbytes) + 4].
+
+    Returns:
+        The number of positions; 0 if the text is not one list or one object.
+    """
+    first, end = 0, len(text) - 1
+    while first < end and text[first] in SPACES:
+        first += 1
+    while end > first and text[end] in SPACES:
+        end -= 1
+    # A closing bracket's code is that of the opening one and 2.
+    if first >= end or text[first] not in OPENING or text[end] != text[first] + 2:
+        return 0
+    cuts[0] = last = before = first
+    count, depth, at = 1, 0, first
+    inside = False
+    while at <= end:
+        c = text[at]
+        if inside:
+            if c == BACKSLASH:
+                at += 1
+            elif c == QUOTE:
+                inside = False
+        elif c == QUOTE:
+            inside = True
+        elif c in OPENING:
+            depth += 1
+        elif c in CLOSING:
+            depth -= 1
+            if depth == 0 and at != end:
+                return 0
+        if not inside and ((c == COMMA and depth == 1) or at == end):
+            if at - before > nbytes and before > last:
+                cuts[count] = before
+                last = before
+                count += 1
+            if at - last > nbytes or at == end:
+                cuts[count] = at
+                last = at
+                count += 1
+            before = at
+        at += 1
+    return count if depth == 0 and not inside else 0
 
 
 @inlined

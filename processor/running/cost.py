@@ -87,6 +87,12 @@ class CostTable:
         self.run_s, self.row_s, self.id_s = RUN_S, ROW_S, ID_S
         self._plan = _plan(self.cost.copy())
 
+    def copy(self) -> CostTable:
+        """Return a table that begins where this one stands."""
+        other = CostTable(self.cost)
+        other.run_s, other.row_s, other.id_s = self.run_s, self.row_s, self.id_s
+        return other
+
     def bucket_plan(self, rows: int) -> tuple[int, ...]:
         """Return buckets, largest first, with a sum of at least `rows`; only the last may be padded."""
         plan = self._plan

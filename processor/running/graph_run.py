@@ -4,6 +4,9 @@ A request is divided into the user's part and the candidates' part where its use
 faster. That is decided when a version is loaded, by timing both ways in turn, and reviewed by what requests take where
 the two are close (split_choice). Dividing changes scores by no more than rounding.
 
+A version whose programs differ from a loaded one's by their weights alone takes over its costs and decisions as they
+are then (PRICED), and times nothing: the runs would delay requests, and requests would distort them.
+
 A version whose requests have histories may have both parts for shorter histories, too. A request is divided by those of
 the shortest length that its own histories fit, if they pay. A length whose parts are not cheaper than those of the next
 longer one is never used; that is decided once, so all chunks of a request take the same.
@@ -11,9 +14,10 @@ longer one is never used; that is decided once, so all chunks of a request take 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
@@ -111,6 +115,10 @@ class DividedRun:
         return self.user.costs.dense_s(1) + self.score.costs.dense_s(rows)
 
 
+PRICED: WeakValueDictionary[Hashable, GraphRun] = WeakValueDictionary()
+"""The newest priced run of each set of programs in this process, as long as a version has it."""
+
+
 class GraphRun:
     """The subgraphs of one version.
 
@@ -187,6 +195,22 @@ class GraphRun:
             whole, longest = self.undivided.costs, self._longest
             buckets = {*whole.cost, *longest.score.costs.cost}
             self._planned = CostTable({b: min(whole.dense_s(b), longest.dense_s(b)) for b in buckets})
+
+    def take_over(self, other: GraphRun) -> None:
+        """Begin with the costs and decisions of another version that runs the same programs.
+
+        Args:
+            other: The run of that version, priced.
+        """
+        for name, run in self.by_name.items():
+            run.costs = other.by_name[name].costs.copy()
+        if self._longest is not None and other._longest is not None:
+            pairs = list(zip((self._longest, *self._shorter), (other._longest, *other._shorter)))
+            if self.split is not None and other.split is not None:
+                self.split.take_over(other.split, {mine.length: theirs.length for mine, theirs in pairs})
+            self._lengths = [mine for mine, theirs in pairs[1:] if theirs.length in other.lengths]
+        self._planned = None if other._planned is None else other._planned.copy()
+        self.in_thread = other.in_thread
 
     @property
     def costs(self) -> CostTable:

@@ -85,6 +85,8 @@ class OpenedPrograms:
         refused: Why other entries do not serve.
         machine: The machine that they run on.
         bounded: The program that checks buckets of a lower precision; None without any.
+        graphs: What each executable computes but for its weights, in the manifest's order: equal in two versions whose
+            programs differ by their weights alone.
     """
 
     programs: list[Program]
@@ -92,6 +94,7 @@ class OpenedPrograms:
     refused: list[str] = field(default_factory=list)
     machine: Machine = field(default_factory=this_machine)
     bounded: BoundedProgram | None = None
+    graphs: list[str] = field(default_factory=list)
 
     def computes(self) -> dict[int, str]:
         """Return what serves each bucket with the newest weights: backend, precision, and why it is not a lower one."""
@@ -172,6 +175,7 @@ def open_programs(
             refusals.setdefault((f"{name}-{entry.target} {entry.precision}", str(error)), {})[f"b{bucket}"] = True
             return False
         programs[name] = program
+        opened.graphs.append(f"{name} {entry.target} {entry.precision} b{bucket} {artefact.graph}")
         return True
 
     def first(entries: Sequence[ExecutableEntry], programs: dict[str, Program]) -> ExecutableEntry | None:
@@ -293,5 +297,11 @@ def _artefact(package: Package, entry: ExecutableEntry, backend: Backend, anew: 
         if sha256(data) != entry.sha256:
             raise Corrupt(f"{entry.file}: does not match its SHA-256")
         data = unpack(data, entry.backend, entry.bucket, entry.source)
-    origin = package.file(entry.origin) if entry.origin and entry.frozen else b""
+    try:
+        origin = package.file(entry.origin) if entry.origin else b""
+    except FreshetError:
+        # Without frozen weights it only tells which programs are the same.
+        if entry.frozen:
+            raise
+        origin = b""
     return Artefact(entry.bucket, data, entry.weights, entry.precision, entry.target, origin, entry.frozen)

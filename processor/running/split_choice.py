@@ -130,6 +130,18 @@ class SplitChoice:
         self._whole, self._lengths = whole, lengths
         self.reviewed = any(any(each.close) for each in lengths.values())
 
+    def take_over(self, other: SplitChoice, lengths: Mapping[int, int]) -> None:
+        """Begin with what another version's requests are divided by, as it is then.
+
+        Args:
+            other: The choice of a version that runs the same programs.
+            lengths: Its length of histories, by the own one.
+        """
+        self._whole, self.reviewed = other._whole, other.reviewed
+        for own, theirs in lengths.items():
+            each = other._lengths[theirs]
+            self._lengths[own] = LengthChoice(each.whole_s, each.divided_s, each.pays, each.close, each.reversed)
+
     def pays(self, length: int, rows: int) -> bool:
         """Return True if, by what was timed at load, a request is cheaper divided.
 

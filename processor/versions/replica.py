@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +50,7 @@ from freshet_serving.processor.repository import WARMUP
 from freshet_serving.processor.running import Package, open_programs
 from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from freshet_serving.processor.running.cost import CostTable
-from freshet_serving.processor.running.graph_run import GraphRun
+from freshet_serving.processor.running.graph_run import PRICED, GraphRun
 from freshet_serving.processor.running.run_limit import endable
 from freshet_serving.processor.running.warm_up import measure, warm_up
 from freshet_serving.processor.tables.table import descriptor, descriptors
@@ -266,6 +266,9 @@ class Replica:
         self._sizes = {n: BufferSize(self.graphs.by_name[n].spec, max(part.chosen)) for n, part in opened.items()}
         self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
         self._opened = opened[self.graphs.undivided.name]
+        # What its costs are known by, and were last published under.
+        self._priced_as: Hashable = None
+        self._graphs = tuple([f"{name} {graph}" for name, part in opened.items() for graph in part.graphs])
         # Only these may change with the weights by what a bucket is run.
         self._bounded = {name: part.bounded for name, part in opened.items() if part.bounded is not None}
         self.chosen = self._opened.chosen
@@ -321,10 +324,10 @@ class Replica:
     def prepare(self, frame: Frame) -> None:
         """Make the frame ready for the flip.
 
-        New dense weights are packed into new executables beside the live ones, off the GIL, and run a few times, so
-        that no request meets a cold one. The first executables, and those whose precision differs from the ones before,
-        are priced by these runs, unless the manifest has costs for this very machine. The first frame also runs the
-        version's recorded requests.
+        New dense weights are packed into new executables beside the live ones, off the GIL, and run, so that no request
+        meets a cold one. The first executables, and those whose precision differs from the ones before, are run a few
+        times to price them, unless the manifest has costs for this very machine, or a loaded version has the same
+        programs. The first frame also runs the version's recorded requests.
         """
         if frame.dense is not self._dense:
             first, before = self._dense is None, self._fallbacks()
@@ -333,12 +336,14 @@ class Replica:
                 self._buffer_pool = [self._new_buffers() for _ in range(self._runs)]
             for buffers in self._all_buffers():
                 buffers.bind_ahead(executables, run=first)
-            costs, self.graphs.in_thread = measure(executables, self._new_buffers(), self._clock)
             after, undivided = self._fallbacks(), self.graphs.undivided.name
+            if first or after.get(undivided) != before.get(undivided):
+                self._price(executables)
+            else:
+                # Run once, in buffers that no session has.
+                self._new_buffers().bind_ahead(executables, run=True)
             if first or after != before:
                 self.graphs.endable = endable(executables)
-            if first or after.get(undivided) != before.get(undivided):
-                self.graphs.price(costs, self._opened.cost(self._threads))
             if self._states is not None:
                 self._users = self._states.weighted(frame.dense)
             self._dense, self._executables = frame.dense, executables
@@ -349,6 +354,19 @@ class Replica:
             self._warm_up(matrix)
         prepared = PreparedFrame(matrix, self._executables, frame.arrays, self._users)
         self._frames = self._frames | {frame.number: prepared}
+
+    def _price(self, executables: Mapping[str, dict[int, Executable]]) -> None:
+        """Price the executables by running them, or as a loaded version with the same programs does."""
+        key = (*self._graphs, self._threads, *((name, *sorted(back)) for name, back in self._fallbacks().items()))
+        known = PRICED.get(key)
+        if known is not None and known is not self.graphs:
+            self.graphs.take_over(known)
+        else:
+            costs, self.graphs.in_thread = measure(executables, self._new_buffers(), self._clock)
+            self.graphs.price(costs, self._opened.cost(self._threads))
+        if self._priced_as is not None and PRICED.get(self._priced_as) is self.graphs:
+            del PRICED[self._priced_as]
+        self._priced_as, PRICED[key] = key, self.graphs
 
     def counted(self) -> Snapshot:
         """Return the counters of the replica's remote tables, lookups of inputs and user states."""

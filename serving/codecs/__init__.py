@@ -9,6 +9,7 @@ kserve_rpc         KServe v2 over gRPC
 kserve_header      tensor descriptions of a KServe request, checked against the model
 user_calls         what a request says about a user whose inputs are kept
 json_columns       JSON values to columns
+json_slices        long JSON parsed in slices
 sequence_tensors   the tensors that tell lists apart, one for all columns of a sequence
 tensor_types       names of tensor types on the wire, and the types that an input accepts
 validation         strict validation of JSON documents

@@ -11,7 +11,8 @@ memory limit of a container is neither needed nor spent, and a document that fit
 
 Parsing holds the GIL, and so does everything here between giving the space back and the call of orjson, so two threads
 do not count on the same space. A thread that computes without the GIL may still take it in between; what is asked for
-exceeds what documents were measured to take by a fifth or more.
+exceeds what documents were measured to take by a fifth or more. Long documents are parsed in slices
+(serving.codecs.json_slices), between which the GIL is given up, so each slice asks for its own space again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import math
 import mmap
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +38,8 @@ MIN_DEFLATE_NBYTES = 1400
 MAX_ACCEPT_NBYTES = 256
 # Characters of a malformed document that an error message shows.
 MAX_MET = 16
+WHOLE_NBYTES = 1 << 17
+"""JSON up to this length is parsed at once: a millisecond or two."""
 UNCHECKED_NBYTES = 1 << 16
 """JSON up to this length is parsed without a check of memory: it takes at most 4 MiB."""
 
@@ -218,12 +222,28 @@ def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
             raise TooLarge(f"max_nodes: {wanted}, got {nodes}; send tensors as bytes, or ask for fewer at once")
     check_memory(body)
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        document = _load_with_nan(body, error)
+        document = _load(body)
+    except ValueError:
+        document = _load_refused(body)
     if type(document) is not dict:
         raise BadInput(f"JSON Value: expected an object, got {json_kind(document)}")
     return document
+
+
+def _load(body: Body) -> Any:
+    """Parse a document, a long one in slices; raise ValueError if it is refused."""
+    if len(body) <= WHOLE_NBYTES:
+        return orjson.loads(body)
+    # Loaded with the first long document.
+    from freshet_serving.serving.codecs.json_slices import load_in_slices
+
+    return load_in_slices(body, _load_slice)
+
+
+def _load_slice(text: bytes) -> Any:
+    """Parse a slice of a long document; raise NotReady if there is not enough memory for it any more."""
+    check_memory(text)
+    return orjson.loads(text)
 
 
 def check_memory(body: bytes | memoryview) -> None:
@@ -262,17 +282,19 @@ def _is_free(nbytes: int) -> bool:
     return True
 
 
-def _load_with_nan(body: Body, first: orjson.JSONDecodeError) -> Any:
-    """Parse a document that orjson refused, after replacing NaN and Infinity by the numbers of kernels.json_text."""
-    if "memory" in first.msg:
-        raise NotReady(NO_MEMORY) from None
+def _load_refused(body: Body) -> Any:
+    """Parse a document that was refused, after replacing NaN and Infinity by the numbers of kernels.json_text."""
     text = bytes(body)
+    if b"NaN" in text or b"Infinity" in text:
+        with suppress(ValueError):
+            return _load(spell_out(text))
+    # As a whole, so that the message tells the place in the document.
     try:
-        if b"NaN" in text or b"Infinity" in text:
-            return orjson.loads(spell_out(text))
-    except orjson.JSONDecodeError:
-        pass
-    raise BadInput(f"JSON Parse error: {first.msg} at offset: {first.pos}{_met(text, first)}") from None
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        if "memory" in error.msg:
+            raise NotReady(NO_MEMORY) from None
+        raise BadInput(f"JSON Parse error: {error.msg} at offset: {error.pos}{_met(text, error)}") from None
 
 
 def _met(text: bytes, error: orjson.JSONDecodeError) -> str:

@@ -2,8 +2,8 @@
 
 That is reading long requests, and binding requests of versions with a stage, which runs the stage.
 
-Parsing a long document holds the GIL while objects are made, and no limit of ours makes that short; so one is read at a
-time, and waiting ones cost only their bytes. Stages run in parallel, without the GIL.
+Parsing a long document needs the GIL nearly all the time, though it gives it up often (serving.codecs.json_slices); so
+one is read at a time, and waiting ones cost only their bytes. Stages run in parallel, without the GIL.
 
 Invariants: finish() is called on the event loop, through its wake-ups, with the error of work that fails; successful
 work has arranged its answer itself. At most MAX_WAITING requests, and MAX_WAITING_NBYTES with them, are queued.

@@ -21,6 +21,7 @@ SMALLEST = {
     "loadtest.bench.bench_admission": "--rows 1000 --seeds 1 --data OUT --out OUT",
     "loadtest.bench.bench_backends": "--quick --rows 100 --rounds 1 --out OUT",
     "loadtest.bench.bench_choices": "--quick --out OUT",
+    "loadtest.bench.bench_blocked": "--rounds 1 --seconds 1 --table-rows 100 --delta-rows 10 --out OUT",
     "loadtest.bench.bench_crosses": "--rows 600 --rounds 2 --out OUT",
     "loadtest.bench.core_simulation": "--cores 4 --groups 2 --day 60 --out OUT",
     "loadtest.bench.bench_data": "--rows 1000 --rounds 2 --text-rows 100 --out OUT",

@@ -1,6 +1,7 @@
 """Machine code of XLA: serialised, read back, and run without jax."""
 
 import ctypes
+import gc
 import importlib.util
 import logging
 import os
@@ -12,6 +13,7 @@ import pytest
 
 pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
+from freshet_serving.processor.backends import xla
 from freshet_serving.processor.backends.base import Artefact, IoSpec, aligned
 from freshet_serving.processor.backends.cuda import Cuda
 from freshet_serving.processor.backends.xla import Xla, device
@@ -40,6 +42,33 @@ def test_truncated_code_is_refused():
     for end in (0, 1, len(code) // 2, len(code) - 1):
         with pytest.raises(Corrupt, match="executable b4: "):
             Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})).add(Artefact(4, code[:end], NAMES))
+
+
+def test_programs_of_one_graph_share_their_executable_and_not_their_weights():
+    before = dict(xla._shared)
+    programs, executables = [], []
+    for data in (code_of(4), b"other bytes that nobody has to read"):
+        program = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
+        program.add(Artefact(4, data, NAMES, origin=make_stablehlo(4)))
+        programs.append(program)
+        executables.append(program.with_weights(make_weights(len(programs)))[4])
+    loaded = [value for key, value in xla._shared.items() if key not in before]
+    assert len(loaded) == 1
+    for seed, executable in enumerate(executables, 1):
+        x, y = aligned((4, WIDTH)), aligned((4, 1))
+        x[...] = np.random.default_rng(0).standard_normal(x.shape, np.float32)
+        executable.bind_buffers({"x": x}, {"score": y})()
+        np.testing.assert_allclose(y, expected(x, make_weights(seed)), atol=1e-6)
+
+
+def test_shared_executable_is_freed_with_the_last_program():
+    program, artefact = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})), Artefact(4, code_of(4), NAMES)
+    program.add(artefact)
+    key = device("cpu", 1), artefact.graph, True
+    assert key in xla._shared
+    del program
+    gc.collect()
+    assert key not in xla._shared
 
 
 def test_one_client_exists_per_processor_and_thread_count():
@@ -75,8 +104,6 @@ def test_run_does_not_import_jax_even_when_installed():
 
 
 def test_plug_in_without_device_gives_one_line_with_the_reason(monkeypatch, caplog):
-    from freshet_serving.processor.backends import xla
-
     log = logging.getLogger("jax._src.xla_bridge")
 
     reasons = ["Unable to load cuDNN. Is it installed?\nmore"]
@@ -128,8 +155,6 @@ class Copying(Runtime):
 def test_gpu_code_runs_on_any_jax_device(copying, monkeypatch):
     """The code of a CUDA device, with the CPU as jax gives it: copies both ways, weights of its own, code read back."""
     pytest.importorskip("jax", reason="jax is not installed")
-    from freshet_serving.processor.backends import xla
-
     on = xla.JaxDevice("cpu", copying and Cuda(copying))
     monkeypatch.setitem(xla._devices, ("cuda", 0), on)
     assert on.target == "cpu"
@@ -156,8 +181,6 @@ def test_gpu_code_runs_on_any_jax_device(copying, monkeypatch):
 def test_two_bindings_of_a_device_keep_their_inputs_apart(monkeypatch):
     """Each binding has an array of its own on the device; running one leaves the other's scores right."""
     pytest.importorskip("jax", reason="jax is not installed")
-    from freshet_serving.processor.backends import xla
-
     monkeypatch.setitem(xla._devices, ("cuda", 0), xla.JaxDevice("cpu", Cuda(Copying())))
     program, random = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})), np.random.default_rng(0)
     program.add(Artefact(4, b"", NAMES, target="cuda", origin=make_stablehlo(4)))
@@ -180,8 +203,6 @@ def test_results_are_requested_as_this_jaxlib_expects(version, given, monkeypatc
     import jaxlib.version
     from jaxlib import xla_client
 
-    from freshet_serving.processor.backends import xla
-
     seen = []
     monkeypatch.setattr(jaxlib.version, "__version_info__", version)
     monkeypatch.setattr(xla_client, "array_result_handler", lambda value, place, *rest: seen.append(rest))
@@ -191,8 +212,6 @@ def test_results_are_requested_as_this_jaxlib_expects(version, given, monkeypatc
 
 def test_code_for_a_different_gpu_kind_is_refused(monkeypatch):
     from types import SimpleNamespace
-
-    from freshet_serving.processor.backends import xla
 
     monkeypatch.setitem(xla._devices, ("cuda", 0), SimpleNamespace(target="cuda-sm_90"))
     program = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))

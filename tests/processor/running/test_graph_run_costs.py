@@ -212,3 +212,18 @@ def test_stored_costs_do_not_decide_about_dividing():
     graphs.price({"whole": {64: 10.0}, "user": {1: 1.0}, "score": {64: 2.0}}, {64: 1.0})
     assert graphs.worth_dividing(64)
     assert graphs.costs.cost == {64: 1.0}
+
+
+def test_costs_and_decisions_of_equal_programs_are_taken_over():
+    before = GraphRun(with_history((4,)), SparsePlan(with_history((4,))))
+    shorter_costs = {shorter("user", 4): {1: 0.5}, shorter(SCORE, 4): {1: 0.5, 8: 1.0}}
+    before.price({"whole": {1: 5.0, 2: 90.0}, "user": {1: 4.0}, "score": {1: 3.0, 8: 4.0}, **shorter_costs})
+    before.costs.row_s, before.in_thread = 0.25, True
+    after = GraphRun(with_history((4,)), SparsePlan(with_history((4,))))
+    after.take_over(before)
+    assert after.lengths == before.lengths == [4]
+    assert after.thresholds == before.thresholds != []
+    assert (after.costs.cost, after.costs.row_s) == (before.costs.cost, 0.25)
+    assert after.in_thread
+    after.undivided.costs.record_run(1, 1.0)
+    assert before.undivided.costs.cost[1] == 5.0

@@ -229,11 +229,34 @@ def test_costs_come_from_the_manifest_for_this_machine_single_threaded():
     assert opened(package)[0].cost(1) == {}
 
 
-def test_frozen_code_has_its_portable_form_and_other_code_none():
-    package = Package().machine_code(4, frozen="f" * 64).machine_code(8)
+def test_code_comes_with_its_portable_form():
+    package = Package().machine_code(4, frozen="f" * 64).machine_code(8).machine_code(16, origin=False)
     _, backends = opened(package)
-    assert [(a.frozen, a.origin) for a in backends["xla"].added] == [("f" * 64, b"portable"), ("", b"")]
+    added = [(a.frozen, a.origin) for a in backends["xla"].added]
+    assert added == [("f" * 64, b"portable"), ("", b"portable"), ("", b"")]
     assert executable_files(package) == set(package.files)
+
+
+@pytest.mark.parametrize("frozen", ["", "f" * 64])
+def test_damaged_portable_form_counts_where_weights_are_frozen(frozen):
+    package = Package().machine_code(4, frozen=frozen)
+    package.files["compiled/xla/b4.origin"] = (b"damaged!", package.files["compiled/xla/b4.origin"][1])
+    if frozen:
+        with pytest.raises(Corrupt, match="does not match its checksum"):
+            opened(package)
+    else:
+        assert opened(package)[1]["xla"].added[0].origin == b""
+
+
+def test_programs_that_differ_by_weights_alone_have_equal_graphs():
+    def graphs(frozen, origin=b"portable"):
+        package = Package().machine_code(4, frozen=frozen)
+        package.put("compiled/xla/b4.origin", origin)
+        return opened(package)[0].graphs
+
+    assert graphs("e" * 64) == graphs("f" * 64)
+    assert graphs("e" * 64) != graphs("e" * 64, b"another")
+    assert len(opened(Package().portable(4).portable(8))[0].graphs) == 2
 
 
 def test_real_version_with_a_damaged_executable_uses_the_next(tmp_path):

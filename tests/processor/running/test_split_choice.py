@@ -179,3 +179,17 @@ def test_change_is_logged(caplog):
     with caplog.at_level("INFO", split_choice.log.name):
         told(made, 8, 1.0, 1.5, EVIDENCE + RECENT)
     assert "m version 1: requests of 8 to 15 candidates change over" in caplog.text
+
+
+def test_choice_taken_over_begins_with_the_ways_of_the_other_and_goes_on_alone():
+    before = choice(9.0)
+    told(before, 8, 1.0, 1.5, RECENT + EVIDENCE)
+    assert not divides(before, 8)
+    after = SplitChoice("m version 2", WORTH)
+    after.take_over(before, {5: 0})
+    assert after.reviewed
+    assert after.divided_now(5) == before.divided_now(0)
+    for _ in range(RECENT + EVIDENCE):
+        after.record(5, 8, False, 1.5)
+        after.record(5, 8, True, 1.0)
+    assert after.divided_now(5) != before.divided_now(0)

@@ -10,6 +10,7 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.versions import replica as replica_module
 from freshet_serving.processor.versions import served_version as served
 from freshet_serving.processor.versions.control import ENTRIES, IDLE, PINS, WORDS
 from freshet_serving.processor.versions.replica import Replica
@@ -185,3 +186,37 @@ def test_dropped_replica_is_freed_without_the_garbage_collector(package):
         assert (replica(), table()) == (None, None)
     finally:
         gc.enable()
+
+
+def test_new_version_of_the_same_programs_takes_over_their_costs(package, tmp_path, monkeypatch):
+    version = open_version(package)
+    replica = version.replicas
+    bucket = min(replica.cost)
+    replica.graphs.undivided.costs.cost[bucket] = 12.5
+    monkeypatch.setattr(replica_module, "measure", forbidden)
+    later = open_version(write_package(tmp_path, version=2, seed=3)).replicas
+    assert later.cost == replica.cost
+    later.graphs.undivided.costs.record_run(bucket, 1.0)
+    assert replica.cost[bucket] == 12.5, "each learns for itself"
+
+
+def test_version_without_a_loaded_one_of_its_programs_is_timed(package, monkeypatch):
+    version = open_version(package)
+    before = weakref.ref(version.replicas.graphs)
+    del version
+    gc.collect()
+    assert before() is None
+    monkeypatch.setattr(replica_module, "measure", forbidden)
+    with pytest.raises(AssertionError, match="timed"):
+        open_version(package)
+
+
+def test_new_weights_of_a_version_are_not_timed(package, monkeypatch):
+    version = open_version(package)
+    monkeypatch.setattr(replica_module, "measure", forbidden)
+    version.apply(make_delta(1, [1], dense_seed=1))
+    assert version.replicas.generation == Generation(1, 1)
+
+
+def forbidden(*_):
+    raise AssertionError("timed")

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import Input
+from freshet_serving.serving.codecs import json_columns
 from freshet_serving.serving.codecs.json_columns import column, has_booleans
 from freshet_serving.serving.codecs.wire import load_json
 
+MANY = json_columns.PACKED_AT_ONCE + 3
 SPECS = [Input("x", dtype, columns) for dtype in ("int64", "float32") for columns in (0, 2)]
 SCALARS = (
     st.integers() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.floats(width=32)
@@ -137,3 +139,13 @@ def test_null_id_is_refused(spec):
         "id: JSON Value: null (null, value 1) is not of expected type: DT_INT64; "
         "null means a missing float, string or list, but an id cannot be missing"
     )
+
+
+@pytest.mark.parametrize("columns", [0, 2])
+def test_values_beyond_one_pack_stay_in_order(columns):
+    spec, flat = Input("x", "int64", columns), list(range(MANY - MANY % 2))
+    values = [flat[at : at + 2] for at in range(0, len(flat), 2)] if columns else flat
+    assert column(spec, values, plain=True).reshape(-1).tolist() == flat
+    values[-1] = [1, "a"] if columns else "a"
+    with pytest.raises(BadInput, match="JSON Value"):
+        column(spec, values, plain=True)
