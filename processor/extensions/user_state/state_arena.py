@@ -4,7 +4,8 @@ arena      int64: HEADER words, then one segment for each process
 header     ERASURES, a number that each erasure replaces; SECRET, the key that names are made with (state_names)
 segment    int64: HEAD words, entries [E, ENTRY], links [P], pages [P, PAGE]
 
-    head      SEQUENCE, the newest sequence number; USED, one more than the highest page that ever was in use
+    head      SEQUENCE, the newest sequence number; USED, one more than the highest page that ever was in use;
+              UNFINISHED, 1 while somebody writes to the segment
     entry     SEQ            sequence number of the state that is here, 0 for none
               HIGH, LOW      its name
               OWNER, SUBJECT whose it is, to be erased by
@@ -20,31 +21,36 @@ segment    int64: HEAD words, entries [E, ENTRY], links [P], pages [P, PAGE]
 A name has WAYS entries in a segment where it may be, found from LOW.
 
 Who may write which word
-- A segment belongs to one process, the only one that makes states in it. What is free in it is known to that process
-  alone (SegmentBooks, private memory); a process that takes a segment over finds that out from the entries.
+- A segment is written by the holder of its lock alone (arena_locks), in any process. Its own process makes states in
+  it, and knows what is free (SegmentBooks, private memory); a process that takes a segment over finds that out from
+  the entries. Others erase: they write zeros alone, into whole entries and all pages of these, and its own process
+  learns that they are free when it comes by.
 - TOUCHED may be written by anybody; it decides nothing but what is evicted.
-- An erasure may come from any process: it writes zeros alone, into entries and pages of any segment.
+- So what a holder has found in an entry is true until it lets go: nobody's erasure or sweep meets a state that took
+  the place of another one meanwhile.
 
 What must never be observed
 - Half a state. A writer takes SEQ away before it touches an entry or a page that a reader could reach, and stores a new
-  SEQ, as a full barrier, when all else is there. Sequence numbers are never used twice. A reader copies, checks that
-  SEQ is still the same, and believes what it has copied only if the sum agrees: so what a writer left that died at any
-  instruction, what an erasure cut a hole into and what was written meanwhile are misses.
+  SEQ, as a full barrier, when all else is there. Sequence numbers are never used twice. Readers have no lock: one
+  copies, checks that SEQ is still the same, and believes what it has copied only if the sum agrees: so what a writer
+  left that died at any instruction and what was written meanwhile are misses.
 - Bytes of a state that is gone, once the call is over that took it away. Its pages are DIRTY then: a state that takes
-  its place overwrites them, and what it leaves is zeroed before the call returns. Pages that a dead writer left are
-  zeroed when its segment is taken over, and by every erasure.
-- A state that was made while an erasure ran. A writer compares ERASURES with what it was when its request began, after
-  its SEQ is stored, and takes the state back if they differ. The erasure replaces ERASURES before it looks at the first
-  SEQ. Both are full barriers, so one of the two sees the other.
+  its place overwrites them, and what it leaves is zeroed before the call returns. Whoever finds UNFINISHED holds the
+  lock of one that died, and zeroes first what that one has left (erase_kernels.finish).
+- A state that was made while an erasure ran. A writer compares ERASURES, under the lock, with what it was when its
+  request began, before it changes anything. The erasure replaces ERASURES before it takes the first lock. So it comes
+  to a segment after what was written by those who have not seen it.
 
-There are no locks between processes: a process that dies leaves nothing that another waits for.
+A process that dies leaves no lock held. One that is stopped while it holds a lock is waited for a while: a change is
+then refused, a state is not kept, and an erasure fails.
 
 Costs: a read is one pass over the state's words, and so is a write, from where the tensors lie. Of what it replaces or
 evicts only those pages are zeroed that it does not overwrite.
 
-Rejected: one heap for all processes (its free list needs a lock, or recovery from every state in which one may die);
-pages of many sizes (they fragment); a reader's lock on a state (a dead reader holds it); states as numpy arrays in
-shared files (no budget).
+Rejected: one heap for all processes (its lock would be taken by all, and its free list recovered from every state in
+which one may die); erasing without a lock (a state may be written to an entry, or to its pages, between a look at it
+and its zeros: comparing SEQ before each store leaves that window open); pages of many sizes (they fragment); a reader's
+lock on a state (a dead reader holds it); states as numpy arrays in shared files (no budget).
 """
 
 # mypy: ignore-errors
@@ -66,7 +72,7 @@ from freshet_serving.processor.kernels.pointers import (
 from freshet_serving.processor.kernels.row_stamps import UNKNOWN_STAMP
 
 HEADER, ERASURES, SECRET, SECRET_WORDS = 64, 0, 8, 4
-HEAD, SEQUENCE, USED = 8, 0, 1
+HEAD, SEQUENCE, USED, UNFINISHED = 8, 0, 1, 2
 ENTRY, WAYS = 16, 8
 SEQ, HIGH, LOW, OWNER, SUBJECT, WRITTEN_MS, WEIGHTS, FLIP, STEP, STAMPS, WORDS, FIRST, SUM, TOUCHED = range(14)
 PAGE = 512
@@ -561,37 +567,3 @@ def take_over(segment, entries, pages, counts, firsts, free, books):
             free[books[FREE]] = page
             books[FREE] += 1
     return states
-
-
-@kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
-def erase(segment, entries, pages, owner, subject):
-    """Erase the states of an owner in a segment, and what its pages hold of no state; return how many states.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        owner: The owner; NOBODY for all.
-        subject: The one subject to erase; NOBODY for all of the owner's.
-    """
-    links = segment + start_of_links(entries)
-    taken, gone = np.zeros(pages, np.bool_), 0
-    for number in range(entries):
-        at = entry_at(segment, number)
-        if load_acquire(at + 8 * SEQ) == 0:
-            continue
-        mine = owner in (NOBODY, load_i64(at + 8 * OWNER)) and subject in (NOBODY, load_i64(at + 8 * SUBJECT))
-        words, page = min(load_i64(at + 8 * WORDS), PAGE * pages), load_i64(at + 8 * FIRST)
-        if mine:
-            exchange(at + 8 * SEQ, 0)
-            clear(at, 8 * ENTRY)
-            gone += 1
-        for _ in range((words + PAGE - 1) // PAGE):
-            if mine or page < 0 or page >= pages:
-                break
-            taken[page] = True
-            page = load_i64(links + 8 * page)
-    for page in range(min(max(0, load_i64(segment + 8 * USED)), pages)):
-        if not taken[page]:
-            clear(links + 8 * pages + 8 * PAGE * page, 8 * PAGE)
-    return gone

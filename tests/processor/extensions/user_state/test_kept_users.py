@@ -104,7 +104,7 @@ def test_change_in_another_process_takes_the_copy_of_the_first_away(opened):
     completed, _ = opened.call(b"u", events_of([(2, 20)]), process=1)
     assert (completed.scores, completed.computes) == (False, False)
     # The newest is evicted: nothing older takes its place.
-    opened.stores[1].take_away(opened.users[1]._name(UserCall(b"u"), "m"))
+    opened.stores[1].forget(opened.users[1]._name(UserCall(b"u"), "m"))
     with pytest.raises(UserGone):
         opened.read(b"u")
     page = arena.HEADER + arena.HEAD + arena.ENTRY * opened.stores[0].own.entries
@@ -254,26 +254,39 @@ def test_text_of_a_user_is_kept_as_text(opened):
     assert completed.inputs["user"].tolist() == ["é".encode()]
 
 
-def test_change_under_an_erasure_is_made_anew_and_then_refused(opened, monkeypatch):
+def test_change_under_an_erasure_of_others_is_made_anew_from_what_is_kept(opened, monkeypatch):
     opened.call(b"u", user_of(7, []), PREPARE)
-    store, keep, left = opened.stores[0], StateStore.keep, [1]
+    store, replace, left = opened.stores[0], StateStore.replace, [1]
 
-    def erased(self, *arguments, **options):
+    def erased(self, *arguments):
         if left[0]:
             left[0] -= 1
             store.erase(1, 1)
-        return keep(self, *arguments, **options)
+        return replace(self, *arguments)
 
-    monkeypatch.setattr(StateStore, "keep", erased)
-    # The user itself was taken away for the write that came too late.
-    with pytest.raises(UserGone):
-        opened.call(b"u", events_of([(1, 1)]))
+    monkeypatch.setattr(StateStore, "replace", erased)
+    opened.call(b"u", events_of([(1, 1)]), process=1)
+    assert opened.read(b"u") == (7, [(1, 1)])
     left[0] = 1
-    opened.call(b"u", user_of(7, []), PREPARE)
-    assert opened.read(b"u") == (7, [])
+    opened.call(b"u", user_of(8, []), PREPARE)
+    assert opened.read(b"u") == (8, [])
     left[0] = 9
     with pytest.raises(NotReady, match="users are being erased"):
-        opened.call(b"u", user_of(7, []), PREPARE)
+        opened.call(b"u", events_of([(2, 2)]))
+    assert opened.read(b"u") == (8, [])
+
+
+def test_change_under_an_erasure_of_its_own_user_finds_nothing(opened, monkeypatch):
+    opened.call(b"u", user_of(7, []), PREPARE)
+    replace = StateStore.replace
+
+    def erased(self, *arguments):
+        self.erase()
+        return replace(self, *arguments)
+
+    monkeypatch.setattr(StateStore, "replace", erased)
+    with pytest.raises(UserGone):
+        opened.call(b"u", events_of([(1, 1)]))
 
 
 events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=MOST)

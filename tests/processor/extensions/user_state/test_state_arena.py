@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from freshet_serving.processor.extensions.user_state import erase_kernels
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 
 PAGES = 16
@@ -84,10 +85,10 @@ def test_numbers_out_of_all_bounds_are_read_as_no_state(field, word):
     links = part.words[arena.HEAD + PAGES * arena.ENTRY :][:PAGES]
     links[:] = word
     assert part.read(0, 0, np.arange(2), 699)[0] < 0
-    arena.erase(*part.at, 1, 0)
+    erase_kernels.erase(*part.at, 1, 0, 0, PAGES)
     again = Part(part.words)
     assert again.read(0, 0, np.arange(2), 699)[0] < 0
-    assert arena.erase(*again.at, 0, 0) <= 1
+    assert erase_kernels.erase(*again.at, 0, 0, 0, PAGES) <= 1
     assert not again.words[arena.HEAD + PAGES * (arena.ENTRY + 1) :].any()
 
 
