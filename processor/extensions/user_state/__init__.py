@@ -15,6 +15,7 @@ kept_words      replaces what is kept under a name, by one process at a time
 kept_columns    columns of one user as words, and back
 event_merging   adds, corrects and takes back events of a sequence
 state_counters  counts hits, and misses by cause
+user_counters   counts changes of kept users, and users that are gone
 state_report    reports on them for the admin API
 """
 

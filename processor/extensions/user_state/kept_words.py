@@ -87,15 +87,16 @@ class KeptWords:
         finally:
             locks.release(number)
 
-    def replace(self, name: StateName, words: Int64s, erasures: int) -> bool:
+    def replace(self, name: StateName, words: Int64s, erasures: int, scope: int = 0) -> bool:
         """Replace what is kept under a name; its lock is held. Return False, with nothing changed, if it was erased.
 
         Args:
             name: The name.
             words: The words; the first is the version, which readers compare.
             erasures: StateStore.erasures as they were before what `words` are made of was read.
+            scope: A number that its bytes are counted under in this process.
         """
-        return self._store.replace(name, words, erasures)
+        return self._store.replace(name, words, erasures, scope)
 
     def forget(self, name: StateName) -> None:
         """Zero what is kept under a name; its lock is held.

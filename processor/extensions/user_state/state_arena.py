@@ -324,12 +324,26 @@ def drop(segment, entries, pages, number, counts, firsts, free, books):
     clean(segment, entries, pages, free, books)
 
 
+@kernel(nb.void(nb.int64, nb.int64, nb.int64[::1]))
+def note_gone(segment, number, names):
+    """Note the name of an entry that is about to be taken away.
+
+    Args:
+        segment: Address of the segment.
+        number: Number of the entry.
+        names: int64 [2**k], names by their last bits; written.
+    """
+    low = load_i64(entry_at(segment, number) + 8 * LOW)
+    names[low & (len(names) - 1)] = low
+
+
 @kernel(
     nb.int64(
-        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64
+        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1],
+        nb.int64[::1], nb.int64,
     )
-)
-def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, most):
+)  # fmt: skip
+def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, names, most):
     """Look at the next entries; take away states that are too old or were erased, and return how many.
 
     Args:
@@ -341,6 +355,7 @@ def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, most)
         firsts: As of give_up().
         free: As of give_up().
         books: As of give_up().
+        names: As of note_gone(), of states that are too old.
         most: Entries to look at.
     """
     gone = 0
@@ -348,24 +363,16 @@ def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, most)
         number = books[BROOM] % entries
         books[BROOM] = number + 1
         at = entry_at(segment, number)
-        if counts[number] and (load_acquire(at + 8 * SEQ) == 0 or load_i64(at + 8 * WRITTEN_MS) < oldest_ms):
+        if counts[number] == 0:
+            continue
+        erased = load_acquire(at + 8 * SEQ) == 0
+        if erased or load_i64(at + 8 * WRITTEN_MS) < oldest_ms:
+            if not erased:
+                note_gone(segment, number, names)
             give_up(segment, entries, pages, number, counts, firsts, free, books)
             gone += 1
     clean(segment, entries, pages, free, books)
     return gone
-
-
-@kernel(nb.void(nb.int64, nb.int64, nb.int64[::1]))
-def note_evicted(segment, number, names):
-    """Note the name of an entry that is about to be taken away for another.
-
-    Args:
-        segment: Address of the segment.
-        number: Number of the entry.
-        names: int64 [2**k], names by their last bits; written.
-    """
-    low = load_i64(entry_at(segment, number) + 8 * LOW)
-    names[low & (len(names) - 1)] = low
 
 
 @kernel(
@@ -388,7 +395,7 @@ def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):
         firsts: As of give_up().
         free: As of give_up().
         books: As of give_up().
-        names: As of note_evicted().
+        names: As of note_gone().
     """
     gone = 0
     while books[FREE] < wanted:
@@ -399,7 +406,7 @@ def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):
             if load_i64(touched) != 0:
                 store_i64(touched, 0)
             else:
-                note_evicted(segment, number, names)
+                note_gone(segment, number, names)
                 give_up(segment, entries, pages, number, counts, firsts, free, books)
                 gone += 1
     return gone

@@ -42,7 +42,7 @@ LONG_STAMPS = 256
 SWEPT = 8
 NO_STAMPS = np.empty(0, np.int64)
 REMEMBERED = 1 << 16
-"""Names that were refused or evicted lately, by their last bits: a later one takes the place of an earlier one."""
+"""Names that were refused, evicted or too old lately, by their last bits: a later one takes an earlier one's place."""
 LEAST_PAGES = 16
 PATIENCE_S, LONG_PATIENCE_S = 0.05, 5.0
 """How long a change waits for a segment's lock, and how long an erasure and a takeover do. A holder needs it for a
@@ -204,7 +204,7 @@ class StateStore:
         self._segments = [self._own, *(s for s in segments if s is not self._own)]
         self._counts, self._firsts = np.zeros((2, own.entries), np.int64)
         self._free, self._books = np.zeros(own.pages, np.int64), np.zeros(arena.BOOKS, np.int64)
-        self._refused_names, self._evicted_names = np.zeros((2, REMEMBERED), np.int64)
+        self._refused_names, self._evicted_names, self._expired_names = np.zeros((3, REMEMBERED), np.int64)
         self._scopes = np.zeros(own.entries, np.int64)
         self._kept = self._refused = self._evicted = self._expired = 0
         self.locks = ArenaLocks.of(memory)
@@ -221,13 +221,14 @@ class StateStore:
         """A number that each erasure replaces; to be read when a request begins, and given to keep()."""
         return int(self._memory[arena.ERASURES])
 
-    def nbytes(self, scope: int) -> int:
-        """Return the bytes of this process's pages that hold states of a scope.
+    def usage(self, scope: int) -> tuple[int, int]:
+        """Return the states of a scope in this process's segment, and the bytes of their pages.
 
         Args:
-            scope: The scope, as keep() was given it.
+            scope: The scope, as keep() and replace() were given it.
         """
-        return int(self._counts[self._scopes == scope].sum()) * arena.PAGE * 8
+        pages = self._counts[self._scopes == scope]
+        return int(np.count_nonzero(pages)), int(pages.sum()) * arena.PAGE * 8
 
     @property
     def figures(self) -> StoreFigures:
@@ -268,9 +269,20 @@ class StateStore:
                 if read >= 0:
                     return arena.HIT, (oldest_ms + self._ttl_ms - read) / 1000
                 outcome = max(outcome, -read)
-        if outcome == arena.ABSENT and self._evicted_names[name.low % REMEMBERED] == name.low:
-            outcome = arena.EVICTED
-        return outcome, 0.0
+        return self._cause(name) if outcome == arena.ABSENT else outcome, 0.0
+
+    def cause(self, name: StateName) -> int:
+        """Return why nothing is kept under a name: EXPIRED, EVICTED by this process, or ABSENT.
+
+        Args:
+            name: The name.
+        """
+        return arena.EXPIRED if self.holders(name) else self._cause(name)
+
+    def _cause(self, name: StateName) -> int:
+        place = name.low % REMEMBERED
+        names = {arena.EVICTED: self._evicted_names, arena.EXPIRED: self._expired_names}
+        return next((cause for cause, lows in names.items() if lows[place] == name.low), arena.ABSENT)
 
     @property
     def memory(self) -> Int64s:
@@ -366,7 +378,7 @@ class StateStore:
             self._refused += 1
             return False
 
-    def replace(self, name: StateName, words: Int64s, erasures: int) -> bool:
+    def replace(self, name: StateName, words: Int64s, erasures: int, scope: int = 0) -> bool:
         """Write words in place of what any process has under a name; return False, with nothing changed, if not.
 
         They are admitted whatever else is kept.
@@ -375,6 +387,7 @@ class StateStore:
             name: The name; nobody else replaces what it has (kept_words).
             words: int64 [n], at most half of a segment.
             erasures: `erasures` as they were before what `words` are made of was read.
+            scope: As of keep().
 
         Raises:
             NotReady: Another process writes to one of the segments for too long.
@@ -388,7 +401,7 @@ class StateStore:
             for segment in others:
                 self._forget(segment, name)
             self._sweep()
-            return self._write(name, 0, NO_STAMPS, [words], 0, True, 0, 0)
+            return self._write(name, 0, NO_STAMPS, [words], scope, True, 0, 0)
 
     @property
     def most_nbytes(self) -> int:
@@ -424,7 +437,7 @@ class StateStore:
         if before:
             if not same:
                 self._evicted += 1
-                arena.note_evicted(own.address, number, self._evicted_names)
+                arena.note_gone(own.address, number, self._evicted_names)
             arena.make_way(
                 own.address, own.entries, own.pages, number, self._counts, self._firsts, self._free, self._books
             )
@@ -462,7 +475,7 @@ class StateStore:
         own = self._own
         self._expired += arena.sweep(
             own.address, own.entries, own.pages, self._now_ms() - self._ttl_ms, self._counts, self._firsts, self._free,
-            self._books, entries,
+            self._books, self._expired_names, entries,
         )  # fmt: skip
 
     def _forget(self, segment: Segment, name: StateName) -> None:

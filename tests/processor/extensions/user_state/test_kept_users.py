@@ -8,11 +8,13 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.kept_users import KeptUsers
 from freshet_serving.processor.extensions.user_state.state_names import StateNames
 from freshet_serving.processor.extensions.user_state.state_store import TTL_S, StateStore, arena_memory
+from freshet_serving.processor.extensions.user_state.user_counters import BLOCK
 from freshet_serving.processor.features.user_calls import (
     APPEND,
     MAX_ID_NBYTES,
@@ -287,6 +289,49 @@ def test_change_under_an_erasure_of_its_own_user_finds_nothing(opened, monkeypat
     monkeypatch.setattr(StateStore, "replace", erased)
     with pytest.raises(UserGone):
         opened.call(b"u", events_of([(1, 1)]))
+
+
+def test_changes_conflicts_and_users_that_are_gone_are_counted(opened):
+    _, call = opened.call(b"u", user_of(7, []), PREPARE)
+    for _ in range(2):
+        opened.call(b"u", events_of([(1, 1)]))
+    with pytest.raises(Conflict):
+        opened.call(b"u", events_of([(2, 2)]), expected=call.version)
+    opened.call(b"v", user_of(8, []), PREPARE)
+    opened.users[0].release(UserCall(b"v"), "m")
+    opened.call(b"w", user_of(9, []), PREPARE, process=1)
+    for gone in (b"v", b"never"):
+        with pytest.raises(UserGone):
+            opened.read(gone)
+    opened.clock.advance(TTL_S + 1)
+    with pytest.raises(UserGone):
+        opened.read(b"u")
+    counted = [by_name(users.counted("m"), BLOCK) for users in opened.users]
+    nbytes = [one.pop("nbytes") for one in counted]
+    # The second append changed nothing. What is too old is there until a change sweeps it.
+    assert {name: count for name, count in counted[0].items() if count} == {
+        "changes.prepare": 2, "changes.append": 1, "changes.release": 1, "gone.absent": 2, "gone.expired": 1,
+        "conflicts": 1, "users": 1,
+    }  # fmt: skip
+    assert {name: count for name, count in counted[1].items() if count} == {"changes.prepare": 1, "users": 1}
+    assert nbytes[0] == nbytes[1] > 0
+    assert not any(by_name(opened.users[0].counted("other"), BLOCK).values())
+
+
+def test_user_that_made_place_for_others_is_counted_as_evicted(opened):
+    names = [b"%d" % n for n in range(2 * PAGES)]
+    for name in names:
+        opened.call(name, user_of(7, []), PREPARE)
+    gone = 0
+    for name in names:
+        try:
+            opened.read(name)
+        except UserGone:
+            gone += 1
+    counted = by_name(opened.users[0].counted("m"), BLOCK)
+    # Names with the same last bits: a later one takes an earlier one's place.
+    assert gone - 4 <= counted["gone.evicted"] <= gone
+    assert counted["users"] == len(names) - gone
 
 
 events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=MOST)

@@ -270,6 +270,9 @@ def test_state_is_not_used_beyond_its_time_and_swept_to_zeros():
     store.sweep(PAGES)
     assert store.figures.expired == 1
     assert set(words.tolist()).isdisjoint(shared.tolist())
+    # The cause outlives the state.
+    assert found(store, name_of(store, 1), [1], 700)[0] == arena.EXPIRED
+    assert found(store, name_of(store, 2), [1], 700)[0] == arena.ABSENT
 
 
 def filled(store):
@@ -317,14 +320,14 @@ def test_state_larger_than_half_of_a_segment_is_not_kept():
     assert not keep(store, name_of(store, 1), [], words_of(1, 0))
 
 
-def test_bytes_are_counted_by_scope():
+def test_states_and_bytes_are_counted_by_scope():
     store = opened(memory())
     store.keep(name_of(store, 1), 7, np.arange(3), [words_of(1, 700)], store.erasures, scope=1)
     store.keep(name_of(store, 2), 7, np.arange(3), [words_of(1, 70)], store.erasures, scope=2)
-    assert [store.nbytes(scope) for scope in range(4)] == [0, 2 * 8 * arena.PAGE, 8 * arena.PAGE, 0]
+    assert [store.usage(scope) for scope in range(4)] == [(0, 0), (1, 2 * 8 * arena.PAGE), (1, 8 * arena.PAGE), (0, 0)]
     store.erase()
     store.sweep(PAGES)
-    assert [store.nbytes(scope) for scope in range(4)] == [0, 0, 0, 0]
+    assert [store.usage(scope) for scope in range(4)] == [(0, 0)] * 4
 
 
 def test_arena_that_holds_next_to_nothing_is_refused():
