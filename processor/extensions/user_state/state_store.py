@@ -9,8 +9,8 @@ seen again, and would drive out those that are. Eviction is LRU by one bit (CLOC
 Time to live is checked when a state is read. What is too old is zeroed by sweeps, a few entries with every state that
 the process keeps; a process that keeps none sweeps none.
 
-Costs: a look at WAYS entries in each segment, then one pass over the state. Keeping waits for other threads that keep,
-and for an erasure at most as long as that looks at ERASED_AT_ONCE entries.
+Costs: a look at 2 WAYS entries in each segment, then one pass over the state. Keeping waits for other threads that
+keep, and for an erasure at most as long as that looks at ERASED_AT_ONCE entries.
 
 Rejected: one segment that a state's owner is sent to (a message for each state); a copy in each process's memory (as
 many budgets as processes).
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.arena_locks import NAMES, ArenaLocks
-from freshet_serving.processor.extensions.user_state.erase_kernels import erase, erase_name, finish
+from freshet_serving.processor.extensions.user_state.erase_kernels import erase, erase_name, finish, take_over
 from freshet_serving.processor.features.bound_request import address
 from freshet_serving.processor.kernels.pointers import exchange
 from freshet_serving.processor.memory import reserve
@@ -39,11 +39,11 @@ Int64s = NDArray[np.int64]
 
 TTL_S = 1800.0
 LONG_STAMPS = 256
-SWEPT = 8
+SWEPT = 32
 NO_STAMPS = np.empty(0, np.int64)
 REMEMBERED = 1 << 16
 """Names that were refused, evicted or too old lately, by their last bits: a later one takes an earlier one's place."""
-LEAST_PAGES = 16
+LEAST_PAGES = 128
 PATIENCE_S, LONG_PATIENCE_S = 0.05, 5.0
 """How long a change waits for a segment's lock, and how long an erasure and a takeover do. A holder needs it for a
 fraction of a millisecond, or has been stopped."""
@@ -105,7 +105,7 @@ def arena_memory(nbytes: int, processes: int) -> Int64s:
     """
     words = nbytes // 8
     if arena.segment_shape(_segment_words(words, processes))[1] < LEAST_PAGES:
-        least = processes * (LEAST_PAGES + 1) * (arena.PAGE + 64) * 8 >> 20
+        least = processes * (LEAST_PAGES + 1) * (arena.PAGE + 1 + arena.ENTRY) * 8 >> 20
         raise BadInput(f"user_state_mb: expected at least {least + 1} for {processes} processes, got {nbytes >> 20}")
     memory = reserve(words * 8, "user-states").view(np.int64)[:words]
     secret = np.frombuffer(secrets.token_bytes(8 * arena.SECRET_WORDS), np.int64)
@@ -209,7 +209,7 @@ class StateStore:
         self._kept = self._refused = self._evicted = self._expired = 0
         self.locks = ArenaLocks.of(memory)
         with _held(self.locks, memory, own, LONG_PATIENCE_S):
-            arena.take_over(own.address, own.entries, own.pages, self._counts, self._firsts, self._free, self._books)
+            take_over(own.address, own.entries, own.pages, self._counts, self._firsts, self._free, self._books)
 
     @property
     def secret(self) -> bytes:
@@ -430,7 +430,8 @@ class StateStore:
             self._drop(number)
         before = int(self._counts[number])
         same = before > 0 and self._is(number, name)
-        short = needed > self._books[arena.FREE] + (before if same else 0) or (before > 0 and not same)
+        free = int(self._books[arena.FREE]) + own.pages - int(self._books[arena.FRESH])
+        short = needed > free + (before if same else 0) or (before > 0 and not same)
         if not 0 < needed <= own.pages // 2 or (short and not always and not self._admits(name, len(stamps))):
             self._refused += 1
             return False
@@ -497,7 +498,7 @@ class StateStore:
 
     def _is(self, number: int, name: StateName) -> bool:
         own = self._own
-        return bool(arena.find_entry(own.address, own.entries, name.high, name.low, number - 1) == number)
+        return (self.field(own, number, arena.HIGH), self.field(own, number, arena.LOW)) == (name.high, name.low)
 
     def _admits(self, name: StateName, stamps: int) -> bool:
         place = name.low % REMEMBERED

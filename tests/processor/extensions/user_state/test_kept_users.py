@@ -1,5 +1,7 @@
 """Kept users of two owners in two processes, against a plain dict, with time, erasures and a full store."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -26,7 +28,7 @@ from freshet_serving.processor.features.user_calls import (
 )
 from freshet_serving.processor.package import Feature, Input, Manifest, Output, SequenceEntry, TableEntry
 
-PAGES, PROCESSES, MOST = 64, 2, 4
+PAGES, PROCESSES, MOST = 128, 2, 4
 NBYTES = 8 * (
     arena.HEADER + PROCESSES * (arena.HEAD + arena.WAYS * arena.ENTRY + PAGES * (arena.PAGE + 1 + arena.ENTRY))
 )
@@ -332,6 +334,23 @@ def test_user_that_made_place_for_others_is_counted_as_evicted(opened):
     # Names with the same last bits: a later one takes an earlier one's place.
     assert gone - 4 <= counted["gone.evicted"] <= gone
     assert counted["users"] == len(names) - gone
+
+
+def test_users_of_twenty_events_take_a_kibibyte_of_the_budget_at_most():
+    """So a million of them take a gibibyte, index included."""
+    users, model = 4000, manifest(sequences=[replace(MODEL.sequences[0], max_length=20)])
+    store = StateStore(memory := arena_memory(users << 10, 1), 1, 0, FakeClock(1.0).now_s)
+    kept = KeptUsers(store, StateNames(store.secret))
+    events = events_of([(1_700_000_000_000 + n, n << 40) for n in range(20)])
+    for number in range(users):
+        kept.complete(UserCall(b"%d" % number, PREPARE), model, {"user": np.array([number]), **events}, False)
+    counted = by_name(kept.counted("m"), BLOCK)
+    assert (counted["users"], counted["nbytes"]) == (users, users * 8 * arena.PAGE)
+    assert store.figures.evicted == 0
+    for number in range(0, users, 97):
+        completed = kept.complete(UserCall(b"%d" % number), model, CANDIDATES, False)
+        assert completed.inputs["user"] == [number]
+    assert memory.nbytes < users * 1073
 
 
 events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=MOST)

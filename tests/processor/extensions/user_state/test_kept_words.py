@@ -18,7 +18,7 @@ from freshet_serving.processor.extensions.user_state.state_names import StateNam
 from freshet_serving.processor.extensions.user_state.state_store import StateStore, arena_memory
 from freshet_serving.processor.memory import share
 
-PAGES, PROCESSES = 32, 2
+PAGES, PROCESSES = 256, 2
 NBYTES = 8 * (
     arena.HEADER + PROCESSES * (arena.HEAD + arena.WAYS * arena.ENTRY + PAGES * (arena.PAGE + 1 + arena.ENTRY))
 )
