@@ -44,7 +44,7 @@ NO_STAMPS = np.empty(0, np.int64)
 REMEMBERED = 1 << 16
 """Names that were refused, evicted or too old lately, by their last bits: a later one takes an earlier one's place."""
 LEAST_PAGES = 128
-PATIENCE_S, LONG_PATIENCE_S = 0.05, 5.0
+PATIENCE_S, LONG_PATIENCE_S = 0.25, 5.0
 """How long a change waits for a segment's lock, and how long an erasure and a takeover do. A holder needs it for a
 fraction of a millisecond, or has been stopped."""
 ERASED_AT_ONCE = 1 << 14
@@ -152,7 +152,7 @@ def _segments(memory: Int64s, processes: int) -> list[Segment]:
 
 
 @contextlib.contextmanager
-def _held(locks: ArenaLocks, memory: Int64s, segment: Segment, patience_s: float = PATIENCE_S) -> Iterator[None]:
+def _held(locks: ArenaLocks, memory: Int64s, segment: Segment, patience_s: float) -> Iterator[None]:
     """Hold a segment's lock, to write to it; what a dead holder has left is zeroed first.
 
     Args:
@@ -342,7 +342,7 @@ class StateStore:
             NotReady: Another process writes to one of them for too long.
         """
         for segment in self.holders(name):
-            with _held(self.locks, self._memory, segment):
+            with _held(self.locks, self._memory, segment, PATIENCE_S):
                 self._forget(segment, name)
 
     def keep(
@@ -369,7 +369,7 @@ class StateStore:
             step: The step that the flip serves.
         """
         try:
-            with _held(self.locks, self._memory, self._own):
+            with _held(self.locks, self._memory, self._own, PATIENCE_S):
                 if self.erasures != erasures:
                     return False
                 self._sweep()
@@ -395,7 +395,7 @@ class StateStore:
         own, others = self._own, [segment for segment in self.holders(name) if segment is not self._own]
         with contextlib.ExitStack() as held:
             for segment in sorted([own, *others], key=lambda segment: segment.address):
-                held.enter_context(_held(self.locks, self._memory, segment))
+                held.enter_context(_held(self.locks, self._memory, segment, PATIENCE_S))
             if self.erasures != erasures or words.nbytes > self.most_nbytes:
                 return False
             for segment in others:
@@ -469,7 +469,7 @@ class StateStore:
         Args:
             entries: Number of entries to look at.
         """
-        with _held(self.locks, self._memory, self._own):
+        with _held(self.locks, self._memory, self._own, PATIENCE_S):
             self._sweep(entries)
 
     def _sweep(self, entries: int = SWEPT) -> None:

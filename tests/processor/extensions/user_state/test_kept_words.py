@@ -213,7 +213,7 @@ from freshet_serving.processor.extensions.user_state.state_store import _held
 own = store.own
 with words.locked(name):
     words.replace(name, np.arange(1 << 50, (1 << 50) + 700), store.erasures)
-with _held(store.locks, memory, own):
+with _held(store.locks, memory, own, 1.0):
     segment = memory[(own.address - memory.ctypes.data) // 8 :]
     segment[arena.HEAD :][: own.entries * arena.ENTRY : arena.ENTRY] = 0
     os.kill(os.getpid(), signal.SIGKILL)
