@@ -19,7 +19,8 @@ KERNELS := $(wildcard processor/kernels/*.py) models/data/event_kernels.py model
 	processor/extensions/remote_rows/batch_ids.py processor/extensions/remote_rows/bucket_bytes.py \
 	processor/extensions/remote_rows/cached_rows.py processor/extensions/top_items/code_scan.py \
 	processor/extensions/top_items/record_reads.py processor/extensions/top_items/text_codes.py \
-	processor/extensions/user_state/read_kernels.py processor/extensions/user_state/state_arena.py
+	processor/extensions/user_state/erase_kernels.py processor/extensions/user_state/read_kernels.py \
+	processor/extensions/user_state/state_arena.py
 # COVERED=1 has the lines and branches that tests run counted: `make -C loadtest coverage`.
 COVERED ?=
 PYTEST := $(BIN)/python -m $(if $(COVERED),coverage run -m )pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0

@@ -78,11 +78,11 @@ class WeightedStates(Protocol):
 class VersionStates(Protocol):
     """The states of users of one loaded version in one process."""
 
-    def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates:
-        """Return the states of dense weights."""
+    def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates | None:
+        """Return the states of dense weights; None if nothing is kept of what the version computes."""
 
     def counted(self) -> Snapshot:
-        """Return the counters since the version was loaded."""
+        """Return the counters since the version was loaded, and those of the model's users whose inputs are kept."""
 
 
 class ProcessStates(Protocol):
@@ -92,13 +92,14 @@ class ProcessStates(Protocol):
     def users(self) -> KeptUsers:
         """The users whose inputs are kept."""
 
-    def of(self, manifest: Manifest, plan: SparsePlan, load: int) -> VersionStates | None:
-        """Return what is kept by a version; None if it has no subgraph of the user.
+    def of(self, manifest: Manifest, plan: SparsePlan, load: int, stamped: bool) -> VersionStates:
+        """Return what is kept by a version.
 
         Args:
             manifest: Its manifest.
             plan: Its sparse plan.
             load: Number of the load (versions.control).
+            stamped: True if its rows have stamps: what is computed of others is not kept.
         """
 
 

@@ -242,7 +242,7 @@ class Replica:
         self.lookup = lookups.of(self.manifest)
         # Rows outside of the process have no stamps.
         self._states = (
-            states.of(self.manifest, self.plan, control.load) if states is not None and self.remote is None else None
+            None if states is None else states.of(self.manifest, self.plan, control.load, self.remote is None)
         )
         self._users: WeightedStates | None = None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}

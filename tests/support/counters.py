@@ -9,6 +9,7 @@ OWNERS = (
     "freshet_serving.serving.extensions.recorder.request_recorder",
     "freshet_serving.processor.extensions.remote_rows.reader",
     "freshet_serving.processor.extensions.user_state.state_counters",
+    "freshet_serving.processor.extensions.user_state.user_counters",
 )
 """Modules whose counters docs/reference/metrics.md describes: those that a server has only where it was asked for."""
 

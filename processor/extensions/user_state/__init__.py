@@ -7,12 +7,15 @@ read_kernels    kernels over these inputs and rows
 state_names     names of states: keyed hashes
 state_erasure   names states by their users, and erases the states of a user
 state_store     one process's store
+arena_locks     locks of names and segments, which the dead leave free
 state_arena     memory that all processes share, and the kernels that read and write it
+erase_kernels   kernels that zero states of any process
 kept_users      users whose inputs are kept under an id
 kept_words      replaces what is kept under a name, by one process at a time
 kept_columns    columns of one user as words, and back
 event_merging   adds, corrects and takes back events of a sequence
 state_counters  counts hits, and misses by cause
+user_counters   counts changes of kept users, and users that are gone
 state_report    reports on them for the admin API
 """
 

@@ -26,6 +26,7 @@ Costs: a look of a few microseconds and a copy of the inputs; a change writes th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone, first_of
 from freshet_serving.processor.extensions.user_state.event_merging import changed, cut
 from freshet_serving.processor.extensions.user_state.kept_columns import packed, unpacked, version_of
@@ -40,6 +42,7 @@ from freshet_serving.processor.extensions.user_state.kept_words import KeptWords
 from freshet_serving.processor.extensions.user_state.state_erasure import subject_of
 from freshet_serving.processor.extensions.user_state.state_names import UNKNOWN, StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateName, StateStore
+from freshet_serving.processor.extensions.user_state.user_counters import RELEASE, UserCounters
 from freshet_serving.processor.features.bound_request import non_finite_input
 from freshet_serving.processor.features.input_reader import size_of
 from freshet_serving.processor.features.sequences import is_sound, unpack, without_padding
@@ -63,6 +66,18 @@ ATTEMPTS = 3
 Inputs = Mapping[str, Column]
 
 
+class ModelUsers:
+    """The kept users of one model, as they are counted.
+
+    Attributes:
+        counters: What became of them.
+        scope: Number that their memory is counted under.
+    """
+
+    def __init__(self, scope: int) -> None:
+        self.counters, self.scope = UserCounters(), scope
+
+
 class KeptUsers:
     """The kept users as one process reads and changes them."""
 
@@ -75,9 +90,31 @@ class KeptUsers:
         """
         self._store, self._names, self._words = store, names, KeptWords(store)
         self._roles: dict[str, tuple[Manifest, InputRoles, tuple[str, ...]]] = {}
+        self._models: dict[str, ModelUsers] = {}
+        self._adding = threading.Lock()
+
+    def counted(self, model: str) -> Snapshot:
+        """Return the counters of a model's users in this process.
+
+        Args:
+            model: Name of the model.
+        """
+        users = self._of(model)
+        return users.counters.snapshot(*self._store.usage(users.scope))
 
     def complete(self, call: UserCall, manifest: Manifest, inputs: Inputs, ranks: bool) -> CompletedInputs:
         """Make a call's change, and complete a request's inputs (KeptUsers.complete)."""
+        counters = self._of(manifest.model).counters
+        try:
+            return self._completed(call, manifest, inputs, ranks)
+        except UserGone:
+            counters.gone(self._store.cause(self._name(call, manifest.model)))
+            raise
+        except Conflict:
+            counters.conflicted()
+            raise
+
+    def _completed(self, call: UserCall, manifest: Manifest, inputs: Inputs, ranks: bool) -> CompletedInputs:
         if not 1 <= len(call.id) <= MAX_ID_NBYTES:
             raise BadInput(f"sequence_id: expected 1 to {MAX_ID_NBYTES} bytes, got {len(call.id)}")
         roles = self._read(manifest)[1]
@@ -108,6 +145,7 @@ class KeptUsers:
                     raise _conflict(version_of(words), call.expected)
             self._words.forget(name)
         call.version = 0
+        self._of(model).counters.changed(RELEASE)
 
     def _found(self, call: UserCall, name: StateName, manifest: Manifest, roles: InputRoles, sent: Inputs) -> Inputs:
         """Return what is kept for a request that changes nothing."""
@@ -143,7 +181,7 @@ class KeptUsers:
                 call.version = 0 if words is None else version_of(words)
                 if call.expected is not None:
                     _check_version(call)
-                if self._keep(call, name, manifest, kept, erasures):
+                if self._keep(call, name, manifest, kept, erasures, PREPARE):
                     return kept
         raise _erasing()
 
@@ -193,11 +231,13 @@ class KeptUsers:
                 kept |= {n: column for n, column in of_user.items() if n not in of_sequences}
                 if np.array_equal(packed(call.version, kept), words):
                     return kept
-                if self._keep(call, name, manifest, kept, erasures):
+                if self._keep(call, name, manifest, kept, erasures, change):
                     return kept
         raise _erasing()
 
-    def _keep(self, call: UserCall, name: StateName, manifest: Manifest, kept: Inputs, erasures: int) -> bool:
+    def _keep(
+        self, call: UserCall, name: StateName, manifest: Manifest, kept: Inputs, erasures: int, verb: str
+    ) -> bool:
         """Write what is kept of a user under the next version; its lock is held. Return False if it was erased."""
         version = max(call.version + 1, int(self._store.now_s * 1e6)) % MAX_VERSION
         words = packed(version, kept)
@@ -205,12 +245,20 @@ class KeptUsers:
             raise TooLarge(
                 f"sequence_id: expected at most {self._words.most_nbytes} bytes of a user's inputs, got {words.nbytes}"
             )
-        subject = _subject(call, manifest.model, self._read(manifest)[2], kept)
+        subject, users = _subject(call, manifest.model, self._read(manifest)[2], kept), self._of(manifest.model)
         name = name._replace(subject=self._names.subject(subject) if subject else UNKNOWN)
-        if not self._words.replace(name, words, erasures):
+        if not self._words.replace(name, words, erasures, users.scope):
             return False
         call.version = version
+        users.counters.changed(verb)
         return True
+
+    def _of(self, model: str) -> ModelUsers:
+        if (users := self._models.get(model)) is None:
+            with self._adding:
+                # Below 0: versions' states are counted under numbers above it (user_states).
+                users = self._models.setdefault(model, ModelUsers(-1 - len(self._models)))
+        return users
 
     def _name(self, call: UserCall, model: str) -> StateName:
         return self._names.name(call.owner, f"kept/{model}".encode(), call.id)

@@ -1,19 +1,20 @@
 """Words that are kept under a name and replaced as a whole, in the arena of user states: one copy for all processes.
 
 A state that was computed may lie in several segments, and each of them is as good. What a client has sent may not: a
-process that replaces it takes the copies of others away. Who changes a name holds its lock.
+process that replaces it takes the copies of others away.
 
 Invariants
 - A name has at most one copy, but for a holder that dies between two stores: then it has none, or an older one and no
   newer. Others' copies are taken away before the new one is written, so no older copy comes back when a newer one is
   evicted.
-- A lock is a range of bytes of the arena's file, locked by the process (fcntl), and a lock of its threads: the system
-  frees the first when its holder dies at any instruction. Names share STRIPES locks.
+- Who changes a name holds its lock, one of NAMES, and then those of the segments that it writes to (arena_locks): its
+  own and those with a copy, all at once. So a change that meets an erasure changes nothing and is made anew from what
+  that has left, and nobody else's states are touched.
 - A reader holds no lock. While a copy is replaced there is none for a moment; so who finds none looks again under the
   lock before it believes so.
-- An erasure is never undone: what was read before it is not written after it (StateStore.keep), but read anew.
+- An erasure is never undone: what was read before it is not written after it (StateStore.replace), but read anew.
 
-Costs: a look is that of a state; a change is a look, two system calls and a write.
+Costs: a look is that of a state; a change is a look, four system calls and a write.
 
 Rejected: compare and set of one word in the arena (the writer that has won may die before it writes, and who takes a
 dead one's place has to know that it is dead); a message to the process that owns a name (another process's speed).
@@ -22,9 +23,6 @@ dead one's place has to know that it is dead); a message to the process that own
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import threading
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,17 +30,15 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extensions.user_state import state_arena as arena
+from freshet_serving.processor.extensions.user_state.arena_locks import NAMES
 from freshet_serving.processor.extensions.user_state.kept_columns import version_of
-from freshet_serving.processor.extensions.user_state.state_store import Segment, StateName, StateStore
-from freshet_serving.processor.memory import place_in_file
+from freshet_serving.processor.extensions.user_state.state_store import NO_STAMPS, Segment, StateName, StateStore
 
 Int64s = NDArray[np.int64]
 
-STRIPES = 256
-PATIENCE_S, PAUSE_S = 0.05, 0.0005
-"""How long a change waits for another one, and how often it looks. A change takes a fraction of a millisecond."""
+PATIENCE_S = 0.05
+"""How long a change waits for another one, which takes a fraction of a millisecond."""
 NO_WEIGHTS = 0
-NO_STAMPS = np.empty(0, np.int64)
 
 
 class KeptWords:
@@ -55,13 +51,11 @@ class KeptWords:
             store: The store.
         """
         self._store = store
-        self._file = place_in_file(store.memory)
-        self._stripes = [threading.Lock() for _ in range(STRIPES)]
 
     @property
     def most_nbytes(self) -> int:
         """Most bytes of what is kept under one name."""
-        return self._store.own.pages // 2 * arena.PAGE * 8
+        return self._store.most_nbytes
 
     def read(self, name: StateName) -> Int64s | None:
         """Return what is kept under a name, without its lock; None for nothing.
@@ -85,30 +79,24 @@ class KeptWords:
         Raises:
             NotReady: Others hold it for too long.
         """
-        stripe = name.low % STRIPES
-        threads = self._stripes[stripe]
-        if not threads.acquire(timeout=PATIENCE_S):
-            raise _busy()
+        number, locks = name.low % NAMES, self._store.locks
+        if not locks.acquire(number, PATIENCE_S):
+            raise NotReady("sequence_id: other requests are changing this user for too long; send it again")
         try:
-            self._lock_file(stripe)
-            try:
-                yield
-            finally:
-                if self._file is not None:
-                    fcntl.lockf(self._file[0], fcntl.LOCK_UN, 1, self._file[1] + stripe)
+            yield
         finally:
-            threads.release()
+            locks.release(number)
 
-    def replace(self, name: StateName, words: Int64s, erasures: int) -> bool:
-        """Replace what is kept under a name; its lock is held. Return False if it could not be kept: nothing is.
+    def replace(self, name: StateName, words: Int64s, erasures: int, scope: int = 0) -> bool:
+        """Replace what is kept under a name; its lock is held. Return False, with nothing changed, if it was erased.
 
         Args:
             name: The name.
             words: The words; the first is the version, which readers compare.
             erasures: StateStore.erasures as they were before what `words` are made of was read.
+            scope: A number that its bytes are counted under in this process.
         """
-        self.forget(name)
-        return self._store.keep(name, NO_WEIGHTS, NO_STAMPS, [words], erasures, always=True)
+        return self._store.replace(name, words, erasures, scope)
 
     def forget(self, name: StateName) -> None:
         """Zero what is kept under a name; its lock is held.
@@ -116,12 +104,7 @@ class KeptWords:
         Args:
             name: The name.
         """
-        store = self._store
-        store.take_away(name)
-        for segment in store.segments:
-            if segment is not store.own:
-                while (number := self._find(segment, name, -1)) >= 0:
-                    self._clear(segment, number)
+        self._store.forget(name)
 
     def read_held(self, name: StateName) -> Int64s | None:
         """Return what is kept under a name, whose lock is held; None for nothing.
@@ -143,7 +126,7 @@ class KeptWords:
 
     def _copy(self, segment: Segment, number: int, name: StateName) -> Int64s | None:
         store = self._store
-        count = int(store.memory[self._at(segment, number) + arena.WORDS])
+        count = store.field(segment, number, arena.WORDS)
         if not 0 < count <= segment.pages * arena.PAGE:
             return None
         words = np.empty(count, np.int64)
@@ -152,43 +135,3 @@ class KeptWords:
             NO_WEIGHTS, arena.EXACT, words,
         )  # fmt: skip
         return words if written_ms >= 0 else None
-
-    def _clear(self, segment: Segment, number: int) -> None:
-        """Zero an entry of another process's segment and its pages; that process frees them when it sweeps."""
-        memory, at = self._store.memory, self._at(segment, number)
-        seq, page = int(memory[at + arena.SEQ]), int(memory[at + arena.FIRST])
-        links = self._at(segment, segment.entries)
-        pages = -(-int(memory[at + arena.WORDS]) // arena.PAGE)
-        for _ in range(min(pages, segment.pages)):
-            # Its owner may evict it meanwhile, and use the pages for another.
-            if not 0 <= page < segment.pages or int(memory[at + arena.SEQ]) != seq:
-                break
-            first = links + segment.pages + page * arena.PAGE
-            memory[first : first + arena.PAGE] = 0
-            page = int(memory[links + page])
-        if int(memory[at + arena.SEQ]) == seq:
-            memory[at + arena.SEQ] = 0
-            memory[at : at + arena.ENTRY] = 0
-
-    def _at(self, segment: Segment, number: int) -> int:
-        """Return the word of the arena at which an entry begins."""
-        return (segment.address - self._store.address) // 8 + arena.HEAD + number * arena.ENTRY
-
-    def _lock_file(self, stripe: int) -> None:
-        if self._file is None:
-            return
-        fd, first = self._file
-        end_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, first + stripe)
-            except OSError as error:
-                if time.monotonic() > end_s:
-                    raise _busy() from error
-                time.sleep(PAUSE_S)
-            else:
-                return
-
-
-def _busy() -> NotReady:
-    return NotReady("sequence_id: other requests are changing this user for too long; send it again")

@@ -4,7 +4,8 @@ arena      int64: HEADER words, then one segment for each process
 header     ERASURES, a number that each erasure replaces; SECRET, the key that names are made with (state_names)
 segment    int64: HEAD words, entries [E, ENTRY], links [P], pages [P, PAGE]
 
-    head      SEQUENCE, the newest sequence number; USED, one more than the highest page that ever was in use
+    head      SEQUENCE, the newest sequence number; USED, the number of pages that ever were in use, the first ones;
+              UNFINISHED, 1 while somebody writes to the segment
     entry     SEQ            sequence number of the state that is here, 0 for none
               HIGH, LOW      its name
               OWNER, SUBJECT whose it is, to be erased by
@@ -17,34 +18,46 @@ segment    int64: HEAD words, entries [E, ENTRY], links [P], pages [P, PAGE]
               TOUCHED        1 if it was read since the eviction last came by
     pages     its words: stamps of the rows that it was computed from, then tensors
 
-A name has WAYS entries in a segment where it may be, found from LOW.
+A name has two sets of WAYS entries in a segment where it may be, found from LOW and from HIGH. It goes to the set with
+more free entries, so that three of four entries are in use before the first state has no place.
+
+A page is small, for users are: the inputs of one with 20 events take one, and a link and an entry: 648 bytes. Large
+states have chains of pages; where these follow each other, as a new segment gives them, they are read as one.
 
 Who may write which word
-- A segment belongs to one process, the only one that makes states in it. What is free in it is known to that process
-  alone (SegmentBooks, private memory); a process that takes a segment over finds that out from the entries.
+- A segment is written by the holder of its lock alone (arena_locks), in any process. Its own process makes states in
+  it, and knows what is free (SegmentBooks, private memory); a process that takes a segment over finds that out from
+  the entries. Others erase: they write zeros alone, into whole entries and all pages of these, and its own process
+  learns that they are free when it comes by.
 - TOUCHED may be written by anybody; it decides nothing but what is evicted.
-- An erasure may come from any process: it writes zeros alone, into entries and pages of any segment.
+- So what a holder has found in an entry is true until it lets go: nobody's erasure or sweep meets a state that took
+  the place of another one meanwhile.
 
 What must never be observed
 - Half a state. A writer takes SEQ away before it touches an entry or a page that a reader could reach, and stores a new
-  SEQ, as a full barrier, when all else is there. Sequence numbers are never used twice. A reader copies, checks that
-  SEQ is still the same, and believes what it has copied only if the sum agrees: so what a writer left that died at any
-  instruction, what an erasure cut a hole into and what was written meanwhile are misses.
+  SEQ, as a full barrier, when all else is there. Sequence numbers are never used twice. Readers have no lock: one
+  copies, checks that SEQ is still the same, and believes what it has copied only if the sum agrees: so what a writer
+  left that died at any instruction and what was written meanwhile are misses.
 - Bytes of a state that is gone, once the call is over that took it away. Its pages are DIRTY then: a state that takes
-  its place overwrites them, and what it leaves is zeroed before the call returns. Pages that a dead writer left are
-  zeroed when its segment is taken over, and by every erasure.
-- A state that was made while an erasure ran. A writer compares ERASURES with what it was when its request began, after
-  its SEQ is stored, and takes the state back if they differ. The erasure replaces ERASURES before it looks at the first
-  SEQ. Both are full barriers, so one of the two sees the other.
+  its place overwrites them, and what it leaves is zeroed before the call returns. Whoever finds UNFINISHED holds the
+  lock of one that died, and zeroes first what that one has left (erase_kernels.finish).
+- A state that was made while an erasure ran. A writer compares ERASURES, under the lock, with what it was when its
+  request began, before it changes anything. The erasure replaces ERASURES before it takes the first lock. So it comes
+  to a segment after what was written by those who have not seen it.
 
-There are no locks between processes: a process that dies leaves nothing that another waits for.
+A process that dies leaves no lock held. One that is stopped while it holds a lock is waited for a while: a change is
+then refused, a state is not kept, and an erasure fails.
 
 Costs: a read is one pass over the state's words, and so is a write, from where the tensors lie. Of what it replaces or
-evicts only those pages are zeroed that it does not overwrite.
+evicts only those pages are zeroed that it does not overwrite. One byte in five of a segment is index. What nobody has
+used takes no memory: neither pages and entries, nor the list of free pages.
 
-Rejected: one heap for all processes (its free list needs a lock, or recovery from every state in which one may die);
-pages of many sizes (they fragment); a reader's lock on a state (a dead reader holds it); states as numpy arrays in
-shared files (no budget).
+Rejected: one heap for all processes (its lock would be taken by all, and its free list recovered from every state in
+which one may die); erasing without a lock (a state may be written to an entry, or to its pages, between a look at it
+and its zeros: comparing SEQ before each store leaves that window open); a reader's lock on a state (a dead reader holds
+it); states as numpy arrays in shared files (no budget); pages of many sizes (they fragment); pages of 4 kB (six of
+seven bytes of a small user are empty); one set of 16 entries for a name (where three of four entries are in use, 1 of
+200 states has no place).
 """
 
 # mypy: ignore-errors
@@ -66,11 +79,11 @@ from freshet_serving.processor.kernels.pointers import (
 from freshet_serving.processor.kernels.row_stamps import UNKNOWN_STAMP
 
 HEADER, ERASURES, SECRET, SECRET_WORDS = 64, 0, 8, 4
-HEAD, SEQUENCE, USED = 8, 0, 1
+HEAD, SEQUENCE, USED, UNFINISHED = 8, 0, 1, 2
 ENTRY, WAYS = 16, 8
 SEQ, HIGH, LOW, OWNER, SUBJECT, WRITTEN_MS, WEIGHTS, FLIP, STEP, STAMPS, WORDS, FIRST, SUM, TOUCHED = range(14)
-PAGE = 512
-"""Words of a page: 4 kB."""
+PAGE = 64
+"""Words of a page: 512 bytes."""
 
 HIT, ABSENT, EVICTED, TORN, EXPIRED, OTHER_WEIGHTS, OTHER_ROWS = range(7)
 """Outcomes of a look, in the order in which the better known cause of a miss goes before another."""
@@ -114,14 +127,37 @@ def entry_at(segment, number):
 
 
 @inlined
-def set_of(low, entries):
-    """Return the first of the WAYS entries in which a name may be.
+def set_of(half, entries):
+    """Return the first of WAYS entries in which a name may be.
 
     Args:
-        low: The name's low word.
+        half: One word of the name.
         entries: Number of entries of the segment.
     """
-    return WAYS * np.int64(mix(low) % np.uint64(entries // WAYS))
+    return WAYS * np.int64(mix(half) % np.uint64(entries // WAYS))
+
+
+@inlined
+def place_of(first, other, n):
+    """Return the number of the n-th entry in which a name may be.
+
+    Args:
+        first: First entry of the set that is found from the low word.
+        other: That of the set that is found from the high word.
+        n: 0 to places() - 1.
+    """
+    return first + n if n < WAYS else other + n - WAYS
+
+
+@inlined
+def places(first, other):
+    """Return the number of entries in which a name may be.
+
+    Args:
+        first: As of place_of().
+        other: As of place_of(); both sets may be one.
+    """
+    return WAYS if first == other else 2 * WAYS
 
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
@@ -133,12 +169,16 @@ def find_entry(segment, entries, high, low, after):
         entries: Number of its entries.
         high: The name's high word.
         low: The name's low word.
-        after: Number of the entry to begin behind; -1 for the first.
+        after: Number of the entry to begin behind, which this has returned; -1 for the first.
     """
-    first = set_of(low, entries)
-    for number in range(max(first, after + 1), first + WAYS):
-        prefetch(entry_at(segment, number))
-    for number in range(max(first, after + 1), first + WAYS):
+    first, other = set_of(low, entries), set_of(high, entries)
+    start = 0
+    if after >= 0:
+        start = 1 + (after - first if first <= after < first + WAYS else WAYS + after - other)
+    for n in range(start, places(first, other)):
+        prefetch(entry_at(segment, place_of(first, other, n)))
+    for n in range(start, places(first, other)):
+        number = place_of(first, other, n)
         at = entry_at(segment, number)
         if load_acquire(at + 8 * SEQ) != 0 and load_i64(at + 8 * LOW) == low and load_i64(at + 8 * HIGH) == high:
             return number
@@ -205,7 +245,9 @@ def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, we
     while done < words:
         if page < 0 or page >= pages:
             return -TORN
-        source, count = first_page + 8 * PAGE * page, min(PAGE, words - done)
+        source, count, following = first_page + 8 * PAGE * page, min(PAGE, words - done), load_i64(links + 8 * page)
+        while done + count < words and following == page + 1 < pages:
+            page, count, following = following, min(count + PAGE, words - done), load_i64(links + 8 * following)
         compared = max(0, min(count, len(stamps) - done))
         for i in range(compared):
             word = load_i64(source + 8 * i)
@@ -222,7 +264,7 @@ def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, we
             a += word
             b += a
         done += count
-        page = load_i64(links + 8 * page)
+        page = following
     if load_acquire(at + 8 * SEQ) != seq or expected != a ^ np.int64(mix(b)):
         return -TORN
     if not valid:
@@ -232,9 +274,10 @@ def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, we
     return written_ms
 
 
-# Private memory of the process that owns a segment: FREE the number of free pages, of which the last DIRTY hold bytes
-# of states that are gone, HAND and BROOM the next entries that the eviction and the sweep look at.
-FREE, HAND, BROOM, DIRTY, BOOKS = range(5)
+# Private memory of the process that owns a segment: FREE the number of free pages that were in use once, of which the
+# last DIRTY hold bytes of states that are gone, FRESH the first page that never was, HAND and BROOM the next entries
+# that the eviction and the sweep look at.
+FREE, FRESH, HAND, BROOM, DIRTY, BOOKS = range(6)
 
 
 @inlined
@@ -260,7 +303,7 @@ def give_up(segment, entries, pages, number, counts, firsts, free, books):
         number: Number of the entry.
         counts: int64 [E], pages of each entry, 0 if it has none; written.
         firsts: int64 [E], the first of them.
-        free: int64 [P], the free pages; written.
+        free: int64 [P], the free pages that were in use once; written.
         books: int64 [BOOKS]; written.
     """
     at, links = entry_at(segment, number), segment + start_of_links(entries)
@@ -300,6 +343,9 @@ def take_page(free, books):
         free: As of give_up(); enough of them.
         books: As of give_up(); written.
     """
+    if books[FREE] == 0:
+        books[FRESH] += 1
+        return books[FRESH] - 1
     books[FREE] -= 1
     books[DIRTY] = max(0, books[DIRTY] - 1)
     return free[books[FREE]]
@@ -318,12 +364,26 @@ def drop(segment, entries, pages, number, counts, firsts, free, books):
     clean(segment, entries, pages, free, books)
 
 
+@kernel(nb.void(nb.int64, nb.int64, nb.int64[::1]))
+def note_gone(segment, number, names):
+    """Note the name of an entry that is about to be taken away.
+
+    Args:
+        segment: Address of the segment.
+        number: Number of the entry.
+        names: int64 [2**k], names by their last bits; written.
+    """
+    low = load_i64(entry_at(segment, number) + 8 * LOW)
+    names[low & (len(names) - 1)] = low
+
+
 @kernel(
     nb.int64(
-        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64
+        nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1],
+        nb.int64[::1], nb.int64,
     )
-)
-def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, most):
+)  # fmt: skip
+def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, names, most):
     """Look at the next entries; take away states that are too old or were erased, and return how many.
 
     Args:
@@ -335,6 +395,7 @@ def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, most)
         firsts: As of give_up().
         free: As of give_up().
         books: As of give_up().
+        names: As of note_gone(), of states that are too old.
         most: Entries to look at.
     """
     gone = 0
@@ -342,24 +403,16 @@ def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, most)
         number = books[BROOM] % entries
         books[BROOM] = number + 1
         at = entry_at(segment, number)
-        if counts[number] and (load_acquire(at + 8 * SEQ) == 0 or load_i64(at + 8 * WRITTEN_MS) < oldest_ms):
+        if counts[number] == 0:
+            continue
+        erased = load_acquire(at + 8 * SEQ) == 0
+        if erased or load_i64(at + 8 * WRITTEN_MS) < oldest_ms:
+            if not erased:
+                note_gone(segment, number, names)
             give_up(segment, entries, pages, number, counts, firsts, free, books)
             gone += 1
     clean(segment, entries, pages, free, books)
     return gone
-
-
-@kernel(nb.void(nb.int64, nb.int64, nb.int64[::1]))
-def note_evicted(segment, number, names):
-    """Note the name of an entry that is about to be taken away for another.
-
-    Args:
-        segment: Address of the segment.
-        number: Number of the entry.
-        names: int64 [2**k], names by their last bits; written.
-    """
-    low = load_i64(entry_at(segment, number) + 8 * LOW)
-    names[low & (len(names) - 1)] = low
 
 
 @kernel(
@@ -382,10 +435,10 @@ def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):
         firsts: As of give_up().
         free: As of give_up().
         books: As of give_up().
-        names: As of note_evicted().
+        names: As of note_gone().
     """
     gone = 0
-    while books[FREE] < wanted:
+    while books[FREE] + pages - books[FRESH] < wanted:
         number = books[HAND] % entries
         books[HAND] = number + 1
         if counts[number]:
@@ -393,7 +446,7 @@ def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):
             if load_i64(touched) != 0:
                 store_i64(touched, 0)
             else:
-                note_evicted(segment, number, names)
+                note_gone(segment, number, names)
                 give_up(segment, entries, pages, number, counts, firsts, free, books)
                 gone += 1
     return gone
@@ -410,19 +463,25 @@ def place_for(segment, entries, high, low, counts):
         low: The name's low word.
         counts: int64 [E], pages of each entry.
     """
-    first = set_of(low, entries)
-    chosen, rank = first, 3
-    for number in range(first, first + WAYS):
-        at = entry_at(segment, number)
-        if counts[number] and load_i64(at + 8 * LOW) == low and load_i64(at + 8 * HIGH) == high:
-            return number
-        gone = counts[number] == 0 or load_i64(at + 8 * SEQ) == 0
-        now = 0 if gone else 1 if load_i64(at + 8 * TOUCHED) == 0 else 2
-        if now < rank:
-            chosen, rank = number, now
-    if rank == 2:
-        for number in range(first, first + WAYS):
-            store_i64(entry_at(segment, number) + 8 * TOUCHED, 0)
+    first, other = set_of(low, entries), set_of(high, entries)
+    chosen, rank, most = first, 3, 0
+    for begin in (first, other):
+        gone, number_gone, untouched = 0, 0, -1
+        for number in range(begin, begin + WAYS):
+            at = entry_at(segment, number)
+            if counts[number] and load_i64(at + 8 * LOW) == low and load_i64(at + 8 * HIGH) == high:
+                return number
+            if counts[number] == 0 or load_i64(at + 8 * SEQ) == 0:
+                gone, number_gone = gone + 1, number
+            elif untouched < 0 and load_i64(at + 8 * TOUCHED) == 0:
+                untouched = number
+        if gone > most:
+            chosen, rank, most = number_gone, 0, gone
+        elif untouched >= 0 and rank > 1:
+            chosen, rank = untouched, 1
+    if rank == 3:
+        for n in range(places(first, other)):
+            store_i64(entry_at(segment, place_of(first, other, n)) + 8 * TOUCHED, 0)
     return chosen
 
 
@@ -506,92 +565,3 @@ def write_state(segment, entries, pages, number, fields, stamps, pieces, counts,
     store_i64(at + 8 * TOUCHED, 0)
     exchange(at + 8 * SEQ, seq)
     return seq
-
-
-@kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]))
-def take_over(segment, entries, pages, counts, firsts, free, books):
-    """Find out what a segment holds whose process has gone; return how many states it has.
-
-    Entries that cannot be states are cleared, and pages of no state are zeroed. Whether a state is whole is found when
-    it is read.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        counts: As of give_up(); written.
-        firsts: As of give_up(); written.
-        free: As of give_up(); written.
-        books: As of give_up(); written.
-    """
-    links = segment + start_of_links(entries)
-    taken, states = np.zeros(pages, np.bool_), 0
-    newest = load_i64(segment + 8 * SEQUENCE)
-    for number in range(entries):
-        at = entry_at(segment, number)
-        counts[number] = firsts[number] = 0
-        seq, words, page = load_i64(at + 8 * SEQ), load_i64(at + 8 * WORDS), load_i64(at + 8 * FIRST)
-        newest = max(newest, seq)
-        sound = seq > 0 and 0 < words <= PAGE * pages
-        held = (words + PAGE - 1) // PAGE if sound else 0
-        for n in range(held):
-            if page < 0 or page >= pages or taken[page]:
-                sound = False
-                held = n
-                break
-            taken[page] = True
-            page = load_i64(links + 8 * page)
-        if sound:
-            counts[number], firsts[number] = held, load_i64(at + 8 * FIRST)
-            states += 1
-        else:
-            exchange(at + 8 * SEQ, 0)
-            page = load_i64(at + 8 * FIRST)
-            for _ in range(held):
-                taken[page] = False
-                page = load_i64(links + 8 * page)
-            clear(at, 8 * ENTRY)
-    store_i64(segment + 8 * SEQUENCE, newest)
-    used = min(max(0, load_i64(segment + 8 * USED)), pages)
-    books[FREE] = books[DIRTY] = 0
-    for page in range(pages - 1, -1, -1):
-        if not taken[page]:
-            if page < used:
-                clear(links + 8 * pages + 8 * PAGE * page, 8 * PAGE)
-            free[books[FREE]] = page
-            books[FREE] += 1
-    return states
-
-
-@kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
-def erase(segment, entries, pages, owner, subject):
-    """Erase the states of an owner in a segment, and what its pages hold of no state; return how many states.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        owner: The owner; NOBODY for all.
-        subject: The one subject to erase; NOBODY for all of the owner's.
-    """
-    links = segment + start_of_links(entries)
-    taken, gone = np.zeros(pages, np.bool_), 0
-    for number in range(entries):
-        at = entry_at(segment, number)
-        if load_acquire(at + 8 * SEQ) == 0:
-            continue
-        mine = owner in (NOBODY, load_i64(at + 8 * OWNER)) and subject in (NOBODY, load_i64(at + 8 * SUBJECT))
-        words, page = min(load_i64(at + 8 * WORDS), PAGE * pages), load_i64(at + 8 * FIRST)
-        if mine:
-            exchange(at + 8 * SEQ, 0)
-            clear(at, 8 * ENTRY)
-            gone += 1
-        for _ in range((words + PAGE - 1) // PAGE):
-            if mine or page < 0 or page >= pages:
-                break
-            taken[page] = True
-            page = load_i64(links + 8 * page)
-    for page in range(min(max(0, load_i64(segment + 8 * USED)), pages)):
-        if not taken[page]:
-            clear(links + 8 * pages + 8 * PAGE * page, 8 * PAGE)
-    return gone

@@ -6,6 +6,7 @@ import threading
 
 from freshet_serving.processor.counter_block import CounterBlock, Slot, Snapshot
 from freshet_serving.processor.extensions.user_state import state_arena as arena
+from freshet_serving.processor.package import FLOPS, Manifest
 
 BLOCK = "user_state"
 CAUSES = {
@@ -45,9 +46,27 @@ COUNTERS = (
         BLOCK, "misses", "model_user_state_misses",
         "Requests whose user part had to be computed, by cause.", "cause",
     ).each(CAUSES.values()),
+    Slot(
+        BLOCK, "saved_flops", "model_user_state_saved_flops",
+        "Floating-point operations of user parts that hits did not compute again.",
+    ),
     NBYTES,
 )  # fmt: skip
 HITS, HIT_AGE_S, OLDER, OLDER_STEPS, LOOK_S, KEPT, UNKEPT, UNASKED, MISSES = range(9)
+SAVED = MISSES + len(CAUSES)
+
+
+def flops_of(manifest: Manifest, name: str) -> int:
+    """Return the FLOPs of a user's subgraph, or 0 if they were not counted.
+
+    Args:
+        manifest: The version's manifest.
+        name: Name of the subgraph.
+    """
+    # Tools may write anything into notes.
+    counted = manifest.notes.get(FLOPS)
+    flops = counted.get(name) if isinstance(counted, dict) else None
+    return flops if isinstance(flops, int) else 0
 
 
 class StateCounters:
@@ -57,13 +76,14 @@ class StateCounters:
         self._block, self._lock = CounterBlock(COUNTERS), threading.Lock()
         self._misses = {cause: MISSES + n for n, cause in enumerate(CAUSES)}
 
-    def looked(self, outcome: int, seconds: float, age_s: float) -> None:
+    def looked(self, outcome: int, seconds: float, age_s: float, flops: int) -> None:
         """Count a look.
 
         Args:
             outcome: HIT, or the cause of a miss (state_arena).
             seconds: How long it took.
             age_s: The age of what was found.
+            flops: Work of the user's part; 0 if it is not known.
         """
         with self._lock:
             cells = self._block.cells
@@ -71,6 +91,7 @@ class StateCounters:
             if outcome == arena.HIT:
                 cells[HITS] += 1
                 cells[HIT_AGE_S] += age_s
+                cells[SAVED] += flops
             else:
                 cells[self._misses[outcome]] += 1
 

@@ -1,6 +1,6 @@
 """One process's store of user states, in the arena that all processes of a server share (state_arena).
 
-Any thread finds; the threads of a process keep and sweep one at a time, under a lock that no other process knows.
+Any thread of any process finds, without a lock. Who keeps, sweeps or erases holds the lock of the segment.
 
 What is kept. While there is room, everything. Once pages would have to be taken from others, a state is admitted if it
 is long (LONG_STAMPS rows) or if the same name was refused before: most short histories that are seen once are never
@@ -9,7 +9,8 @@ seen again, and would drive out those that are. Eviction is LRU by one bit (CLOC
 Time to live is checked when a state is read. What is too old is zeroed by sweeps, a few entries with every state that
 the process keeps; a process that keeps none sweeps none.
 
-Costs: a look at WAYS entries in each segment, then one pass over the state; keeping waits for other threads that keep.
+Costs: a look at 2 WAYS entries in each segment, then one pass over the state. Keeping waits for other threads that
+keep, and for an erasure at most as long as that looks at ERASED_AT_ONCE entries.
 
 Rejected: one segment that a state's owner is sent to (a message for each state); a copy in each process's memory (as
 many budgets as processes).
@@ -17,17 +18,19 @@ many budgets as processes).
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.extensions.user_state import state_arena as arena
+from freshet_serving.processor.extensions.user_state.arena_locks import NAMES, ArenaLocks
+from freshet_serving.processor.extensions.user_state.erase_kernels import erase, erase_name, finish, take_over
 from freshet_serving.processor.features.bound_request import address
 from freshet_serving.processor.kernels.pointers import exchange
 from freshet_serving.processor.memory import reserve
@@ -36,10 +39,16 @@ Int64s = NDArray[np.int64]
 
 TTL_S = 1800.0
 LONG_STAMPS = 256
-SWEPT = 8
+SWEPT = 32
+NO_STAMPS = np.empty(0, np.int64)
 REMEMBERED = 1 << 16
-"""Names that were refused or evicted lately, by their last bits: a later one takes the place of an earlier one."""
-LEAST_PAGES = 16
+"""Names that were refused, evicted or too old lately, by their last bits: a later one takes an earlier one's place."""
+LEAST_PAGES = 128
+PATIENCE_S, LONG_PATIENCE_S = 0.25, 5.0
+"""How long a change waits for a segment's lock, and how long an erasure and a takeover do. A holder needs it for a
+fraction of a millisecond, or has been stopped."""
+ERASED_AT_ONCE = 1 << 14
+"""Entries that an erasure looks at before it lets others have the segment."""
 
 
 class StateName(NamedTuple):
@@ -62,6 +71,7 @@ class StateName(NamedTuple):
 class Segment:
     """One process's part of the arena."""
 
+    number: int
     address: int
     entries: int
     pages: int
@@ -95,7 +105,7 @@ def arena_memory(nbytes: int, processes: int) -> Int64s:
     """
     words = nbytes // 8
     if arena.segment_shape(_segment_words(words, processes))[1] < LEAST_PAGES:
-        least = processes * (LEAST_PAGES + 1) * (arena.PAGE + 64) * 8 >> 20
+        least = processes * (LEAST_PAGES + 1) * (arena.PAGE + 1 + arena.ENTRY) * 8 >> 20
         raise BadInput(f"user_state_mb: expected at least {least + 1} for {processes} processes, got {nbytes >> 20}")
     memory = reserve(words * 8, "user-states").view(np.int64)[:words]
     secret = np.frombuffer(secrets.token_bytes(8 * arena.SECRET_WORDS), np.int64)
@@ -115,18 +125,57 @@ def secret_of(memory: Int64s) -> bytes:
 def erase_states(memory: Int64s, processes: int, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
     """Erase states in all segments, so that their bytes are nowhere in the arena; return how many there were.
 
-    States that are being computed meanwhile are not kept. Any process may call it.
+    States that are being computed meanwhile are not kept; all others stay. Any process may call it.
 
     Args:
         memory: The arena, as arena_memory() made it.
         processes: Number of processes that it was made for.
         owner: Their owner; arena.NOBODY for all.
         subject: The one subject; arena.NOBODY for all of the owner's.
+
+    Raises:
+        NotReady: A process that writes has been stopped; what comes before its segment is erased.
     """
-    start, words = int(memory.ctypes.data), _segment_words(len(memory), processes)
-    exchange(start + 8 * arena.ERASURES, secrets.randbits(62) + 1)
-    shape, first = arena.segment_shape(words), start + 8 * arena.HEADER
-    return sum(arena.erase(first + 8 * n * words, *shape, owner, subject) for n in range(processes))
+    locks, segments, gone = ArenaLocks.of(memory), _segments(memory, processes), 0
+    exchange(int(memory.ctypes.data) + 8 * arena.ERASURES, secrets.randbits(62) + 1)
+    for segment in segments:
+        shape = segment.address, segment.entries, segment.pages
+        for first in range(0, segment.entries, ERASED_AT_ONCE):
+            with _held(locks, memory, segment, LONG_PATIENCE_S):
+                gone += erase(*shape, owner, subject, first, first + ERASED_AT_ONCE)
+    return gone
+
+
+def _segments(memory: Int64s, processes: int) -> list[Segment]:
+    words, first = _segment_words(len(memory), processes), int(memory.ctypes.data) + 8 * arena.HEADER
+    return [Segment(n, first + 8 * n * words, *arena.segment_shape(words)) for n in range(processes)]
+
+
+@contextlib.contextmanager
+def _held(locks: ArenaLocks, memory: Int64s, segment: Segment, patience_s: float) -> Iterator[None]:
+    """Hold a segment's lock, to write to it; what a dead holder has left is zeroed first.
+
+    Args:
+        locks: The arena's locks.
+        memory: The arena.
+        segment: The segment.
+        patience_s: How long to wait for the lock.
+
+    Raises:
+        NotReady: Others hold it for too long.
+    """
+    number = NAMES + segment.number
+    unfinished = (segment.address - int(memory.ctypes.data)) // 8 + arena.UNFINISHED
+    if not locks.acquire(number, patience_s):
+        raise NotReady("user state: another process writes to it for too long; send it again")
+    try:
+        if memory[unfinished]:
+            finish(segment.address, segment.entries, segment.pages)
+        memory[unfinished] = 1
+        yield
+        memory[unfinished] = 0
+    finally:
+        locks.release(number)
 
 
 def _segment_words(words: int, processes: int) -> int:
@@ -149,22 +198,18 @@ class StateStore:
             ttl_s: Seconds after which a state is no longer used.
         """
         self._memory, self._now_s, self._ttl_ms = memory, now_s, int(ttl_s * 1000)
-        words, start = _segment_words(len(memory), processes), int(memory.ctypes.data)
-        self._header = start
-        shape = arena.segment_shape(words)
-        segments = [Segment(start + 8 * (arena.HEADER + n * words), *shape) for n in range(processes)]
-        self._own = segments[process]
+        segments = _segments(memory, processes)
+        self._own = own = segments[process]
         # Its own is looked at first: it has what this process computed last.
         self._segments = [self._own, *(s for s in segments if s is not self._own)]
-        entries, pages = shape
-        self._counts, self._firsts = np.zeros(entries, np.int64), np.zeros(entries, np.int64)
-        self._free, self._books = np.zeros(pages, np.int64), np.zeros(arena.BOOKS, np.int64)
-        self._refused_names, self._evicted_names = np.zeros((2, REMEMBERED), np.int64)
-        self._scopes = np.zeros(entries, np.int64)
+        self._counts, self._firsts = np.zeros((2, own.entries), np.int64)
+        self._free, self._books = np.zeros(own.pages, np.int64), np.zeros(arena.BOOKS, np.int64)
+        self._refused_names, self._evicted_names, self._expired_names = np.zeros((3, REMEMBERED), np.int64)
+        self._scopes = np.zeros(own.entries, np.int64)
         self._kept = self._refused = self._evicted = self._expired = 0
-        self._lock = threading.Lock()
-        own = self._own
-        arena.take_over(own.address, own.entries, own.pages, self._counts, self._firsts, self._free, self._books)
+        self.locks = ArenaLocks.of(memory)
+        with _held(self.locks, memory, own, LONG_PATIENCE_S):
+            take_over(own.address, own.entries, own.pages, self._counts, self._firsts, self._free, self._books)
 
     @property
     def secret(self) -> bytes:
@@ -176,13 +221,14 @@ class StateStore:
         """A number that each erasure replaces; to be read when a request begins, and given to keep()."""
         return int(self._memory[arena.ERASURES])
 
-    def nbytes(self, scope: int) -> int:
-        """Return the bytes of this process's pages that hold states of a scope.
+    def usage(self, scope: int) -> tuple[int, int]:
+        """Return the states of a scope in this process's segment, and the bytes of their pages.
 
         Args:
-            scope: The scope, as keep() was given it.
+            scope: The scope, as keep() and replace() were given it.
         """
-        return int(self._counts[self._scopes == scope].sum()) * arena.PAGE * 8
+        pages = self._counts[self._scopes == scope]
+        return int(np.count_nonzero(pages)), int(pages.sum()) * arena.PAGE * 8
 
     @property
     def figures(self) -> StoreFigures:
@@ -223,19 +269,36 @@ class StateStore:
                 if read >= 0:
                     return arena.HIT, (oldest_ms + self._ttl_ms - read) / 1000
                 outcome = max(outcome, -read)
-        if outcome == arena.ABSENT and self._evicted_names[name.low % REMEMBERED] == name.low:
-            outcome = arena.EVICTED
-        return outcome, 0.0
+        return self._cause(name) if outcome == arena.ABSENT else outcome, 0.0
+
+    def cause(self, name: StateName) -> int:
+        """Return why nothing is kept under a name: EXPIRED, EVICTED by this process, or ABSENT.
+
+        Args:
+            name: The name.
+        """
+        return arena.EXPIRED if self.holders(name) else self._cause(name)
+
+    def _cause(self, name: StateName) -> int:
+        place = name.low % REMEMBERED
+        names = {arena.EVICTED: self._evicted_names, arena.EXPIRED: self._expired_names}
+        return next((cause for cause, lows in names.items() if lows[place] == name.low), arena.ABSENT)
 
     @property
     def memory(self) -> Int64s:
         """The arena."""
         return self._memory
 
-    @property
-    def address(self) -> int:
-        """Address of the arena's first word."""
-        return self._header
+    def field(self, segment: Segment, number: int, field: int) -> int:
+        """Return a field of an entry.
+
+        Args:
+            segment: The segment.
+            number: Number of the entry.
+            field: The field (state_arena).
+        """
+        first = (segment.address - int(self._memory.ctypes.data)) // 8 + arena.HEAD + number * arena.ENTRY
+        return int(self._memory[first + field])
 
     @property
     def own(self) -> Segment:
@@ -257,16 +320,30 @@ class StateStore:
         """Seconds of the machine's monotonic clock."""
         return self._now_s()
 
-    def take_away(self, name: StateName) -> None:
-        """Take the states of a name away from this process's segment.
+    def holders(self, name: StateName) -> list[Segment]:
+        """Return the segments that have something under a name.
 
         Args:
             name: The name.
         """
-        own, number = self._own, -1
-        with self._lock:
-            while (number := arena.find_entry(own.address, own.entries, name.high, name.low, number)) >= 0:
-                self._drop(number)
+        return [
+            segment
+            for segment in self._segments
+            if arena.find_entry(segment.address, segment.entries, name.high, name.low, -1) >= 0
+        ]
+
+    def forget(self, name: StateName) -> None:
+        """Zero what all segments have under a name.
+
+        Args:
+            name: The name.
+
+        Raises:
+            NotReady: Another process writes to one of them for too long.
+        """
+        for segment in self.holders(name):
+            with _held(self.locks, self._memory, segment, PATIENCE_S):
+                self._forget(segment, name)
 
     def keep(
         self,
@@ -276,7 +353,6 @@ class StateStore:
         tensors: Sequence[NDArray[Any]],
         erasures: int,
         scope: int = 0,
-        always: bool = False,
         flip: int = 0,
         step: int = 0,
     ) -> bool:
@@ -289,47 +365,94 @@ class StateStore:
             tensors: Its words, one array after another; each is contiguous and begins with a new word.
             erasures: `erasures` as they were when its request began.
             scope: A number that its bytes are counted under in this process.
-            always: True to admit it whatever else is kept.
             flip: The flip that it was computed under.
             step: The step that the flip serves.
         """
+        try:
+            with _held(self.locks, self._memory, self._own, PATIENCE_S):
+                if self.erasures != erasures:
+                    return False
+                self._sweep()
+                return self._write(name, weights, stamps, tensors, scope, False, flip, step)
+        except NotReady:
+            self._refused += 1
+            return False
+
+    def replace(self, name: StateName, words: Int64s, erasures: int, scope: int = 0) -> bool:
+        """Write words in place of what any process has under a name; return False, with nothing changed, if not.
+
+        They are admitted whatever else is kept.
+
+        Args:
+            name: The name; nobody else replaces what it has (kept_words).
+            words: int64 [n], at most half of a segment.
+            erasures: `erasures` as they were before what `words` are made of was read.
+            scope: As of keep().
+
+        Raises:
+            NotReady: Another process writes to one of the segments for too long.
+        """
+        own, others = self._own, [segment for segment in self.holders(name) if segment is not self._own]
+        with contextlib.ExitStack() as held:
+            for segment in sorted([own, *others], key=lambda segment: segment.address):
+                held.enter_context(_held(self.locks, self._memory, segment, PATIENCE_S))
+            if self.erasures != erasures or words.nbytes > self.most_nbytes:
+                return False
+            for segment in others:
+                self._forget(segment, name)
+            self._sweep()
+            return self._write(name, 0, NO_STAMPS, [words], scope, True, 0, 0)
+
+    @property
+    def most_nbytes(self) -> int:
+        """Most bytes of a state."""
+        return self._own.pages // 2 * arena.PAGE * 8
+
+    def _write(
+        self,
+        name: StateName,
+        weights: int,
+        stamps: Int64s,
+        tensors: Sequence[NDArray[Any]],
+        scope: int,
+        always: bool,
+        flip: int,
+        step: int,
+    ) -> bool:
+        """Write a state, as keep() says; the segment's lock is held. With `always` it is admitted whatever is kept."""
         own = self._own
         pieces = np.array([(address(array), array.nbytes) for array in (stamps, *tensors)], np.int64)
         needed = -(-int((pieces[:, 1] + 7 >> 3).sum()) // arena.PAGE)
         fields = np.zeros(arena.SUM, np.int64)
         fields[arena.HIGH : arena.STAMPS] = (*name, self._now_ms(), weights, flip, step)
-        with self._lock:
-            self._sweep()
-            number = arena.place_for(own.address, own.entries, name.high, name.low, self._counts)
-            if self._counts[number] and not self._lives(number):
-                self._drop(number)
-            before = int(self._counts[number])
-            same = before > 0 and self._is(number, name)
-            short = needed > self._books[arena.FREE] + (before if same else 0) or (before > 0 and not same)
-            if not 0 < needed <= own.pages // 2 or (short and not always and not self._admits(name, len(stamps))):
-                self._refused += 1
-                return False
-            if before:
-                if not same:
-                    self._evicted += 1
-                    arena.note_evicted(own.address, number, self._evicted_names)
-                arena.make_way(
-                    own.address, own.entries, own.pages, number, self._counts, self._firsts, self._free, self._books
-                )
-            self._evicted += arena.evict(
-                own.address, own.entries, own.pages, needed, self._counts, self._firsts, self._free, self._books,
-                self._evicted_names,
-            )  # fmt: skip
-            arena.write_state(
-                own.address, own.entries, own.pages, number, fields, len(stamps), pieces, self._counts, self._firsts,
-                self._free, self._books,
-            )  # fmt: skip
-            if self.erasures != erasures:
-                self._drop(number)
-                return False
-            self._scopes[number] = scope
-            self._kept += 1
-            return True
+        number = arena.place_for(own.address, own.entries, name.high, name.low, self._counts)
+        if self._counts[number] and not self._lives(number):
+            self._drop(number)
+        before = int(self._counts[number])
+        same = before > 0 and self._is(number, name)
+        free = int(self._books[arena.FREE]) + own.pages - int(self._books[arena.FRESH])
+        short = needed > free + (before if same else 0) or (before > 0 and not same)
+        if not 0 < needed <= own.pages // 2 or (short and not always and not self._admits(name, len(stamps))):
+            self._refused += 1
+            return False
+        if before:
+            if not same:
+                self._evicted += 1
+                arena.note_gone(own.address, number, self._evicted_names)
+            arena.make_way(
+                own.address, own.entries, own.pages, number, self._counts, self._firsts, self._free, self._books
+            )
+        self._evicted += arena.evict(
+            own.address, own.entries, own.pages, needed, self._counts, self._firsts, self._free, self._books,
+            self._evicted_names,
+        )  # fmt: skip
+        arena.write_state(
+            own.address, own.entries, own.pages, number, fields, len(stamps), pieces, self._counts, self._firsts,
+            self._free, self._books,
+        )  # fmt: skip
+        self._scopes[number] = scope
+        self._kept += 1
+        return True
 
     def erase(self, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
         """Erase states in all segments (erase_states).
@@ -346,15 +469,24 @@ class StateStore:
         Args:
             entries: Number of entries to look at.
         """
-        with self._lock:
+        with _held(self.locks, self._memory, self._own, PATIENCE_S):
             self._sweep(entries)
 
     def _sweep(self, entries: int = SWEPT) -> None:
         own = self._own
         self._expired += arena.sweep(
             own.address, own.entries, own.pages, self._now_ms() - self._ttl_ms, self._counts, self._firsts, self._free,
-            self._books, entries,
+            self._books, self._expired_names, entries,
         )  # fmt: skip
+
+    def _forget(self, segment: Segment, name: StateName) -> None:
+        """Zero what a segment has under a name; its lock is held."""
+        if segment is not self._own:
+            erase_name(segment.address, segment.entries, segment.pages, name.high, name.low)
+            return
+        number = -1
+        while (number := arena.find_entry(segment.address, segment.entries, name.high, name.low, number)) >= 0:
+            self._drop(number)
 
     def _drop(self, number: int) -> None:
         own = self._own
@@ -362,12 +494,11 @@ class StateStore:
 
     def _lives(self, number: int) -> bool:
         """Report whether nobody has erased an entry of this process's segment."""
-        at = (self._own.address - self._header) // 8 + arena.HEAD + number * arena.ENTRY
-        return bool(self._memory[at + arena.SEQ])
+        return self.field(self._own, number, arena.SEQ) != 0
 
     def _is(self, number: int, name: StateName) -> bool:
         own = self._own
-        return bool(arena.find_entry(own.address, own.entries, name.high, name.low, number - 1) == number)
+        return (self.field(own, number, arena.HIGH), self.field(own, number, arena.LOW)) == (name.high, name.low)
 
     def _admits(self, name: StateName, stamps: int) -> bool:
         place = name.low % REMEMBERED

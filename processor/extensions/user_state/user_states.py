@@ -40,7 +40,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.kept_users import KeptUsers
-from freshet_serving.processor.extensions.user_state.state_counters import StateCounters
+from freshet_serving.processor.extensions.user_state.state_counters import StateCounters, flops_of
 from freshet_serving.processor.extensions.user_state.state_erasure import SharedStates, Subjects
 from freshet_serving.processor.extensions.user_state.state_gate import StateGate
 from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
@@ -74,17 +74,16 @@ class ProcessStates:
         self.users = KeptUsers(store, self.names)
         self._scopes = itertools.count(1)
 
-    def of(self, manifest: Manifest, plan: SparsePlan, load: int) -> VersionStates | None:
-        """Return the states of a loaded version; None if it has no part that depends on the user alone.
+    def of(self, manifest: Manifest, plan: SparsePlan, load: int, stamped: bool) -> VersionStates:
+        """Return the states of a loaded version (ProcessStates.of).
 
         Args:
             manifest: Its manifest.
             plan: Its sparse plan.
             load: Number of the load.
+            stamped: True if its rows have stamps.
         """
-        graphs = {name: graph for name, graph in manifest.graphs.items() if role(name)[0] == USER}
-        if not graphs:
-            return None
+        graphs = {name: graph for name, graph in manifest.graphs.items() if stamped and role(name)[0] == USER}
         return VersionStates(self, manifest, plan, load, graphs, next(self._scopes))
 
 
@@ -97,17 +96,19 @@ class UserPart:
         outputs: Name of each output, with the first of its numbers and the one after its last.
         words: Words of all numbers; each output begins with a new word.
         gate: Decides of which users to look for a state.
+        flops: Its work; 0 if it is not known.
     """
 
-    def __init__(self, scope: bytes, graph: Subgraph, plan: SparsePlan) -> None:
+    def __init__(self, scope: bytes, graph: Subgraph, plan: SparsePlan, flops: int) -> None:
         """Lay out a subgraph.
 
         Args:
             scope: See UserPart.
             graph: The subgraph.
             plan: The version's sparse plan.
+            flops: See UserPart.
         """
-        self.scope, self.reads, self.gate = scope, UserReads(graph, plan), StateGate()
+        self.scope, self.reads, self.gate, self.flops = scope, UserReads(graph, plan), StateGate(), flops
         self.outputs: list[tuple[str, int, int]] = []
         at = 0
         for output in graph.outputs:
@@ -142,9 +143,12 @@ class VersionStates:
         self.process, self.scope, self.counters = states, scope, StateCounters()
         self._read_by = manifest, plan
         self.parts = {
-            name: UserPart(f"{manifest.model}/{manifest.version}/{load}/{name}".encode(), graph, plan)
+            name: UserPart(
+                f"{manifest.model}/{manifest.version}/{load}/{name}".encode(), graph, plan, flops_of(manifest, name)
+            )
             for name, graph in graphs.items()
         }
+        self._model = manifest.model
         self._local = threading.local()
 
     @cached_property
@@ -152,12 +156,14 @@ class VersionStates:
         """The users of its requests, as they are found."""
         return Subjects(*self._read_by)
 
-    def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates:
-        """Return the states of these dense weights.
+    def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates | None:
+        """Return the states of these dense weights (VersionStates.weighted).
 
         Args:
             dense: The dense tensors by name.
         """
+        if not self.parts:
+            return None
         digest = blake2b(digest_size=8)
         for name, tensor in sorted(dense.items()):
             digest.update(f"{name} {tensor.dtype} {tensor.shape} ".encode())
@@ -165,8 +171,11 @@ class VersionStates:
         return WeightedStates(self, int.from_bytes(digest.digest(), "little", signed=True))
 
     def counted(self) -> Snapshot:
-        """Return the counters."""
-        return self.counters.snapshot(self.process.store.nbytes(self.scope))
+        """Return the counters, and those of the model's kept users."""
+        users = self.process.users.counted(self._model)
+        if not self.parts:
+            return users
+        return {**self.counters.snapshot(self.process.store.usage(self.scope)[1]), **users}
 
     def words(self, count: int) -> Int64s:
         """Return memory for a state's words, which the calling thread uses until it asks again.
@@ -259,7 +268,7 @@ class PinnedStates:
             numbers = words.view(np.float32)
             found = {output: numbers[None, first:stop] for output, first, stop in part.outputs}
         spent_s = process.clock.core_s() - began_s
-        states.counters.looked(outcome, spent_s, age_s)
+        states.counters.looked(outcome, spent_s, age_s, part.flops)
         if asked is not None and bounds[arena.AS_OF] >= 0 and (steps := self.step - int(bounds[arena.AS_OF])):
             asked.step = self.step - steps
             states.counters.used_older(steps)

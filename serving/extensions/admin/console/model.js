@@ -26,7 +26,7 @@ export function modelPage(name, tab, context) {
   const reveal = (key, route, has) => get(path(name, route)).then(found => { if (has(found)) tabs.querySelector(`[href$="/${key}"]`).removeAttribute("hidden"); }).catch(() => { /* the views say so */ });
   // Not all models rank items, and few servers keep users' parts.
   reveal("best", "/signature", found => found.ranks);
-  reveal("state", "/user_state", found => found.versions.length);
+  reveal("state", "/user_state", found => found.versions.length || found.users);
   const file = h("input", { type: "file", hidden: true, onchange: () => { if (file.files.length) upload(file.files[0]); file.value = ""; } });
   const picker = button("Apply a delta…", () => file.click(), { class: "main" });
   const veil = h("div", { class: "veil", hidden: true }, h("p", {}, `Drop a delta to apply it to ${name}`));

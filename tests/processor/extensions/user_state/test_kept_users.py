@@ -1,5 +1,7 @@
 """Kept users of two owners in two processes, against a plain dict, with time, erasures and a full store."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -8,12 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.kept_users import KeptUsers
 from freshet_serving.processor.extensions.user_state.state_erasure import SharedStates, subject_of
 from freshet_serving.processor.extensions.user_state.state_names import StateNames
 from freshet_serving.processor.extensions.user_state.state_store import TTL_S, StateStore, arena_memory
+from freshet_serving.processor.extensions.user_state.user_counters import BLOCK
 from freshet_serving.processor.features.user_calls import (
     APPEND,
     MAX_ID_NBYTES,
@@ -34,7 +38,7 @@ from freshet_serving.processor.package import (
 )
 from freshet_serving.processor.versions.erasure import ErasedUser
 
-PAGES, PROCESSES, MOST = 64, 2, 4
+PAGES, PROCESSES, MOST = 128, 2, 4
 NBYTES = 8 * (
     arena.HEADER + PROCESSES * (arena.HEAD + arena.WAYS * arena.ENTRY + PAGES * (arena.PAGE + 1 + arena.ENTRY))
 )
@@ -114,7 +118,7 @@ def test_change_in_another_process_takes_the_copy_of_the_first_away(opened):
     completed, _ = opened.call(b"u", events_of([(2, 20)]), process=1)
     assert (completed.scores, completed.computes) == (False, False)
     # The newest is evicted: nothing older takes its place.
-    opened.stores[1].take_away(opened.users[1]._name(UserCall(b"u"), "m"))
+    opened.stores[1].forget(opened.users[1]._name(UserCall(b"u"), "m"))
     with pytest.raises(UserGone):
         opened.read(b"u")
     page = arena.HEADER + arena.HEAD + arena.ENTRY * opened.stores[0].own.entries
@@ -353,26 +357,99 @@ def test_text_of_a_user_is_kept_as_text(opened):
     assert completed.inputs["user"].tolist() == ["é".encode()]
 
 
-def test_change_under_an_erasure_is_made_anew_and_then_refused(opened, monkeypatch):
+def test_change_under_an_erasure_of_others_is_made_anew_from_what_is_kept(opened, monkeypatch):
     opened.call(b"u", user_of(7, []), PREPARE)
-    store, keep, left = opened.stores[0], StateStore.keep, [1]
+    store, replace, left = opened.stores[0], StateStore.replace, [1]
 
-    def erased(self, *arguments, **options):
+    def erased(self, *arguments):
         if left[0]:
             left[0] -= 1
             store.erase(1, 1)
-        return keep(self, *arguments, **options)
+        return replace(self, *arguments)
 
-    monkeypatch.setattr(StateStore, "keep", erased)
-    # The user itself was taken away for the write that came too late.
-    with pytest.raises(UserGone):
-        opened.call(b"u", events_of([(1, 1)]))
+    monkeypatch.setattr(StateStore, "replace", erased)
+    opened.call(b"u", events_of([(1, 1)]), process=1)
+    assert opened.read(b"u") == (7, [(1, 1)])
     left[0] = 1
-    opened.call(b"u", user_of(7, []), PREPARE)
-    assert opened.read(b"u") == (7, [])
+    opened.call(b"u", user_of(8, []), PREPARE)
+    assert opened.read(b"u") == (8, [])
     left[0] = 9
     with pytest.raises(NotReady, match="users are being erased"):
-        opened.call(b"u", user_of(7, []), PREPARE)
+        opened.call(b"u", events_of([(2, 2)]))
+    assert opened.read(b"u") == (8, [])
+
+
+def test_change_under_an_erasure_of_its_own_user_finds_nothing(opened, monkeypatch):
+    opened.call(b"u", user_of(7, []), PREPARE)
+    replace = StateStore.replace
+
+    def erased(self, *arguments):
+        self.erase()
+        return replace(self, *arguments)
+
+    monkeypatch.setattr(StateStore, "replace", erased)
+    with pytest.raises(UserGone):
+        opened.call(b"u", events_of([(1, 1)]))
+
+
+def test_changes_conflicts_and_users_that_are_gone_are_counted(opened):
+    _, call = opened.call(b"u", user_of(7, []), PREPARE)
+    for _ in range(2):
+        opened.call(b"u", events_of([(1, 1)]))
+    with pytest.raises(Conflict):
+        opened.call(b"u", events_of([(2, 2)]), expected=call.version)
+    opened.call(b"v", user_of(8, []), PREPARE)
+    opened.users[0].release(UserCall(b"v"), "m")
+    opened.call(b"w", user_of(9, []), PREPARE, process=1)
+    for gone in (b"v", b"never"):
+        with pytest.raises(UserGone):
+            opened.read(gone)
+    opened.clock.advance(TTL_S + 1)
+    with pytest.raises(UserGone):
+        opened.read(b"u")
+    counted = [by_name(users.counted("m"), BLOCK) for users in opened.users]
+    nbytes = [one.pop("nbytes") for one in counted]
+    # The second append changed nothing. What is too old is there until a change sweeps it.
+    assert {name: count for name, count in counted[0].items() if count} == {
+        "changes.prepare": 2, "changes.append": 1, "changes.release": 1, "gone.absent": 2, "gone.expired": 1,
+        "conflicts": 1, "users": 1,
+    }  # fmt: skip
+    assert {name: count for name, count in counted[1].items() if count} == {"changes.prepare": 1, "users": 1}
+    assert nbytes[0] == nbytes[1] > 0
+    assert not any(by_name(opened.users[0].counted("other"), BLOCK).values())
+
+
+def test_user_that_made_place_for_others_is_counted_as_evicted(opened):
+    names = [b"%d" % n for n in range(2 * PAGES)]
+    for name in names:
+        opened.call(name, user_of(7, []), PREPARE)
+    gone = 0
+    for name in names:
+        try:
+            opened.read(name)
+        except UserGone:
+            gone += 1
+    counted = by_name(opened.users[0].counted("m"), BLOCK)
+    # Names with the same last bits: a later one takes an earlier one's place.
+    assert gone - 4 <= counted["gone.evicted"] <= gone
+    assert counted["users"] == len(names) - gone
+
+
+def test_users_of_twenty_events_take_a_kibibyte_of_the_budget_at_most():
+    """So a million of them take a gibibyte, index included."""
+    users, model = 4000, manifest(sequences=[replace(MODEL.sequences[0], max_length=20)])
+    store = StateStore(memory := arena_memory(users << 10, 1), 1, 0, FakeClock(1.0).now_s)
+    kept = KeptUsers(store, StateNames(store.secret))
+    events = events_of([(1_700_000_000_000 + n, n << 40) for n in range(20)])
+    for number in range(users):
+        kept.complete(UserCall(b"%d" % number, PREPARE), model, {"user": np.array([number]), **events}, False)
+    counted = by_name(kept.counted("m"), BLOCK)
+    assert (counted["users"], counted["nbytes"]) == (users, users * 8 * arena.PAGE)
+    assert store.figures.evicted == 0
+    for number in range(0, users, 97):
+        completed = kept.complete(UserCall(b"%d" % number), model, CANDIDATES, False)
+        assert completed.inputs["user"] == [number]
+    assert memory.nbytes < users * 1073
 
 
 def erase(opened, key, *numbers):

@@ -1,4 +1,4 @@
-"""Words under a name: locks of processes and threads, holders that die, and no two copies."""
+"""Words under a name: locks of processes and threads, holders that die, no two copies, and none that others lose."""
 
 import signal
 import subprocess
@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.errors import NotReady
-from freshet_serving.processor.extensions.user_state import kept_words
+from freshet_serving.processor.extensions.user_state import kept_words, state_store
 from freshet_serving.processor.extensions.user_state import state_arena as arena
+from freshet_serving.processor.extensions.user_state.arena_locks import NAMES
 from freshet_serving.processor.extensions.user_state.kept_words import KeptWords
 from freshet_serving.processor.extensions.user_state.state_names import StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateStore, arena_memory
 from freshet_serving.processor.memory import share
 
-PAGES, PROCESSES = 32, 2
+PAGES, PROCESSES = 256, 2
 NBYTES = 8 * (
     arena.HEADER + PROCESSES * (arena.HEAD + arena.WAYS * arena.ENTRY + PAGES * (arena.PAGE + 1 + arena.ENTRY))
 )
@@ -75,7 +76,7 @@ def test_full_store_admits_words_at_once_and_its_process_uses_pages_of_others_ag
 def test_words_that_are_damaged_are_none(opened):
     opened.replace(0, 5)
     own = opened.stores[0].own
-    first = (own.address - opened.stores[0].address) // 8 + arena.HEAD + arena.ENTRY * own.entries + own.pages
+    first = (own.address - opened.memory.ctypes.data) // 8 + arena.HEAD + arena.ENTRY * own.entries + own.pages
     opened.memory[first + int(np.flatnonzero(opened.memory[first : first + arena.PAGE])[0])] ^= 1
     assert opened.words[1].read(opened.name) is None
 
@@ -168,3 +169,86 @@ def test_changes_of_two_processes_at_once_are_all_made(opened):
         assert other.stdout.readline() == "done\n"
         other.stdin.close()
     assert words.read(opened.name)[0] == 600
+
+
+KEEP = """
+users = StateNames(store.secret)
+for turn in range(1, 1500):
+    name = users.name(b"", b"kept/m", b"mine%d" % (turn % 5), b"mine%d" % (turn % 5))
+    with words.locked(name):
+        while not words.replace(name, np.arange(turn, turn + 70 * (turn % 20) + 2), store.erasures):
+            pass
+        assert words.read_held(name)[0] == turn, turn
+    # Others erase it.
+    name = users.name(b"", b"kept/m", b"u%d" % (turn % 7), b"theirs")
+    with words.locked(name):
+        words.replace(name, np.arange(turn, turn + 700), store.erasures)
+print("done", flush=True)
+"""
+
+
+def test_what_is_acknowledged_is_lost_to_nobodys_erasure(opened):
+    """One process writes all the while, and evicts; the other erases others' states and takes over names."""
+    names = StateNames(opened.stores[0].secret)
+    store, words = opened.stores[0], opened.words[0]
+    with started(opened.memory, KEEP) as other:
+        turn = 0
+        while other.poll() is None:
+            turn += 1
+            name = names.name(b"", b"kept/m", b"u%d" % (turn % 7), b"theirs")
+            try:
+                with words.locked(name):
+                    words.forget(name)
+                store.erase(subject=names.subject(b"theirs"))
+            except NotReady:
+                continue
+        assert other.stdout.read() == "done\n"
+        other.stdin.close()
+
+
+DIE = """
+import os, signal
+from freshet_serving.processor.extensions.user_state import state_arena as arena
+from freshet_serving.processor.extensions.user_state.state_store import _held
+own = store.own
+with words.locked(name):
+    words.replace(name, np.arange(1 << 50, (1 << 50) + 700), store.erasures)
+with _held(store.locks, memory, own, 1.0):
+    segment = memory[(own.address - memory.ctypes.data) // 8 :]
+    segment[arena.HEAD :][: own.entries * arena.ENTRY : arena.ENTRY] = 0
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_dead_writer_left_is_zeroed_by_the_next_erasure_of_anybody(opened):
+    assert opened.replace(0, 7)
+    own = opened.stores[0].own
+    names = StateNames(opened.stores[0].secret)
+    other = names.name(b"", b"kept/m", b"other", b"other")
+    with opened.words[0].locked(other):
+        assert opened.words[0].replace(other, np.arange(3, 90), opened.stores[0].erasures)
+    with started(opened.memory, DIE) as writer:
+        assert writer.wait() == -signal.SIGKILL
+        writer.stdin.close()
+    assert (opened.memory >= 1 << 50).any()
+    opened.stores[0].erase(subject=names.subject(b"nobody"))
+    segment = opened.memory[arena.HEADER :][len(opened.memory[arena.HEADER :]) // PROCESSES :]
+    assert not segment[arena.HEAD + own.entries * arena.ENTRY + own.pages :].any()
+    assert opened.words[0].read(other)[0] == 3
+
+
+def test_segment_whose_holder_was_stopped_refuses_changes_and_fails_erasures(opened, monkeypatch):
+    monkeypatch.setattr(state_store, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(state_store, "LONG_PATIENCE_S", 0.01)
+    assert opened.replace(0, 7)
+    locks = opened.stores[0].locks
+    assert opened.stores[1].locks is locks
+    assert locks.acquire(NAMES, 0.01)
+    with pytest.raises(NotReady, match="another process writes to it"):
+        opened.replace(1, 8)
+    with pytest.raises(NotReady, match="another process writes to it"):
+        opened.stores[1].erase()
+    assert not opened.stores[0].keep(opened.name, 0, np.arange(3), [np.arange(9)], opened.stores[0].erasures)
+    assert opened.words[1].read(opened.name)[0] == 7
+    locks.release(NAMES)
+    assert opened.replace(1, 8)

@@ -9,6 +9,8 @@ from freshet_serving.processor.errors import NotFound
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK, StateCounters
 from freshet_serving.processor.extensions.user_state.state_report import user_state_report
+from freshet_serving.processor.extensions.user_state.user_counters import UserCounters
+from freshet_serving.processor.features.user_calls import APPEND
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import FLOPS
 
@@ -23,14 +25,14 @@ def host_of(**counted):
         for n in (1, 2)
     }  # fmt: skip
     versions = {n: SimpleNamespace(manifest=manifest[n], generation=Generation(n, 5)) for n in (1, 2)}
-    model = SimpleNamespace(routes=SimpleNamespace(served=versions))
+    model = SimpleNamespace(routes=SimpleNamespace(served=versions), pick=lambda number: versions[1])
     return SimpleNamespace(catalogue={"m": model}, counted=lambda version: counted if version is versions[1] else {})
 
 
 def test_rates_ages_and_saved_work_are_of_hits_and_looks():
     counters = StateCounters()
     for outcome, age_s in ((arena.HIT, 3.0), (arena.HIT, 5.0), (arena.OTHER_ROWS, 0.0), (arena.ABSENT, 0.0)):
-        counters.looked(outcome, 0.001, age_s)
+        counters.looked(outcome, 0.001, age_s, 1000)
     counters.computed(True)
     host = host_of()
     snapshot = {**counters.snapshot(4096), Slot(BLOCK, "repaired"): 9}
@@ -51,7 +53,19 @@ def test_version_that_nobody_has_asked_has_no_rates():
     assert (one["looks"], one["hit_rate"], one["mean_age_s"], one["mean_look_s"]) == (0, None, None, None)
 
 
+def test_kept_users_are_reported_once_for_all_versions():
+    host, users = host_of(), UserCounters()
+    users.changed(APPEND)
+    users.gone(arena.EXPIRED)
+    host.counted = lambda version: users.snapshot(5, 4096)
+    report = user_state_report(host, "m")
+    assert report["versions"] == []
+    assert {name: count for name, count in report["users"].items() if count} == {
+        "changes.append": 1, "gone.expired": 1, "users": 5, "nbytes": 4096,
+    }  # fmt: skip
+
+
 def test_server_that_keeps_nothing_has_no_versions_to_report():
-    assert user_state_report(host_of(), "m") == {"model": "m", "versions": []}
+    assert user_state_report(host_of(), "m") == {"model": "m", "users": None, "versions": []}
     with pytest.raises(NotFound):
         user_state_report(host_of(), "none")

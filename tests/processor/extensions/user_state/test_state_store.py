@@ -26,7 +26,7 @@ from freshet_serving.processor.extensions.user_state.state_store import (
 from freshet_serving.processor.kernels.row_stamps import UNKNOWN_STAMP
 from freshet_serving.processor.memory import share
 
-PAGES = 24
+PAGES = 192
 PROCESSES = 2
 NBYTES = 8 * (
     arena.HEADER + PROCESSES * (arena.HEAD + arena.WAYS * arena.ENTRY + PAGES * (arena.PAGE + 1 + arena.ENTRY))
@@ -109,7 +109,7 @@ class Store(RuleBasedStateMachine):
         owner=st.sampled_from(OWNERS),
         version=st.integers(0, 2),
         weights=st.integers(0, 1),
-        pages=st.integers(0, 3),
+        pages=st.sampled_from([0, 1, 2, 9, 30]),
     )
     def keep(self, process, user, owner, version, weights, pages):
         self.tags += 1
@@ -171,7 +171,8 @@ class Store(RuleBasedStateMachine):
     @invariant()
     def free_pages_and_held_pages_are_all(self):
         for store in self.stores:
-            assert int(store._books[arena.FREE]) + int(store._counts.sum()) == store._own.pages
+            fresh = store._own.pages - int(store._books[arena.FRESH])
+            assert int(store._books[arena.FREE]) + fresh + int(store._counts.sum()) == store._own.pages
             free = store._free[: store._books[arena.FREE]].tolist()
             assert len(set(free)) == len(free)
 
@@ -270,15 +271,18 @@ def test_state_is_not_used_beyond_its_time_and_swept_to_zeros():
     store.sweep(PAGES)
     assert store.figures.expired == 1
     assert set(words.tolist()).isdisjoint(shared.tolist())
+    # The cause outlives the state.
+    assert found(store, name_of(store, 1), [1], 700)[0] == arena.EXPIRED
+    assert found(store, name_of(store, 2), [1], 700)[0] == arena.ABSENT
 
 
 def filled(store):
-    """States of one page in all pages of a segment or most of them; their users."""
+    """States of four pages in all pages of a segment or most of them; their users."""
     users = []
     for user in range(100, 400):
         if keep(store, name_of(store, user), [1], words_of(user, 200)):
             users.append(user)
-        if not store._books[arena.FREE]:
+        if store._books[arena.FREE] + PAGES - store._books[arena.FRESH] < 4:
             break
     return users
 
@@ -317,14 +321,19 @@ def test_state_larger_than_half_of_a_segment_is_not_kept():
     assert not keep(store, name_of(store, 1), [], words_of(1, 0))
 
 
-def test_bytes_are_counted_by_scope():
+def test_states_and_bytes_are_counted_by_scope():
     store = opened(memory())
     store.keep(name_of(store, 1), 7, np.arange(3), [words_of(1, 700)], store.erasures, scope=1)
     store.keep(name_of(store, 2), 7, np.arange(3), [words_of(1, 70)], store.erasures, scope=2)
-    assert [store.nbytes(scope) for scope in range(4)] == [0, 2 * 8 * arena.PAGE, 8 * arena.PAGE, 0]
+    assert [store.usage(scope) for scope in range(4)] == [
+        (0, 0),
+        (1, 11 * 8 * arena.PAGE),
+        (1, 2 * 8 * arena.PAGE),
+        (0, 0),
+    ]
     store.erase()
     store.sweep(PAGES)
-    assert [store.nbytes(scope) for scope in range(4)] == [0, 0, 0, 0]
+    assert [store.usage(scope) for scope in range(4)] == [(0, 0)] * 4
 
 
 def test_arena_that_holds_next_to_nothing_is_refused():

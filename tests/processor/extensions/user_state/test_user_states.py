@@ -462,6 +462,8 @@ def test_mark_of_weights_is_of_their_bytes_alone():
     process = mock.Mock()
     states = user_states.VersionStates(process, mock.Mock(model="m", version=1), mock.Mock(), 5, {}, 1)
     weights = {"a": np.ones((2, 3), np.float32), "b": np.zeros(4, np.float32)}
+    assert states.weighted(weights) is None
+    states.parts = {"user": mock.Mock()}
     mark = states.weighted(weights).weights
     assert states.weighted({"b": weights["b"].copy(), "a": weights["a"].copy()}).weights == mark
     assert states.weighted({"b": weights["b"], "a": weights["a"].reshape(3, 2)}).weights != mark

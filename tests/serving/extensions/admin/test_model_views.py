@@ -106,7 +106,7 @@ def test_invalid_request_is_one_error(client, path, status):
 
 
 def test_server_without_user_states_reports_none(client, monkeypatch):
-    assert client("GET", "/admin/models/small/user_state").json() == {"model": "small", "versions": []}
+    assert client("GET", "/admin/models/small/user_state").json() == {"model": "small", "users": None, "versions": []}
     assert client("GET", "/admin/models/none/user_state").status_code == 404
     monkeypatch.setattr(ENGINE, "get", lambda part, name: None)
     reply = client("GET", "/admin/models/small/user_state")
