@@ -12,6 +12,7 @@ Invariants
   machine's clock where it is ahead.
 - What is kept has one row, and the types that the model's inputs have. What an older version of the model had
   otherwise is not used.
+- An erasure reaches a user by the key in what is kept, whatever the id; without such a key by the id.
 - Whoever does not own an id finds what is found under an id that nobody has used: the name is a hash of both.
 - No message has an id, or a value.
 
@@ -34,6 +35,7 @@ from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLa
 from freshet_serving.processor.extensions.user_state.event_merging import changed, cut
 from freshet_serving.processor.extensions.user_state.kept_columns import packed, unpacked, version_of
 from freshet_serving.processor.extensions.user_state.kept_words import KeptWords
+from freshet_serving.processor.extensions.user_state.state_erasure import subject_of
 from freshet_serving.processor.extensions.user_state.state_names import StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateName, StateStore
 from freshet_serving.processor.features.input_reader import size_of
@@ -49,7 +51,9 @@ from freshet_serving.processor.features.user_calls import (
     UserCall,
     roles_of,
 )
+from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Input, Manifest, SequenceEntry
+from freshet_serving.processor.versions.erasure import user_input
 
 ATTEMPTS = 3
 """How often a change is made anew because something was erased meanwhile."""
@@ -67,13 +71,13 @@ class KeptUsers:
             names: Names of what is kept in it.
         """
         self._store, self._names, self._words = store, names, KeptWords(store)
-        self._roles: dict[str, tuple[Manifest, InputRoles]] = {}
+        self._roles: dict[str, tuple[Manifest, InputRoles, str]] = {}
 
     def complete(self, call: UserCall, manifest: Manifest, inputs: Inputs, ranks: bool) -> CompletedInputs:
         """Make a call's change, and complete a request's inputs (KeptUsers.complete)."""
         if not 1 <= len(call.id) <= MAX_ID_NBYTES:
             raise BadInput(f"sequence_id: expected 1 to {MAX_ID_NBYTES} bytes, got {len(call.id)}")
-        roles = self._roles_of(manifest)
+        roles = self._read(manifest)[1]
         sent = _listed(inputs, manifest)
         of_user = {name: column for name, column in sent.items() if name in roles.user}
         change = APPEND if call.change == SCORE and of_user else call.change
@@ -130,7 +134,7 @@ class KeptUsers:
                 call.version = 0 if words is None else version_of(words)
                 if call.expected is not None:
                     _check_version(call)
-                if self._keep(call, name, kept, erasures):
+                if self._keep(call, name, manifest, kept, erasures):
                     return kept
         raise _erasing()
 
@@ -166,11 +170,11 @@ class KeptUsers:
                 kept |= {n: column for n, column in of_user.items() if n not in of_sequences}
                 if np.array_equal(packed(call.version, kept), words):
                     return kept
-                if self._keep(call, name, kept, erasures):
+                if self._keep(call, name, manifest, kept, erasures):
                     return kept
         raise _erasing()
 
-    def _keep(self, call: UserCall, name: StateName, kept: Inputs, erasures: int) -> bool:
+    def _keep(self, call: UserCall, name: StateName, manifest: Manifest, kept: Inputs, erasures: int) -> bool:
         """Write what is kept of a user under the next version; its lock is held. Return False if it was erased."""
         version = max(call.version + 1, int(self._store.now_s * 1e6)) % MAX_VERSION
         words = packed(version, kept)
@@ -178,19 +182,32 @@ class KeptUsers:
             raise TooLarge(
                 f"sequence_id: expected at most {self._words.most_nbytes} bytes of a user's inputs, got {words.nbytes}"
             )
-        if not self._words.replace(name, words, erasures):
+        if not self._words.replace(self._of_user(name, manifest, kept), words, erasures):
             return False
         call.version = version
         return True
 
+    def _of_user(self, name: StateName, manifest: Manifest, kept: Inputs) -> StateName:
+        """Return a name with the user's key as its subject; as it is if the key is not kept."""
+        key = kept.get(self._read(manifest)[2])
+        if key is None:
+            return name
+        number = (
+            int(hash_strings(key, manifest.tables[0].hash_seed)[0])
+            if isinstance(key, Strings)
+            else int(_values(key)[0])
+        )
+        return name._replace(subject=self._names.subject(subject_of(manifest.model, number)))
+
     def _name(self, call: UserCall, model: str) -> StateName:
         return self._names.name(call.owner, f"kept/{model}".encode(), call.id, call.id)
 
-    def _roles_of(self, manifest: Manifest) -> InputRoles:
+    def _read(self, manifest: Manifest) -> tuple[Manifest, InputRoles, str]:
+        """Return a manifest with its inputs' roles and the input with users' keys, "" for none."""
         known = self._roles.get(manifest.model)
         if known is None or known[0] is not manifest:
-            known = self._roles[manifest.model] = (manifest, roles_of(manifest))
-        return known[1]
+            known = self._roles[manifest.model] = (manifest, roles_of(manifest), user_input(manifest))
+        return known
 
 
 def _scores(change: str, sent: Inputs, roles: InputRoles) -> bool:

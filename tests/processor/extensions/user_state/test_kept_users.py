@@ -1,5 +1,7 @@
 """Kept users of two owners in two processes, against a plain dict, with time, erasures and a full store."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -11,6 +13,7 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, TooLarge, UserGone
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.kept_users import KeptUsers
+from freshet_serving.processor.extensions.user_state.state_erasure import SharedStates, subject_of
 from freshet_serving.processor.extensions.user_state.state_names import StateNames
 from freshet_serving.processor.extensions.user_state.state_store import TTL_S, StateStore, arena_memory
 from freshet_serving.processor.features.user_calls import (
@@ -23,6 +26,7 @@ from freshet_serving.processor.features.user_calls import (
     UserCall,
 )
 from freshet_serving.processor.package import Feature, Input, Manifest, Output, SequenceEntry, TableEntry
+from freshet_serving.processor.versions.erasure import ErasedUser, bound_keys
 
 PAGES, PROCESSES, MOST = 64, 2, 4
 NBYTES = 8 * (
@@ -109,6 +113,22 @@ def test_change_in_another_process_takes_the_copy_of_the_first_away(opened):
         opened.read(b"u")
     page = arena.HEADER + arena.HEAD + arena.ENTRY * opened.stores[0].own.entries
     assert not opened.memory[page : page + opened.stores[0].own.pages * arena.PAGE].any()
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["number", "text"])
+def test_erasure_by_the_users_key_reaches_what_is_kept_under_any_id(opened, text):
+    inputs = [replace(i, dtype="string") if text and i.name == "user" else i for i in MODEL.inputs]
+    model = replace(MODEL, inputs=inputs)
+    for sequence_id, number in ((b"a session", 7), (b"7", 7), (b"another", 8)):
+        user = user_of(number, [(1, 10)]) | ({"user": Strings.of([str(number)])} if text else {})
+        opened.call(sequence_id, user, PREPARE, model=model)
+        opened.call(sequence_id, events_of([(2, 20)]), process=1, model=model)
+    erased = ErasedUser("m", ("user",), "7", bound_keys("7", ("user",), [model]))
+    assert SharedStates(opened.memory, PROCESSES).erase_user(erased) == {"user_states": 2}
+    for sequence_id in (b"a session", b"7"):
+        with pytest.raises(UserGone):
+            opened.call(sequence_id, CANDIDATES, model=model)
+    assert opened.call(b"another", CANDIDATES, model=model)[1].version
 
 
 def test_context_of_a_prepare_stands_in_until_a_request_sends_its_own(opened):
@@ -278,6 +298,7 @@ def test_change_under_an_erasure_is_made_anew_and_then_refused(opened, monkeypat
 
 events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=MOST)
 ids, owners, processes = st.sampled_from([b"1", b"2", b"3"]), st.sampled_from(OWNERS), st.integers(0, PROCESSES - 1)
+users = st.integers(0, 3)
 
 
 class Users(RuleBasedStateMachine):
@@ -300,7 +321,7 @@ class Users(RuleBasedStateMachine):
         self.kept[key], self.written[key] = (user, events), self.opened.clock.now_s()
         self.versions[key] = call.version
 
-    @rule(owner=owners, sequence_id=ids, process=processes, user=st.integers(0, 9), sent=events)
+    @rule(owner=owners, sequence_id=ids, process=processes, user=users, sent=events)
     def prepare(self, owner, sequence_id, process, user, sent):
         _, call = self.opened.call(sequence_id, user_of(user, sent), PREPARE, process, owner=owner)
         self._write(self._key(owner, sequence_id), user, list(sent), call)
@@ -362,13 +383,13 @@ class Users(RuleBasedStateMachine):
     def wait(self, seconds):
         self.opened.clock.advance(seconds)
 
-    @rule(owner=owners, sequence_id=st.none() | ids, process=processes)
-    def erase(self, owner, sequence_id, process):
+    @rule(owner=owners, user=st.none() | users, process=processes)
+    def erase(self, owner, user, process):
         store = self.opened.stores[process]
         names = StateNames(store.secret)
-        subject = arena.NOBODY if sequence_id is None else names.subject(sequence_id)
+        subject = arena.NOBODY if user is None else names.subject(subject_of("m", user))
         store.erase(names.owner(owner), subject)
-        for key in [key for key in self.kept if key[0] == owner and sequence_id in (None, key[1])]:
+        for key in [key for key in self.kept if key[0] == owner and user in (None, self.kept[key][0])]:
             del self.kept[key]
 
     @rule(process=processes)
