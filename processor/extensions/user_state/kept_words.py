@@ -108,7 +108,11 @@ class KeptWords:
             erasures: StateStore.erasures as they were before what `words` are made of was read.
         """
         self.forget(name)
-        return self._store.keep(name, NO_WEIGHTS, NO_STAMPS, [words], erasures, always=True)
+        if not self._store.keep(name, NO_WEIGHTS, NO_STAMPS, [words], erasures, always=True):
+            return False
+        # A change counts as a read: else what was just changed is evicted before what nobody reads.
+        self.read_held(name)
+        return True
 
     def forget(self, name: StateName) -> None:
         """Zero what is kept under a name; its lock is held.

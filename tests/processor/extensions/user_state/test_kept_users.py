@@ -131,6 +131,18 @@ def test_erasure_by_the_users_key_reaches_what_is_kept_under_any_id(opened, text
     assert opened.call(b"another", CANDIDATES, model=model)[1].version
 
 
+def test_user_who_was_just_changed_does_not_make_room_for_states_that_nobody_reads(opened):
+    store, names = opened.stores[0], StateNames(opened.stores[0].secret)
+    opened.call(b"u", user_of(7, []), PREPARE)
+    for n in range(500):
+        opened.call(b"u", events_of([(n, n)]))
+        # Long, so it is admitted; nobody reads it.
+        words = np.ones(2 * arena.PAGE, np.int64)
+        assert store.keep(names.name(b"", b"s", bytes([n % 250, n // 250])), 1, np.arange(512), [words], store.erasures)
+    assert store.figures.evicted > 400
+    assert read(opened.call(b"u", CANDIDATES)[0].inputs)[0] == 7
+
+
 def test_context_of_a_prepare_stands_in_until_a_request_sends_its_own(opened):
     hour = np.array([5.0], np.float32)
     opened.call(b"u", {**user_of(7, []), "hour": hour}, PREPARE)
