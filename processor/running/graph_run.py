@@ -227,7 +227,7 @@ class GraphRun:
     @property
     def fewest_divided(self) -> int:
         """The fewest rows at which requests of all lengths that are ever divided are; 1 if none are."""
-        parts = self._lengths or ([self._longest] if self._longest is not None else [])
+        parts = [*(self._lengths or ()), *([self._longest] if self._longest is not None else ())]
         known = [worth for each in parts if any(worth := self._worth_dividing.get(each.length, []))]
         most = max(map(len, known), default=1)
         return next((n for n in range(1, most) if all(worth[min(n, len(worth) - 1)] for worth in known)), 1)
