@@ -57,7 +57,7 @@ RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 PARTS = ("latency", "prepare", "users", "triton", "erase")
 HSTU, EVENTS, SHORT = "hstu", 1024, 20
 BUCKETS = (1, 16, CANDIDATES)
-RETRIEVALS_MS = (20, 50)
+RETRIEVALS_MS = (20, 50, 200)
 HIDDEN_AIM = 0.9
 STATES_MB, STORY_MB, TRITON_MB = 1024, 64, 2048
 """Of Triton's clients as much as all that is computed takes: kept users are never evicted for it."""
