@@ -9,6 +9,8 @@ from tests.programs.user_checker import (
     ITEMS,
     LENGTH,
     MOST_SECONDS,
+    NETWORKS,
+    SIZES,
     TOLERANCE,
     USERS,
     Change,
@@ -92,17 +94,35 @@ def test_copy_has_the_newest_events():
 
 
 @pytest.mark.tensorflow
-def test_scores_are_those_that_are_served(contents, tmp_path):
+@pytest.mark.parametrize("network", NETWORKS)
+def test_scores_are_those_that_are_served_of_one_generation_and_of_two(network, tmp_path):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     from freshet_serving.processor.columns import Ragged
-    from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-    from tests.support.user_story import MODEL, write_users
+    from freshet_serving.processor.engine import Processor, ProcessorConfig
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.model_repository import Repository
+    from tests.processor.extensions.user_state.user_parts import Parts
+    from tests.support.user_story import MODEL, user_delta, write_users
 
-    write_users(tmp_path / "r", contents)
-    with Processor.initialize(ProcessorConfig(str(tmp_path / "r"), sessions=1)) as processor:
+    random = np.random.default_rng(1)
+    first = first_contents(random, network)
+    change = Change({name: list(range(size)) for name, size in SIZES.items()}, {}, tuple(first.dense))
+    second = changed(first, change, random)
+    write_users(tmp_path / "r", first)
+    options = ProcessorConfig(str(tmp_path / "r"), sessions=1, delta_guard="off")
+    with Processor.initialize(options) as processor:
+        processor.predictor.replica(MODEL).graphs.pays = lambda parts, rows: True
+        parts, asked = Parts(processor), {}
         for count in (0, 1, 2, 40, LENGTH):
             copy = copy_of(count, key=count % USERS)
             flat = Asked(None, "score", copy.key, copy.events, tuple(ITEM), tuple(PRICES)).flat()
-            inputs = {n: Ragged(v, np.array([0, count])) if n in LISTS else v for n, v in flat.items()}
-            served = processor.process(PredictRequest(MODEL, inputs)).outputs["score"][:, 0]
-            assert not differ(scores(contents, copy, ITEM, PRICES), served)
+            asked[count] = copy, {n: Ragged(v, np.array([0, count])) if n in LISTS else v for n, v in flat.items()}
+            served = parts.scores(count, asked[count][1])[:, 0]
+            assert not differ(scores(first, copy, ITEM, PRICES), served)
+        ChangeLog.of(Repository(tmp_path / "r").version(MODEL)).publish(user_delta(second, change, 1, 0))
+        processor.poll()
+        for count, (copy, inputs) in asked.items():
+            served = parts.scores(count, inputs, 0)[:, 0]
+            assert not differ(scores(second, copy, ITEM, PRICES, first), served)
+            assert differ(scores(second, copy, ITEM, PRICES), served)
+            assert not differ(scores(second, copy, ITEM, PRICES), parts.scores(count, inputs)[:, 0])

@@ -126,7 +126,13 @@ def manifest(network: str, length: int) -> Manifest:
     )
 
 
-def published(folder: Path, network: str, length: int, attention: Sequence[int] = ()) -> SequenceRequest:
+def published(
+    folder: Path,
+    network: str,
+    length: int,
+    attention: Sequence[int] = (),
+    buckets: Sequence[int] = (1, CANDIDATES),
+) -> SequenceRequest:
     """Publish a network of random weights. Needs the train extra.
 
     Args:
@@ -134,6 +140,7 @@ def published(folder: Path, network: str, length: int, attention: Sequence[int] 
         network: One of NETWORKS, or "din".
         length: Events of the history.
         attention: Units of DIN's attention.
+        buckets: Rows that it is compiled for.
     """
     from freshet_serving.compiler.building.parts import parts
     from freshet_serving.compiler.passes.flops import flops
@@ -157,7 +164,7 @@ def published(folder: Path, network: str, length: int, attention: Sequence[int] 
         "item": (np.arange(ITEMS), random.normal(size=(ITEMS, DIM)).astype(np.float32) * 0.3),
     }
     graph = trainer.dense.published()
-    publish_version(folder, replace(trainer.manifest, version=1), tables, graph, buckets=(1, CANDIDATES))
+    publish_version(folder, replace(trainer.manifest, version=1), tables, graph, buckets=tuple(buckets))
     users, items = tables["user"][1], tables["item"][1]
     item, met = random.integers(0, ITEMS, CANDIDATES), random.integers(0, ITEMS, length)
     times = np.sort(random.integers(0, 10**6, length))

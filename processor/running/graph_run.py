@@ -266,7 +266,7 @@ class GraphRun:
     @property
     def fewest_divided(self) -> int:
         """The fewest rows at which requests of all lengths that are ever divided are; 1 if none are."""
-        every = self._lengths or ([self._longest] if self._longest is not None else [])
+        every = [*(self._lengths or ()), *([self._longest] if self._longest is not None else ())]
         ever = [parts for parts in every if any(self._divided_rows(parts))]
         most = max((len(self._divided_rows(parts)) for parts in ever), default=1)
         return next((rows for rows in range(1, most) if all(self.pays(parts, rows) for parts in ever)), 1)

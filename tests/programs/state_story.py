@@ -1,19 +1,21 @@
 """`make -C loadtest state-story`: kept users while everything changes; loadtest/results/state-story.md.
 
-A live server of each layout serves HSTU over histories of up to 320 events, with memory for a part of its users. Four
-clients, each with users of its own and in its own way (Triton's client, ours over HTTP and gRPC, TensorFlow Serving's
-REST API), prepare, append (also late and twice), replace, remove, score, score with events, release and erase without
-a pause, and send other requests whole. Meanwhile deltas change and remove rows and bring new dense weights, much is
-rolled back, also further than the undo log reaches, and workers are killed. Users and states live for 5 seconds in
-place of half an hour, so many expire (tests/programs/short_lived.py); others make room.
+Live servers of both layouts serve HSTU and STCA over histories of up to 320 events, with memory for a part of their
+users. In turn they use exact user states alone, and states of up to 20 steps before (bounded). Four clients, each with
+users of its own and in its own way (Triton's client, ours over HTTP and gRPC, TensorFlow Serving's REST API), prepare,
+append (also late and twice), replace, remove, score, score with events, release and erase without a pause, and send
+other requests whole. Meanwhile deltas change and remove rows and bring new dense weights, much is rolled back, also
+further than the undo log reaches, and workers are killed. Users and states live for 5 seconds in place of half an hour,
+so many expire (tests/programs/short_lived.py); others make room.
 
 Each client has a plain list of what the history of each of its users must be. Scores are computed again from it by a
 checker of its own (tests/programs/user_checker.py), which knows what was published and shares no code with the product,
-under the generation that the reply names, within 1e-5. A request that is sent after a change was acknowledged has to be
-answered by that change's generation or a later one. A user may be gone (410) at any time, and has to be after its time.
-One that was gone, released or erased has to stay gone until it is prepared anew. A version of a user has to ascend with
-a change, and to stay without one; a change that expects another version has to be refused. Requests that a killed
-worker loses are sent again.
+under the generation that the reply names, within 1e-5. Where a reply names an older generation of the user's part too,
+they are computed under both; the older one has to be within the bound, and one that the other continues. A request that
+is sent after a change was acknowledged has to be answered by that change's generation or a later one. A user may be
+gone (410) at any time, and has to be after its time. One that was gone, released or erased has to stay gone until it is
+prepared anew. A version of a user has to ascend with a change, and to stay without one; a change that expects another
+version has to be refused. Requests that a killed worker loses are sent again.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from tests.programs.user_checker import (
     ACTIONS,
     ITEMS,
     LENGTH,
+    NETWORKS,
     USERS,
     Change,
     Copy,
@@ -55,6 +58,8 @@ from tests.support.user_story import CANDIDATES, MODEL, user_delta, write_users
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 LAYOUTS = {"alone": ALONE, "two workers": ("--workers", "2")}
+EXACT, BOUNDED = MODES = ("exact", "bounded")
+BOUND_STEPS = 20
 MEGABYTES, UNDO_DEPTH, FAR = 32, 8, 25
 CHANGES = {"rows": 85, "removals": 6, "dense weights": 3, "everything": 1}
 ROLLBACKS, KILLS = 6, 1
@@ -74,20 +79,21 @@ RECONNECTS, KEPT_STEPS, SHOWN = 0.1, 400, 5
 FIRST_TIME, MOST_BETWEEN_S = 1_700_000_000, 60
 # A version that is built anew counts anew, so figures are read before.
 MISSES = re.compile(r'^freshet_model_user_state_misses_total\{.*cause="(\w+)".*\} (\S+)$', re.M)
-COUNTED = re.compile(r"^freshet_model_user_state_(hits|kept|not_kept|unasked)_total\{.*\} (\S+)$", re.M)
+COUNTED = re.compile(r"^freshet_model_user_state_(hits|older_hits|kept|not_kept|unasked)_total\{.*\} (\S+)$", re.M)
 
 
 class Changes:
     """Changes of one server, and what it serves. The lock guards the contents and the order of changes.
 
     order: the step that is served after each change, before the change is sent. acknowledged: how many of these the
-    server has acknowledged.
+    server has acknowledged. bound_steps: by how many steps a user's part may be older.
     """
 
-    def __init__(self, live, folder, contents, seed):
+    def __init__(self, live, folder, contents, seed, bound_steps):
         self.live, self._upload, self._random = live, folder / "upload", np.random.default_rng(seed)
         self._lock, self._line, self._steps, self._killed = threading.Lock(), [0], [0], 0
         self._contents, self.order, self.acknowledged = {0: contents}, [0], 1
+        self._network, self._parents, self._bound_steps = contents.network, {}, bound_steps
         self.counts, self.states, self._read = Counter(), Counter(), {}
 
     def act(self):
@@ -132,6 +138,15 @@ class Changes:
         with self._lock:
             return step not in self.order[acknowledged - 1 :]
 
+    def may_be_older(self, step, state_step):
+        """Report whether a user's part of a step may be used under a later one."""
+        with self._lock:
+            if not step - self._bound_steps <= state_step < step:
+                return False
+            while step > state_step:
+                step = self._parents.get(step, -1)
+            return step == state_step
+
     def _publish(self, name, step):
         before = self._contents[self._line[-1]]
         change = self._change(name)
@@ -139,6 +154,7 @@ class Changes:
         write_delta(self._upload, user_delta(after, change, step, self._line[-1]))
         with self._lock:
             self._contents[step] = after
+            self._parents[step] = self._line[-1]
             self.order.append(step)
             self._steps.append(step)
             for old in set(self._steps[:-KEPT_STEPS]) - set(self._line[-2 * FAR :]):
@@ -154,7 +170,7 @@ class Changes:
 
         dense = ()
         if name in ("dense weights", "everything"):
-            names = list(shapes())
+            names = list(shapes(self._network))
             dense = tuple(names if random.random() < 0.2 else random.choice(names, 3, replace=False).tolist())
         rows = {} if name == "dense weights" else {"item": some("item", 4)}
         if name in ("rows", "everything") and random.random() < 0.3:
@@ -318,7 +334,14 @@ class Caller:
         self.counts["replies"] += 1
         self.counts["scores"] += len(asked.items)
         self.counts["events"] += len(copy.events)
-        expected = scores(contents, copy, list(asked.items), list(asked.prices))
+        older = None
+        if replied.state_step is not None:
+            self.counts["of two generations"] += 1
+            older = self._changes.of(replied.state_step)
+            if older is None or not self._changes.may_be_older(replied.step, replied.state_step):
+                self._wrong(f"the user's part is of step {replied.state_step} under {replied.step}", kind, asked)
+                return
+        expected = scores(contents, copy, list(asked.items), list(asked.prices), older)
         if differ(expected, replied.scores):
             off = np.abs(expected - replied.scores).max() if len(expected) == len(replied.scores) else "other lengths"
             self._wrong(f"scores of step {replied.step} are off by {off}", kind, asked)
@@ -446,15 +469,21 @@ class Callers:
         return dict(sum((Counter(getattr(caller, name)) for caller in self.callers.values()), Counter()))
 
 
-def story(folder, options, seconds, deltas, seed):
+def story(folder, network, mode, options, seconds, deltas, seed):
     """One server, for so many seconds or until there were so many deltas; returns its figures."""
     folder.mkdir(parents=True)
-    contents = first_contents(np.random.default_rng(seed))
+    contents = first_contents(np.random.default_rng(seed), network)
     write_users(folder / "repository", contents)
+    if mode == BOUNDED:
+        (folder / "serve.toml").write_text(f"[model.{MODEL}.user_state]\nsteps = {BOUND_STEPS}\n")
+        options = (*options, "--config", str(folder / "serve.toml"))
     arguments = (*options, "--user-state-mb", str(MEGABYTES), "--delta-guard", "off", "--undo-depth", str(UNDO_DEPTH))
     module = "tests.programs.short_lived"
     with LiveServer(folder / "repository", *arguments, log=folder / "serve.log", module=module) as live:
-        changes, pauses = Changes(live, folder, contents, seed), np.random.default_rng((seed, 9))
+        changes, pauses = (
+            Changes(live, folder, contents, seed, BOUND_STEPS * (mode == BOUNDED)),
+            np.random.default_rng((seed, 9)),
+        )
         began_s, failed = time.monotonic(), []
         with Callers(changes, seed) as callers:
             while time.monotonic() < began_s + seconds and changes.deltas < deltas and len(callers.problems) < SHOWN:
@@ -481,7 +510,9 @@ def story(folder, options, seconds, deltas, seed):
 
 
 COUNTS = {
-    "replies": "replies with scores, computed again", "scores": "scores in them", "events": "events of their users",
+    "replies": "replies with scores, computed again",
+    "of two generations": "of them with a user's part of an older generation",
+    "scores": "scores in them", "events": "events of their users",
     "replies without scores": "replies to changes alone", "gone": "users found gone (410)",
     "too old": "of them too old; the others made room or were lost with a worker",
     "gone as they have to be": "asked for while they had to be gone, and were", "conflicts": "outdated changes refused",
@@ -489,15 +520,16 @@ COUNTS = {
     "stale": "of them older than a change acknowledged before",
 }  # fmt: skip
 STATES = {
-    "hits": "user's parts used again", "kept": "user's parts kept", "not_kept": "computed and not kept",
+    "hits": "user's parts used again", "older_hits": "of them of an older generation",
+    "kept": "user's parts kept", "not_kept": "computed and not kept",
     "unasked": "requests not looked for",
 }  # fmt: skip
 
 
 def page(results):
     """Return the report."""
-    layouts = results["layouts"]
-    causes = sorted({name for figures in layouts.values() for name in figures["states"] if name.startswith(MISSED)})
+    stories = results["stories"]
+    causes = sorted({name for figures in stories.values() for name in figures["states"] if name.startswith(MISSED)})
     lines = [("changes", kind, f"of them with {kind}") for kind in CHANGES]
     lines += [("changes", kind, kind) for kind in ("rollbacks", BEYOND, "killed workers")]
     lines += [("calls", name, f"requests: {name}") for name in (PREPARE, *CALLS, GONE_ASKED)]
@@ -505,36 +537,44 @@ def page(results):
     lines += [("replies", name, f"scored by {name}") for name in CLIENTS]
     lines += [("states", name, text) for name, text in STATES.items()]
     lines += [("states", name, f"user's parts not found: {name.removeprefix(MISSED)}") for name in causes]
-    rows = [["minutes", *(f"{figures['seconds'] / 60:.1f}" for figures in layouts.values())]]
-    rows.append(["deltas", *(f"{figures['deltas']:,}" for figures in layouts.values())])
+    rows = [["minutes", *(f"{figures['seconds'] / 60:.1f}" for figures in stories.values())]]
+    rows.append(["deltas", *(f"{figures['deltas']:,}" for figures in stories.values())])
     for part, name, text in lines:
-        rows.append([text, *(f"{figures[part].get(name, 0):,}" for figures in layouts.values())])
-    rows.append(["generations that replies name", *(f"{figures['generations']:,}" for figures in layouts.values())])
-    problems = [f"- {layout}: {problem}" for layout, figures in layouts.items() for problem in figures["problems"]]
+        rows.append([text, *(f"{figures[part].get(name, 0):,}" for figures in stories.values())])
+    rows.append(["generations that replies name", *(f"{figures['generations']:,}" for figures in stories.values())])
+    problems = [f"- {name}: {problem}" for name, figures in stories.items() for problem in figures["problems"]]
     head = opening("Kept users while everything changes", __doc__ or "", results)
-    return "\n".join([*head, table(["", *layouts], rows), "", *problems, *([""] if problems else [])])
+    return "\n".join([*head, table(["", *stories], rows), "", *problems, *([""] if problems else [])])
 
 
 def main() -> int:
     """0 when every reply was that of its user, under the generation that it names."""
     parser = argparse.ArgumentParser(prog="make -C loadtest state-story", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60, help="most, of both layouts together [60]")
-    parser.add_argument("--deltas", type=int, default=10_000, help="of both layouts together [10000]")
+    parser.add_argument("--minutes", type=float, default=60, help="most, of all servers together [60]")
+    parser.add_argument("--deltas", type=int, default=10_000, help="of all servers together [10000]")
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS, help="each in both layouts")
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES, help="which alternate")
     parser.add_argument("--seed", type=int, default=1, help="[1]")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     options = parser.parse_args()
     sys.setswitchinterval(SWITCH_S)
     about = {"machine": machine(), "origin": origin("-C loadtest state-story", "ARGS", sys.argv[1:])}
-    results = about | {"layouts": {}}
+    stories = [
+        (network, options.modes[(n + m) % len(options.modes)], layout)
+        for m, layout in enumerate(LAYOUTS)
+        for n, network in enumerate(options.networks)
+    ]
+    seconds, deltas = options.minutes * 60 / len(stories), options.deltas / len(stories)
+    results = about | {"stories": {}}
     with tempfile.TemporaryDirectory(prefix="freshet-users-") as folder:
-        for number, (layout, arguments) in enumerate(LAYOUTS.items()):
-            seconds, deltas = options.minutes * 60 / len(LAYOUTS), options.deltas / len(LAYOUTS)
-            figures = story(Path(folder) / str(number), arguments, seconds, deltas, options.seed + number)
-            results["layouts"][layout] = figures
-            print(f"{layout}: {figures}", flush=True)
-    (options.out / "state-story.md").write_text(page(results))
-    (options.out / "state-story.json").write_text(json.dumps(results, indent=1) + "\n")
-    return int(any(figures["problems"] for figures in results["layouts"].values()))
+        for number, (network, mode, layout) in enumerate(stories):
+            place, name, seed = Path(folder) / str(number), f"{network}, {mode}, {layout}", options.seed + number
+            figures = story(place, network, mode, LAYOUTS[layout], seconds, deltas, seed)
+            results["stories"][name] = figures
+            print(f"{name}: {figures}", flush=True)
+            (options.out / "state-story.md").write_text(page(results))
+            (options.out / "state-story.json").write_text(json.dumps(results, indent=1) + "\n")
+    return int(any(figures["problems"] for figures in results["stories"].values()))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Check scores of kept users against what was published and sent, by plain numpy and no code of the product.
 
 What a generation holds is kept as plain arrays, and what a user is as a plain list of events. The scores of a reply are
-computed again from the events and the generation that it names: HSTU over the user's events (the network is described
-in freshet_serving.models.zoo.hstu), each candidate the event after the newest, at its time.
+computed again from the events and the generation that it names, by HSTU or STCA over the user's events (their modules
+in freshet_serving.models.zoo describe them). Where a reply names an older generation of the user's part, all that
+depends on the user alone is computed from that one: also the share of the user's row in the layer above, with its bias.
 
 The checker imports numpy only.
 """
@@ -13,7 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-LENGTH, UNITS, LAYERS, HIDDEN = 320, 48, 2, 16
+NETWORKS = HSTU, STCA = "hstu", "stca"
+LENGTH, LAYERS, HIDDEN = 320, 2, 16
+UNITS = {HSTU: 48, STCA: 96}
+"""As many as it takes for a server to keep what is computed of users: less than half a millisecond is not kept."""
 USERS, ITEMS, ACTIONS = 80, 2000, 4
 DIMS = {"user": 4, "item": 8, "action": 4}
 SIZES = {"user": USERS, "item": ITEMS, "action": ACTIONS}
@@ -26,18 +30,37 @@ TOLERANCE = 1e-5
 """Of a score, which is a sigmoid."""
 
 
-def shapes():
-    """Shapes of the dense tensors by name."""
+def shapes(network=HSTU):
+    """Shapes of a network's dense tensors by name."""
     event, row = DIMS["item"] + DIMS["action"], sum(DIMS.values()) - DIMS["action"] + 1
-    by_name = {"history_target/kernel": (DIMS["item"], UNITS), "history_event/kernel": (event, UNITS)}
+    by_name = _hstu_shapes(event) if network == HSTU else _stca_shapes(event)
+    read = UNITS[HSTU] if network == HSTU else LAYERS * UNITS[STCA]
+    by_name |= {"mlp_0/kernel": (row + read, HIDDEN), "mlp_0/bias": (HIDDEN,)}
+    return by_name | {"mlp_out/kernel": (HIDDEN, 1), "mlp_out/bias": (1,)}
+
+
+def _hstu_shapes(event):
+    units = UNITS[HSTU]
+    by_name = {"history_target/kernel": (DIMS["item"], units), "history_event/kernel": (event, units)}
     for i in range(LAYERS):
         for name in ("norm", "inner"):
-            by_name |= {f"history_{name}_{i}/{part}": (UNITS,) for part in ("gamma", "beta")}
-        by_name |= {f"history_all_{i}/kernel": (UNITS, 4 * UNITS), f"history_all_{i}/bias": (4 * UNITS,)}
-        by_name |= {f"history_out_{i}/kernel": (UNITS, UNITS), f"history_out_{i}/bias": (UNITS,)}
+            by_name |= {f"history_{name}_{i}/{part}": (units,) for part in ("gamma", "beta")}
+        by_name |= {f"history_all_{i}/kernel": (units, 4 * units), f"history_all_{i}/bias": (4 * units,)}
+        by_name |= {f"history_out_{i}/kernel": (units, units), f"history_out_{i}/bias": (units,)}
         by_name |= {f"history_bias_{i}/places": (LENGTH + 1,), f"history_bias_{i}/times": (BUCKETS,)}
-    by_name |= {"mlp_0/kernel": (row + UNITS, HIDDEN), "mlp_0/bias": (HIDDEN,)}
-    return by_name | {"mlp_out/kernel": (HIDDEN, 1), "mlp_out/bias": (1,)}
+    return by_name
+
+
+def _stca_shapes(event):
+    by_name, units = {}, UNITS[STCA]
+    for i in range(LAYERS):
+        inside = event if i == 0 else units
+        by_name |= {f"history_{name}_{i}/kernel": (inside, units) for name in ("gate", "up")}
+        by_name |= {f"history_{name}_{i}/kernel": (units, units) for name in ("down", "key")}
+        by_name |= {f"history_norm_{i}/{part}": (units,) for part in ("gamma", "beta")}
+        by_name |= {f"history_value_{i}/kernel": (event, units)}
+        by_name |= {f"history_query_{i}/kernel": (i * units + DIMS["item"], units)}
+    return by_name
 
 
 def random_dense(name, shape, random):
@@ -57,12 +80,14 @@ class Contents:
 
     tables: dict
     dense: dict
+    network: str = HSTU
 
 
-def first_contents(random):
+def first_contents(random, network=HSTU):
     """Contents of all rows."""
     tables = {name: random.normal(0, 1, (SIZES[name], DIMS[name])).astype(np.float32) for name in DIMS}
-    return Contents(tables, {name: random_dense(name, shape, random) for name, shape in shapes().items()})
+    dense = {name: random_dense(name, shape, random) for name, shape in shapes(network).items()}
+    return Contents(tables, dense, network)
 
 
 @dataclass(frozen=True)
@@ -110,34 +135,60 @@ class Copy:
         self.events = sorted(events, key=lambda event: event[0])[-LENGTH:]
 
 
-def scores(contents, copy, items, prices):
-    """Scores of candidates for a user, float64 [candidates]."""
-    w = {name: tensor.astype(np.float64) for name, tensor in contents.dense.items()}
-    rows = {name: table.astype(np.float64) for name, table in contents.tables.items()}
+def scores(contents, copy, items, prices, of_user=None):
+    """Scores of candidates for a user, float64 [candidates]; of_user: contents of the user's part, if others."""
+    of_user = contents if of_user is None else of_user
+    w, ours = _in_float64(contents.dense), _in_float64(of_user.dense)
+    tables = _in_float64(of_user.tables)
     times, met, actions = np.array(copy.events, np.int64).reshape(-1, 3).T
-    n, target = len(times), rows["item"][items]
-    events = np.concatenate([rows["item"][met], rows["action"][actions]], 1) @ w["history_event/kernel"]
-    asked = target @ w["history_target/kernel"]
+    events, target = np.concatenate([tables["item"][met], tables["action"][actions]], 1), contents.tables["item"][items]
+    target = target.astype(np.float64)
+    read = _hstu(w, ours, times, events, target) if contents.network == HSTU else _stca(w, ours, events, target)
+    own = tables["user"][copy.key] @ ours["mlp_0/kernel"][: DIMS["user"]] + ours["mlp_0/bias"]
+    others = np.concatenate([target, np.array(prices, np.float64)[:, None], read], 1)
+    top = np.maximum(own + others @ w["mlp_0/kernel"][DIMS["user"] :], 0)
+    return 1 / (1 + np.exp(-(top @ w["mlp_out/kernel"] + w["mlp_out/bias"])))[:, 0]
+
+
+def _in_float64(arrays):
+    return {name: array.astype(np.float64) for name, array in arrays.items()}
+
+
+def _hstu(w, ours, times, events, target):
+    """The candidates after all layers, each the event after the newest, at its time; ours: weights of the user."""
+    n, asked, events = len(times), target @ w["history_target/kernel"], events @ ours["history_event/kernel"]
     apart_s = np.abs(times[:, None] - times)
     for i in range(LAYERS):
-        places, seconds = w[f"history_bias_{i}/places"], w[f"history_bias_{i}/times"][BUCKET_OF]
+        places, seconds = ours[f"history_bias_{i}/places"], ours[f"history_bias_{i}/times"][BUCKET_OF]
         u, v, q, k = _parts(w, i, asked)
-        all_u, all_v, all_q, all_k = _parts(w, i, events)
+        all_u, all_v, all_q, all_k = _parts(ours, i, events)
         seen = _silu(q @ all_k.T + places[n - np.arange(n)] + seconds[apart_s[-1:].reshape(n)])
-        itself = _silu((q * k).sum(1, keepdims=True) + places[0] + seconds[0])
+        own = w[f"history_bias_{i}/places"][0] + w[f"history_bias_{i}/times"][0]
+        itself = _silu((q * k).sum(1, keepdims=True) + own)
         asked = _moved(w, i, u, (seen @ all_v + itself * v) / (LENGTH + 1)) + asked
         if i + 1 < LAYERS:
             weights = _silu(all_q @ all_k.T + places[APART[:n, :n]] + seconds[apart_s]) * EARLIER[:n, :n]
-            events = _moved(w, i, all_u, weights @ all_v / (LENGTH + 1)) + events
-    user = np.repeat(rows["user"][copy.key][None], len(target), 0)
-    top = np.concatenate([user, target, np.array(prices, np.float64)[:, None], asked], 1)
-    top = np.maximum(top @ w["mlp_0/kernel"] + w["mlp_0/bias"], 0)
-    return 1 / (1 + np.exp(-(top @ w["mlp_out/kernel"] + w["mlp_out/bias"])))[:, 0]
+            events = _moved(ours, i, all_u, weights @ all_v / (LENGTH + 1)) + events
+    return asked
+
+
+def _stca(w, ours, events, target):
+    """What each layer reads from the events for the candidates; ours: weights of the user."""
+    read, moved = [], events
+    for i in range(LAYERS):
+        gate, up = (moved @ ours[f"history_{name}_{i}/kernel"] for name in ("gate", "up"))
+        moved = _normed(ours, f"history_norm_{i}", (_silu(gate) * up) @ ours[f"history_down_{i}/kernel"])
+        keys, values = moved @ ours[f"history_key_{i}/kernel"], events @ ours[f"history_value_{i}/kernel"]
+        query = np.concatenate([*read, target], 1) @ w[f"history_query_{i}/kernel"]
+        weights = query @ keys.T / np.sqrt(UNITS[STCA])
+        weights = np.exp(weights - weights.max(1, keepdims=True, initial=-np.inf)) if len(events) else weights
+        read.append(weights @ values / np.maximum(weights.sum(1, keepdims=True), np.finfo(float).tiny))
+    return np.concatenate(read, 1)
 
 
 def _parts(w, i, x):
     every = _silu(_normed(w, f"history_norm_{i}", x) @ w[f"history_all_{i}/kernel"] + w[f"history_all_{i}/bias"])
-    return [every[:, n * UNITS : (n + 1) * UNITS] for n in range(4)]
+    return np.split(every, 4, axis=1)
 
 
 def _moved(w, i, gate, attended):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,12 +62,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Replied:
-    """A reply: its step, the scores, and the user's version; or the error GONE or CONFLICT."""
+    """A reply: its step, the scores, and the user's version; or the error GONE or CONFLICT.
+
+    state_step: the step of the user's part, if it is another.
+    """
 
     step: int = 0
     scores: np.ndarray | None = None
     version: int = 0
     error: str = ""
+    state_step: int | None = None
 
 
 class Transient(Exception):
@@ -98,7 +103,8 @@ class OurClient:
             if error.http_status in TRANSIENT or isinstance(error, OSError):
                 raise Transient(str(error)) from error
             raise
-        return Replied(_step(reply.generation), np.ravel(reply.outputs["score"]), reply.sequence_version)
+        numbers, version = np.ravel(reply.outputs["score"]), reply.sequence_version
+        return Replied(_step(reply.generation), numbers, version, state_step=_state_step(reply.state_generation))
 
 
 class TensorFlowRest:
@@ -158,13 +164,7 @@ class TritonHttp:
     def ask(self, asked):
         from tritonclient.utils import InferenceServerException
 
-        flat, tensors = asked.flat(), []
-        if LISTS[0] in flat:
-            flat["history.row_splits"] = np.array([0, len(flat[LISTS[0]])], np.int64)
-        for name, values in flat.items():
-            tensor = self._triton.InferInput(name, list(values.shape), "FP32" if name == "price" else "INT64")
-            tensors.append(tensor.set_data_from_numpy(values))
-        said = asked.parameters()
+        tensors, said = triton_request(self._triton, asked)
         sequence = {n: said.pop(n) for n in ("sequence_id", "sequence_start", "sequence_end") if n in said}
         try:
             result = self._client.infer(MODEL, tensors, parameters=said, **sequence)
@@ -177,6 +177,68 @@ class TritonHttp:
         return _of_http(200, b"", headers, lambda: np.ravel(result.as_numpy("score")))
 
 
+class TritonGrpc:
+    """Triton's own client over gRPC. Its results name no generation."""
+
+    def __init__(self, live):
+        import tritonclient.grpc as triton
+
+        self._triton, self._port = triton, live.grpc_port
+        self.connect()
+
+    def connect(self):
+        self._client = self._triton.InferenceServerClient(f"127.0.0.1:{self._port}")
+
+    def close(self):
+        self._client.close()
+
+    def ask(self, asked):
+        from tritonclient.utils import InferenceServerException
+
+        tensors, sequence = triton_request(self._triton, asked)
+        try:
+            result = self._infer(tensors, sequence)
+        except InferenceServerException as error:
+            if "nothing is kept under it" in str(error):
+                return Replied(error=GONE)
+            raise
+        return Replied(0, np.ravel(result.as_numpy("score")))
+
+    def _infer(self, tensors, sequence):
+        return self._client.infer(MODEL, tensors, client_timeout=TIMEOUT_S, **sequence)
+
+
+class TritonStream(TritonGrpc):
+    """The same over a stream, each request after the reply to the one before."""
+
+    def connect(self):
+        super().connect()
+        self._replies = queue.Queue()
+        self._client.start_stream(callback=lambda result, error: self._replies.put((result, error)))
+
+    def close(self):
+        self._client.stop_stream()
+        super().close()
+
+    def _infer(self, tensors, sequence):
+        self._client.async_stream_infer(MODEL, tensors, **sequence)
+        result, error = self._replies.get(timeout=TIMEOUT_S)
+        if error is not None:
+            raise error
+        return result
+
+
+def triton_request(triton, asked):
+    """Return a request's tensors as a module of Triton's client has them, and its parameters of sequences."""
+    flat, tensors = asked.flat(), []
+    if LISTS[0] in flat:
+        flat["history.row_splits"] = np.array([0, len(flat[LISTS[0]])], np.int64)
+    for name, values in flat.items():
+        tensor = triton.InferInput(name, list(values.shape), "FP32" if name == "price" else "INT64")
+        tensors.append(tensor.set_data_from_numpy(values))
+    return tensors, asked.parameters()
+
+
 def _of_http(status, data, headers, scores):
     if status in TRANSIENT:
         raise Transient(f"status {status}: {data[:200]!r}")
@@ -184,12 +246,17 @@ def _of_http(status, data, headers, scores):
         return Replied(error=GONE if status == 410 else CONFLICT)
     if status != 200:
         raise RuntimeError(f"status {status}: {data[:300]!r}")
-    version = headers.get("x-sequence-version") or 0
-    return Replied(_step(headers.get("x-model-generation")), scores(), int(version))
+    version, state = (headers.get(f"x-{name}") for name in ("sequence-version", "state-generation"))
+    step = _step(headers.get("x-model-generation"))
+    return Replied(step, scores(), int(version or 0), state_step=_state_step(state))
 
 
 def _step(generation):
     return int(generation.partition(".")[2])
+
+
+def _state_step(generation):
+    return _step(generation) if generation else None
 
 
 CLIENTS = {

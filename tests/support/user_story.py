@@ -19,9 +19,9 @@ def write_users(folder, contents):
     from freshet_serving.models.training.publication import publish_version
     from tests.models.zoo.sequence_models import make_trainer
 
-    trainer = make_trainer("hstu", LENGTH, True, units=UNITS, layers=LAYERS)
+    trainer = make_trainer(contents.network, LENGTH, True, units=UNITS[contents.network], layers=LAYERS)
     graph = trainer.dense.published()
-    assert {name: tensor.shape for name, tensor in graph.weights.items()} == shapes()
+    assert {name: tensor.shape for name, tensor in graph.weights.items()} == shapes(contents.network)
     tables = {name: (np.arange(len(rows)), rows) for name, rows in contents.tables.items()}
     folder.mkdir(parents=True, exist_ok=True)
     manifest = replace(trainer.manifest, model=MODEL, version=1)

@@ -96,7 +96,11 @@ class KeptWords:
             erasures: StateStore.erasures as they were before what `words` are made of was read.
             scope: A number that its bytes are counted under in this process.
         """
-        return self._store.replace(name, words, erasures, scope)
+        if not self._store.replace(name, words, erasures, scope):
+            return False
+        # A change counts as a read: else what was just changed is evicted before what nobody reads.
+        self.read_held(name)
+        return True
 
     def forget(self, name: StateName) -> None:
         """Zero what is kept under a name; its lock is held.

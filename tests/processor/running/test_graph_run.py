@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -350,6 +351,13 @@ def price(whole, user, candidate):
     graphs = GraphRun(manifest, SparsePlan(manifest))
     graphs.price({"whole": whole, "user": user, "score": candidate})
     return graphs
+
+
+def test_fewest_divided_rows_divide_the_longest_histories_too():
+    graphs = price({1: 1.0, 16: 4.0}, {1: 1.0}, {16: 2.0})
+    graphs._lengths = [SimpleNamespace(length=4)]
+    graphs._worth_dividing = {4: [False, True, True], graphs._longest.length: [False, False, True]}
+    assert graphs.fewest_divided == 2
 
 
 def test_split_is_used_only_where_measured_costs_favour_it():
