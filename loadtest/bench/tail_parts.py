@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from loadtest.bench.stamped_server import NAP, REQUEST, TICK
 
+CORE = "waits for a core"
 PARTS = (
-    "waits for a core",
+    CORE,
     "waits for the loop",
     "waits for a lock, a page or the network",
     "is read",
@@ -44,11 +45,24 @@ class RequestParts:
 
     def tail(self, percentile: float = 99.0) -> RequestParts:
         """Return the requests at or above a percentile of the latency."""
+        if not len(self.latency_ns):
+            return self
         least_ns = np.percentile(self.latency_ns, percentile, method="inverted_cdf")
         return self.where(self.latency_ns >= least_ns)
 
     def where(self, mask: NDArray[np.bool_]) -> RequestParts:
         return RequestParts(self.latency_ns[mask], self.parts_ns[mask])
+
+    def with_a_core(self) -> RequestParts:
+        """Return the same requests without what they waited for a core."""
+        parts_ns = self.parts_ns.copy()
+        parts_ns[:, PARTS.index(CORE)] = 0
+        latency_ns = self.latency_ns - self.parts_ns[:, PARTS.index(CORE)].astype(np.int64)
+        return RequestParts(latency_ns, parts_ns)
+
+    def quantile_ms(self, percentile: float) -> float:
+        """Return a percentile of the latency in milliseconds; 0 without requests."""
+        return float(np.percentile(self.latency_ns, percentile)) / 1e6 if len(self.latency_ns) else 0.0
 
     def shares(self) -> dict[str, float]:
         """Return each part's share of the sum of the latencies."""

@@ -88,20 +88,21 @@ def run_turn(bed: Bed, side: str, disturbance: str) -> dict[str, Any]:
     stamps = rows(bed.stamps[side])
     stamps = stamps[stamps["written_ns"] >= int((start_s + WARM_S) * 1e9)]
     parts = request_parts(np.load(replies), stamps)
-    tail = parts.tail() if len(parts.latency_ns) else parts
+    tail, own = parts.tail(), parts.with_a_core()
     spent = {name: after[name] - before[name] for name in after}
     # The kernel's sums are of the warm-up too.
     answered = max(1, figures.requests) * (WARM_S + bed.seconds) / bed.seconds
     ticks, naps = loop_late_ms(stamps), lock_late_ms(stamps)
-    quantiles = np.percentile(parts.latency_ns, (50, 99)) / 1e6 if len(parts.latency_ns) else np.zeros(2)
     return {
         "requests": len(parts.latency_ns),
         "failed": figures.failed,
-        "p50_ms": float(quantiles[0]),
-        "p99_ms": float(quantiles[1]),
+        "p50_ms": parts.quantile_ms(50),
+        "p99_ms": parts.quantile_ms(99),
+        "own_p99_ms": own.quantile_ms(99),
         "tail_ms": tail.mean_ms(),
         "tail": tail.shares(),
-        "all": parts.shares(),
+        "own_tail_ms": own.tail().mean_ms(),
+        "own_tail": own.tail().shares(),
         "cpu_us": spent_s / answered * 1e6,
         "loop_us": spent["loops"].ran_s / answered * 1e6,
         "waited_us": spent["loops"].waited_s / answered * 1e6,
@@ -152,7 +153,8 @@ def measure(layout: str, options: argparse.Namespace, work: Path, console: Conso
             for each in order(sides, number):
                 figures = each.turn()
                 turns[each.name].append(figures)
-                console.print(f"{each.name}: p99 {figures['p99_ms']:.2f} ms, {figures['failed']} failed", markup=False)
+                shown = ", ".join(f"{name} {figures[name]:.3g}" for name in ("p99_ms", "own_p99_ms", "failed"))
+                console.print(f"{each.name}: {shown}", markup=False)
     return {"rate": bed.rate, "busy_us": busy_us, "turns": turns}
 
 
@@ -178,33 +180,30 @@ def median(turns: Mapping[str, Any], side: str, disturbance: str, name: str) -> 
     return statistics.median([float(turn[name]) for turn in turns[f"{side}, {disturbance}"]])
 
 
-def p99_ratio(turns: Mapping[str, Any], side: str, disturbance: str) -> float:
+def p99_ratio(turns: Mapping[str, Any], side: str, disturbance: str, name: str = "p99_ms") -> float:
     """Return the median over rounds of p99 disturbed by undisturbed."""
     pairs = zip(turns[f"{side}, {disturbance}"], turns[f"{side}, {UNDISTURBED}"])
-    return statistics.median([float(on["p99_ms"] / max(1e-6, off["p99_ms"])) for on, off in pairs])
+    return statistics.median([float(on[name] / max(1e-6, off[name])) for on, off in pairs])
 
 
-def tail_table(turns: Mapping[str, Any]) -> str:
-    """Return the ratios of p99, ours beside the null server's."""
-    heads = ["disturbed by", "p50, p99, ms", "null server's", "p99 ratio", "null server's", f"of that (aim {AIM})"]
+def tail_table(turns: Mapping[str, Any], name: str) -> str:
+    """Return a p99 and its ratios, ours beside the null server's."""
+    heads = ["disturbed by", "p99, ms", "null server's", "p99 ratio", "null server's", f"of that (aim {AIM})"]
     lines = []
     for disturbance in DISTURBANCES:
-        shown = [
-            ", ".join(f"{median(turns, side, disturbance, name):.2f}" for name in ("p50_ms", "p99_ms"))
-            for side in (OURS, NULL)
-        ]
-        own, null = (p99_ratio(turns, side, disturbance) for side in (OURS, NULL))
+        shown = [f"{median(turns, side, disturbance, name):.2f}" for side in (OURS, NULL)]
+        own, null = (p99_ratio(turns, side, disturbance, name) for side in (OURS, NULL))
         ratios = ["", "", ""] if disturbance == UNDISTURBED else [f"{own:.2f}", f"{null:.2f}", f"**{own / null:.2f}**"]
         lines.append([disturbance, *shown, *ratios])
     return table(heads, lines)
 
 
-def parts_table(turns: Mapping[str, Any]) -> str:
+def parts_table(turns: Mapping[str, Any], name: str) -> str:
     """Return the parts of our requests at and above p99, in percent of their latency."""
-    lines = [["mean latency, ms", *(f"{median(turns, OURS, name, 'tail_ms'):.2f}" for name in DISTURBANCES)]]
+    lines = [["mean latency, ms", *(f"{median(turns, OURS, other, f'{name}_ms'):.2f}" for other in DISTURBANCES)]]
     for part in PARTS:
         shares = [
-            statistics.mean(turn["tail"][part] for turn in turns[f"{OURS}, {disturbance}"])
+            statistics.mean(turn[name][part] for turn in turns[f"{OURS}, {disturbance}"])
             for disturbance in DISTURBANCES
         ]
         lines.append([f"{part}, %", *(f"{100 * share:.0f}" for share in shares)])
@@ -246,12 +245,10 @@ def page(document: Mapping[str, Any]) -> str:
         for layout, figures in run["layouts"].items():
             turns = figures["turns"]
             lines += ["", f"### {layout.capitalize()}", "", f"{figures['rate']:.0f} requests a second.", ""]
-            for text in (
-                tail_table(turns),
-                parts_table(turns),
-                accounts_table(turns, OURS),
-                accounts_table(turns, NULL),
-            ):
+            without = "Without what each request waited for a core, which a neighbour on the machine may cause:"
+            accounts = [accounts_table(turns, side) for side in (OURS, NULL)]
+            own = [tail_table(turns, "own_p99_ms"), parts_table(turns, "own_tail")]
+            for text in (tail_table(turns, "p99_ms"), parts_table(turns, "tail"), without, *own, *accounts):
                 lines += [text, ""]
     return "\n".join(lines)
 

@@ -61,6 +61,13 @@ def test_parts_add_up_to_the_latency_whatever_was_counted(instants, ran, waited)
     assert parts.parts_ns.sum() == pytest.approx(came - sent, abs=2)
 
 
+def test_waits_for_a_core_are_left_out():
+    parts = np.arange(2.0 * len(PARTS)).reshape(2, len(PARTS))
+    own = RequestParts(parts.sum(axis=1).astype(np.int64), parts).with_a_core()
+    assert own.parts_ns[:, 0].tolist() == [0, 0]
+    assert own.latency_ns.tolist() == own.parts_ns.sum(axis=1).tolist()
+
+
 def test_tail_has_the_slowest_hundredth():
     parts = RequestParts(np.arange(1, 1001), np.ones((1000, len(PARTS))))
     assert parts.tail().latency_ns.min() == 990

@@ -11,9 +11,8 @@ from loadtest.bench.tails import ACCOUNTS, client_and_server_cores, p99_ratio, p
 
 def turn(p99):
     shares = dict.fromkeys(PARTS, 1 / len(PARTS))
-    return {"p50_ms": 0.5, "p99_ms": p99, "tail_ms": p99, "tail": shares} | {
-        key: 1.0 for key, _, _ in ACCOUNTS.values()
-    }
+    tails = {"tail_ms": p99, "tail": shares, "own_tail_ms": p99, "own_tail": shares}
+    return {"p50_ms": 0.5, "p99_ms": p99, "own_p99_ms": p99} | tails | {key: 1.0 for key, _, _ in ACCOUNTS.values()}
 
 
 def turns(own, null):
