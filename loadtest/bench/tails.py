@@ -241,7 +241,8 @@ def page(document: Mapping[str, Any]) -> str:
             lines = [*opening("What a p99 request waits for", __doc__ or "", run)[:-2]]
         about, made = run["machine"], run["origin"]
         lines += [f"## {label.capitalize()}", "", f"{about['cores']} cores ({about['cpu']}), {made['date']}, "
-                  f"`{made['command']}`; {run['rounds']} rounds, turns of {run['seconds']:g} s."]  # fmt: skip
+                  f"`{made['command']}`; {run['rounds']} rounds, turns of {run['seconds']:g} s. The load average before "
+                  f"it was {about['load_average']}."]  # fmt: skip
         for layout, figures in run["layouts"].items():
             turns = figures["turns"]
             lines += ["", f"### {layout.capitalize()}", "", f"{figures['rate']:.0f} requests a second.", ""]

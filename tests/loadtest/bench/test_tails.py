@@ -25,7 +25,7 @@ def turns(own, null):
 
 def run(own, null):
     return {
-        "machine": {"cores": 2, "cpu": "a CPU"},
+        "machine": {"cores": 2, "cpu": "a CPU", "load_average": 0.1},
         "origin": {"date": "2026-11-30", "command": "make -C loadtest tails"},
         "rounds": 2,
         "seconds": 6.0,
