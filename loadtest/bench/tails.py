@@ -238,11 +238,12 @@ def page(document: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for label, run in document["runs"].items():
         if not lines:
-            lines = [*opening("What a p99 request waits for", __doc__ or "", run)[:-2]]
+            lines = [*opening("What a p99 request waits for", __doc__ or "", run)[:-3]]
         about, made = run["machine"], run["origin"]
-        lines += [f"## {label.capitalize()}", "", f"{about['cores']} cores ({about['cpu']}), {made['date']}, "
-                  f"`{made['command']}`; {run['rounds']} rounds, turns of {run['seconds']:g} s. The load average before "
-                  f"it was {about['load_average']}."]  # fmt: skip
+        measured = f"{about['cores']} cores ({about['cpu']}), {made['date']}, `{made['command']}`"
+        turns_of = f"{run['rounds']} rounds, turns of {run['seconds']:g} s"
+        before = f"the load average before it was {about['load_average']}, of others on the same cores"
+        lines += ["", f"## {label.capitalize()}", "", f"{measured}; {turns_of}; {before}."]
         for layout, figures in run["layouts"].items():
             turns = figures["turns"]
             lines += ["", f"### {layout.capitalize()}", "", f"{figures['rate']:.0f} requests a second.", ""]
