@@ -23,6 +23,10 @@ bench_sequences  `make -C loadtest bench-sequences`
 bench_state  `make -C loadtest bench-state`
 bench_top_items  `make -C loadtest top-items`
 core_simulation  `make -C loadtest cores`
+tails           `make -C loadtest tails`
+tail_disturbances  what disturbs a server meanwhile
+tail_parts      where the latency of its requests goes
+stamped_server  the `freshet` command with stamps on its requests, and the null server
 core_kernels    cores that serve session groups, simulated
 bench_retrieval_peers  `make -C loadtest retrieval-peers`
 retrieval_side  our side of it

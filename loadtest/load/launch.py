@@ -85,12 +85,15 @@ def layout_of(said: str) -> str:
 
 
 @contextlib.contextmanager
-def serving(repository: Path, log: Path, options: list[str], checkout: Path | None = None) -> Iterator[RunningServer]:
+def serving(
+    repository: Path, log: Path, options: list[str], checkout: Path | None = None, program: Sequence[str] = ()
+) -> Iterator[RunningServer]:
     """`freshet serve` while the block runs; raises CommandFailed when it is never ready, or ends early. checkout: whose
-    code is to serve; None for what is installed."""
+    code is to serve; None for what is installed. program: a command in place of `freshet`."""
     http_port, grpc_port, admin_port = free_ports(3)
     ports = port_options([http_port, grpc_port, admin_port])
-    program = freshet() if checkout is None else _program(checkout)
+    if not program:
+        program = freshet() if checkout is None else _program(checkout)
     command = [*program, "serve", "--repository", str(repository), "--host", HOST, *ports, *options]
     start_s = time.monotonic()
     with open(log, "wb") as out:

@@ -38,6 +38,7 @@ SMALLEST = {
     "loadtest.bench.bench_state": "--rounds 1 --warm 10 --lengths 256 --deltas default --out OUT",
     "loadtest.bench.bench_tables": "--rows 1000 --rounds 1 --data OUT --out OUT",
     "loadtest.bench.bench_top_items": "--rounds 1 --out OUT",
+    "loadtest.bench.tails": "--rows 100 --seconds 0.5 --rounds 1 --json-mib 0.1 --layouts 'one process' --out OUT",
     "loadtest.bench.cold_start": "--python 3.12 --out OUT",
     "loadtest.bench.costly_requests": "--layouts 'one process' --out OUT/costly-requests.md",
     "loadtest.bench.foreign_models": "--only nobody",
