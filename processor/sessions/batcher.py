@@ -281,8 +281,8 @@ class Batcher(Generic[T]):
         else:
             lane = target_queue.push(now_s + slack_s, self._arrivals, ticket)
             lane.share.add_slack(ticket.slack_bucket, cost_s)
-        for share in (self._shares, target_queue.share, lane.share):
-            share.backlogs[divided].add(ticket.rows, ticket.ids, cost_s)
+        for each in (self._shares, target_queue.share, lane.share):
+            each.backlogs[divided].add(ticket.rows, ticket.ids, cost_s)
 
     def check_capacity(
         self,
