@@ -1,4 +1,4 @@
-"""Fair shares: what each model, and each API key of a model, has been given, still waits for, and may queue.
+"""Share a queue fairly: what each model, and each API key of a model, has been given, waits for and may queue.
 
 Models take turns by the work that each has been given, and within a model so do the API keys that send its requests
 (start-time fair queueing: Goyal, Vin, Cheng 1996, at two levels). Requests without a key have the key "".
@@ -67,7 +67,7 @@ class Backlog:
 
 
 class Share:
-    """What waits of one model, or of one API key of a model.
+    """The waiting requests of one model, or of one API key of a model.
 
     Attributes:
         backlogs: Undivided and divided requests that wait.
@@ -137,7 +137,7 @@ class FairClock(Generic[S]):
 
 
 class SenderShare(Share):
-    """What waits of one API key of a model."""
+    """The waiting requests of one API key of a model."""
 
     __slots__ = ("_slack_work_s",)
 
@@ -157,7 +157,7 @@ class SenderShare(Share):
 
 
 class ModelShare(Share):
-    """What waits of one model.
+    """The waiting requests of one model.
 
     Attributes:
         senders: The shares of its API keys.

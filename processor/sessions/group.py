@@ -40,8 +40,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -55,9 +54,9 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import Occupancy
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, first_of
 from freshet_serving.processor.running.cost import FREE, WORTH, CostTable
-from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, NextBatch
+from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
-from freshet_serving.processor.sessions.session import Queue, Session
+from freshet_serving.processor.sessions.session import Queue, Session, counted_refusals
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
 from freshet_serving.processor.sessions.session_thread import SessionThread
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
@@ -119,7 +118,7 @@ class SessionGroup:
         self._run_requested = False
         if options.compute == "inline":
             self._inline = Session(0, clock, self._occupancy)
-            self._queues.append(Queue.of(options))
+            self._queues.append(_queue(options))
             self._queues[0].sessions = self._count = 1
         self.resize(options.sessions)
 
@@ -163,7 +162,7 @@ class SessionGroup:
         queues = self._queues
         if len(queues) == 1 and not queues[0].batcher:
             return
-        with self._lock, self._counted():
+        with self._lock, counted_refusals(self._past):
             min(queues, key=attrgetter("load_s")).check_typical(timeout_s, model, sender)
 
     def enqueue(self, work: Work) -> None:
@@ -181,7 +180,7 @@ class SessionGroup:
             queue = self._route(work)
             scattered = splits > 1 or self._is_large(work, queue, now_s)
             if queue.batcher:
-                with self._counted():
+                with counted_refusals(self._past):
                     queue.check(work, splits, now_s, scattered)
                 self._past.predicted_wait_s += queue.batcher.wait_s(work.replica.model, work.sender) / queue.sessions
             self._past.predicted_wait_s += queue.running_s / queue.sessions
@@ -321,7 +320,7 @@ class SessionGroup:
             shared = self.options.policy == "shared" or self._inline is not None
             while len(self) < sessions:
                 if not shared or not self._queues:
-                    self._queues.append(Queue.of(self.options))
+                    self._queues.append(_queue(self.options))
                     self._queues[-1].responses = self._responses
                 self._start(self._queues[-1])
             while len(self) > sessions:
@@ -451,18 +450,6 @@ class SessionGroup:
                 before = self._past_sketches.get(replica)
                 self._past_sketches[replica] = ended if before is None else before + ended
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Count requests that are refused within."""
-        try:
-            yield
-        except Overloaded as error:
-            if error.late:
-                self._past.refused_late += 1
-            else:
-                self._past.refused_full += 1
-            raise
-
     def _split_count(self, work: Work) -> int:
         """Return on how many sessions to run a request at the same time.
 
@@ -549,7 +536,7 @@ class SessionGroup:
         """Start the queue and the session of requests with a stage that others would wait for."""
         if not self._free_readers:
             raise Overloaded("queue: too many requests larger than the largest batch are in progress")
-        self._apart = Queue.of(self.options)
+        self._apart = _queue(self.options)
         self._apart.sessions = 1
         session = Session(self._free_readers.pop(), self._clock, self._occupancy)
         thread = SessionThread(session, self.serve, self._apart, self.options.all_cpus)
@@ -597,3 +584,8 @@ class SessionGroup:
                 work.split_request.release()
             else:
                 answer(partial(self.deliver, work.done) if self._inline is not None else work.done, error)
+
+
+def _queue(options: GroupOptions) -> Queue:
+    rows, ids, window_s = options.max_queue_rows, options.max_queue_ids, options.batch_window_us / 1e6
+    return Queue(Batcher(options.max_batch_rows, rows, window_s, ids))

@@ -25,22 +25,22 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import Protocol, Self
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 
 from freshet_serving.processor.backends import EndedRun
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import Occupancy
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.errors import FreshetError, Overloaded
 from freshet_serving.processor.features.bound_request import NonFiniteInput, address
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.run_limit import RunEnds, RunLimit
 from freshet_serving.processor.running.runner import Runner, RunningBatch
 from freshet_serving.processor.sessions.batcher import Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
-from freshet_serving.processor.sessions.session_options import GroupOptions
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.replica import Replica, State
 from freshet_serving.processor.watching import Histogram, SessionStats, StatsBlock, note_batch, note_scores
@@ -311,6 +311,19 @@ class Sleeper(Protocol):
     def gate(self) -> threading.Lock: ...
 
 
+@contextmanager
+def counted_refusals(stats: SessionStats) -> Iterator[None]:
+    """Count the request that is refused within, if one is."""
+    try:
+        yield
+    except Overloaded as error:
+        if error.late:
+            stats.refused_late += 1
+        else:
+            stats.refused_full += 1
+        raise
+
+
 class Queue:
     """A batcher and the sessions that take from it. Guarded by the group's lock."""
 
@@ -322,12 +335,6 @@ class Queue:
         # By model: the smoothed seconds of a request that found others queued, and whether the last one was divided.
         self._typical: dict[str, tuple[float, bool]] = {}
         self.responses: Histogram | None = None
-
-    @classmethod
-    def of(cls, options: GroupOptions) -> Self:
-        """Return an empty queue, without sessions."""
-        rows, ids, window_s = options.max_queue_rows, options.max_queue_ids, options.batch_window_us / 1e6
-        return cls(Batcher(options.max_batch_rows, rows, window_s, ids))
 
     @property
     def load_s(self) -> float:
