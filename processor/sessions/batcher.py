@@ -205,13 +205,7 @@ class _TargetQueue(Generic[T]):
         return due_s, number
 
     def push(self, due_s: float, number: int, ticket: T) -> _Lane[T]:
-        """Add a ticket; return its lane.
-
-        Args:
-            due_s: When it is due; see _Lane.
-            number: Its number among all tickets.
-            ticket: The ticket.
-        """
+        """Add a ticket, due as _Lane.heap says; return its lane."""
         lane = self.lanes.get(ticket.sender)
         if lane is None:
             lane = self.lanes[ticket.sender] = _Lane(ticket.sender, self.share.senders.open(ticket.sender))
@@ -236,6 +230,8 @@ class Batcher(Generic[T]):
         self._shares = FairShares(max_queue_rows, max_queue_ids)
         # The cost of one chunk of the divided tickets.
         self._chunk_s = 0.0
+        # A ticket that waits alone, its target and when it is due: most come and go like this, and need no share.
+        self._alone: tuple[T, BatchTarget, float] | None = None
         # The model asked last, and until when others count as asked as well.
         self._last_model, self._mixed_until_s = "", -math.inf
         self._arrivals = self._count = 0
@@ -246,8 +242,9 @@ class Batcher(Generic[T]):
 
     @property
     def queue_rows(self) -> int:
-        """Number of rows that wait."""
-        return self._shares.rows
+        """Number of rows that wait. Any thread may ask."""
+        alone = self._alone
+        return self._shares.rows if alone is None else alone[0].rows
 
     def put(self, ticket: T, target: BatchTarget, now_s: float) -> None:
         """Queue a ticket for a target without checking for room; call check_capacity() first.
@@ -260,29 +257,46 @@ class Batcher(Generic[T]):
         slack_s = PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s - now_s
         ticket.arrived_s = now_s
         ticket.slack_bucket = PATIENT if ticket.deadline_s is None else slack_bucket(slack_s)
-        ticket.cost_s = cost_s = target.costs.amortised_s(ticket.rows, ticket.ids)
+        ticket.cost_s = target.costs.amortised_s(ticket.rows, ticket.ids)
         divided, model = ticket.chunk_rows > 0, target.model
         if model != self._last_model:
             self._mixed_until_s = now_s + MIXED_S if self._last_model else -math.inf
             self._last_model = model
+        self._arrivals += 1
+        self._count += 1
+        if self._count == 1 and not divided and not self._window_s:
+            self._alone = ticket, target, now_s + slack_s
+            return
+        self._share_alone()
+        self._queue(ticket, target, now_s + slack_s, self._arrivals)
+
+    def _share_alone(self) -> None:
+        """Queue the ticket that waits alone, if there is one, as any other."""
+        if self._alone is not None:
+            ticket, target, due_s = self._alone
+            self._alone = None
+            self._queue(ticket, target, due_s, self._arrivals - (self._count > 1))
+
+    def _queue(self, ticket: T, target: BatchTarget, due_s: float, number: int) -> None:
+        divided, cost_s = ticket.chunk_rows > 0, ticket.cost_s
         key = ~id(target) if divided else id(target)
         target_queue = self._target_queues.get(key)
         if target_queue is None:
-            share = self._shares.models.open(model)
+            share = self._shares.models.open(target.model)
             share.begin_kind(divided)
-            target_queue = self._target_queues[key] = _TargetQueue(key, target, share, now_s, divided)
-        self._arrivals += 1
-        self._count += 1
+            target_queue = self._target_queues[key] = _TargetQueue(key, target, share, ticket.arrived_s, divided)
         target_queue.rows += ticket.rows
         if divided:
             chunk_s = cost_s * min(1.0, ticket.chunk_rows / ticket.rows)
             self._chunk_s = max(self._chunk_s, chunk_s) if self._shares.backlogs[1].rows else chunk_s
-            lane = target_queue.push(target_queue.given_s + cost_s, self._arrivals, ticket)
+            lane = target_queue.push(target_queue.given_s + cost_s, number, ticket)
         else:
-            lane = target_queue.push(now_s + slack_s, self._arrivals, ticket)
-            lane.share.add_slack(ticket.slack_bucket, cost_s)
-        for each in (self._shares, target_queue.share, lane.share):
-            each.backlogs[divided].add(ticket.rows, ticket.ids, cost_s)
+            lane = target_queue.push(due_s, number, ticket)
+            lane.share.slack_work_s[ticket.slack_bucket] += cost_s
+        for backlog in (self._shares.backlogs[divided], lane.share.backlogs[divided]):
+            backlog.rows += ticket.rows
+            backlog.ids += ticket.ids
+            backlog.work_s += cost_s
 
     def check_capacity(
         self,
@@ -317,6 +331,7 @@ class Batcher(Generic[T]):
         """
         if not self._count:
             return
+        self._share_alone()
         if message := self._shares.shortage(model, sender, rows, ids, divided):
             raise Overloaded(message, (self.wait_s(model, sender) + running_s) / sessions)
         if slack_s is not None and slack_s > 0:
@@ -333,6 +348,7 @@ class Batcher(Generic[T]):
 
     def batches(self, most: int) -> int:
         """Return how many of `most` sessions the queue could keep busy, each with a batch worth running."""
+        self._share_alone()
         return min(
             most,
             sum(
@@ -346,7 +362,7 @@ class Batcher(Generic[T]):
     @property
     def work_s(self) -> float:
         """Predicted session-seconds of all queued work."""
-        return self.slowdown * self._shares.work_s
+        return self.slowdown * (self._shares.work_s if self._alone is None else self._alone[0].cost_s)
 
     def wait_s(self, model: str, sender: str = "") -> float:
         """Return the predicted session-seconds before an undivided ticket of a share arriving now would be taken."""
@@ -354,6 +370,7 @@ class Batcher(Generic[T]):
 
     def work_before_s(self, model: str, sender: str, slack_s: float, own_s: float) -> float:
         """Return the predicted session-seconds that go before a ticket with this slack; see check_capacity()."""
+        self._share_alone()
         pace = self.slowdown
         return pace * self._shares.work_before_s(model, sender, slack_s, own_s / pace, self._chunk_s)
 
@@ -418,6 +435,10 @@ class Batcher(Generic[T]):
             The batch, the expired tickets, and when to call again if no batch is due yet.
         """
         expired: list[T] = []
+        if self._alone is not None:
+            ticket, self._alone, self._count = self._alone[0], None, 0
+            late = ticket.deadline_s is not None and ticket.deadline_s <= now_s
+            return NextBatch([], [ticket]) if late else NextBatch([ticket], [])
         while self._target_queues:
             target_queue, until_s = self._next(now_s, hurry)
             if target_queue is None:
@@ -430,7 +451,7 @@ class Batcher(Generic[T]):
             work_s = sum([ticket.cost_s for ticket in batch])
             if divided:
                 target_queue.given_s += work_s
-            if divided or share.backlogs[1].rows:
+            if divided or self._shares.backlogs[1].rows:
                 share.give_kind(divided, work_s)
             self._shares.models.give(share, work_s)
             if not target_queue.lanes:
@@ -441,6 +462,7 @@ class Batcher(Generic[T]):
 
     def drain(self) -> Iterator[tuple[T, BatchTarget]]:
         """Remove every ticket, the most urgent of each key and target first; yield each with its target."""
+        self._share_alone()
         for target_queue in list(self._target_queues.values()):
             while target_queue.lanes:
                 yield self._pop(target_queue), target_queue.target
@@ -488,7 +510,7 @@ class Batcher(Generic[T]):
         closes_s = heavy_ids = math.inf
         if self._shares.backlogs[0].ids > LIGHT_IDS:
             heavy_ids = target.costs.heavy_ids
-        most = self.turn_rows(target, now_s)
+        most = self._max_rows if now_s >= self._mixed_until_s else self.turn_rows(target, now_s)
         if free > 1:
             most = min(most, -(-target_queue.rows // target.costs.splits(target_queue.rows, free)))
         while target_queue.lanes:
@@ -533,8 +555,10 @@ class Batcher(Generic[T]):
             # From now on the rest counts as newly arrived.
             ticket.arrived_s = now_s
             target_queue.rows -= head.rows
-            for share in (self._shares, target_queue.share, lane.share):
-                share.backlogs[1].remove(head.rows, head.ids, head.cost_s)
+            for backlog in (self._shares.backlogs[1], lane.share.backlogs[1]):
+                backlog.rows -= head.rows
+                backlog.ids -= head.ids
+                backlog.work_s -= head.cost_s
             target_queue.share.senders.give(lane.share, head.cost_s)
             return [head]
         return []
@@ -548,21 +572,21 @@ class Batcher(Generic[T]):
         return now_s + self.predict_s(target, ticket.rows, ticket.ids) / sessions > deadline_s
 
     def _pop(self, target_queue: _TargetQueue[T], given: bool = False) -> T:
-        """Remove and return the next ticket of a queue.
-
-        Args:
-            target_queue: The queue.
-            given: True if it is computed, and its key charged for it.
-        """
+        """Remove and return the next ticket of a queue; `given` if it is computed, and its key charged for it."""
         lane, divided = target_queue.lane, target_queue.divided
         ticket = heappop(lane.heap)[2]
         rows, ids, cost_s = ticket.rows, ticket.ids, ticket.cost_s
         target_queue.rows -= rows
         self._count -= 1
-        for share in (self._shares, target_queue.share, lane.share):
-            share.backlogs[divided].remove(rows, ids, cost_s)
+        for backlog in (self._shares.backlogs[divided], lane.share.backlogs[divided]):
+            backlog.rows -= rows
+            backlog.ids -= ids
+            # Without rows there are none, whatever rounding has left over.
+            backlog.work_s = backlog.work_s - cost_s if backlog.rows else 0.0
         if not divided:
-            lane.share.remove_slack(ticket.slack_bucket, cost_s)
+            work_s = lane.share.slack_work_s
+            bucket = ticket.slack_bucket
+            work_s[bucket] = work_s[bucket] - cost_s if lane.share.backlogs[0].rows else 0.0
         if given:
             target_queue.share.senders.give(lane.share, cost_s)
         if not lane.heap:

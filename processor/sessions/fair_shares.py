@@ -18,8 +18,10 @@ Invariants
 - The wait that a request is told counts what goes before it: of its own share all that is as urgent, of every other
   share no more than that share is given meanwhile. So a saturated model makes its own requests late, and refused.
 
-Costs: three sums for a request that comes or leaves; a prediction is O(1), however many shares wait: others count as
-much as all of them have, or as much as their number would be given, whichever is less.
+Costs: two sums for a request that comes or leaves. A prediction is O(keys of its model that wait), and O(1) in the
+number of models: others count as much as all of them have, or as much as their number would be given, whichever is
+less. Shares are kept when nothing of them waits, because making them anew costs as much as all the rest; beyond
+MAX_IDLE those that are ahead of nobody are dropped.
 
 Rejected: full bounds for each share (memory would grow with the number of models and keys); a fixed part for each (a
 model alone would be refused with most of the room free); deficit round robin (its turns are a fixed amount of work,
@@ -34,6 +36,8 @@ from typing import Generic, TypeVar
 
 # Octaves of slack: from below a microsecond to an hour.
 SLACK_BUCKETS = 32
+# Shares of one level that are kept before idle ones are dropped.
+MAX_IDLE = 1024
 
 
 def slack_bucket(seconds: float) -> int:
@@ -44,10 +48,7 @@ def slack_bucket(seconds: float) -> int:
 
 
 class Backlog:
-    """Totals of waiting requests.
-
-    Without rows there are none; work_s is then reset to 0, whatever rounding has left over.
-    """
+    """Totals of waiting requests, summed by processor.sessions.batcher."""
 
     __slots__ = ("ids", "rows", "work_s")
 
@@ -55,37 +56,19 @@ class Backlog:
         self.rows = self.ids = 0
         self.work_s = 0.0
 
-    def add(self, rows: int, ids: int, work_s: float) -> None:
-        self.rows += rows
-        self.ids += ids
-        self.work_s += work_s
-
-    def remove(self, rows: int, ids: int, work_s: float) -> None:
-        self.rows -= rows
-        self.ids -= ids
-        self.work_s = self.work_s - work_s if self.rows else 0.0
-
 
 class Share:
-    """The waiting requests of one model, or of one API key of a model.
+    """The work given to one model, or to one API key of a model.
 
     Attributes:
-        backlogs: Undivided and divided requests that wait.
         given_s: Work given to it, on its clock.
         queues: Number of queues in which something of it waits.
     """
 
-    __slots__ = ("backlogs", "given_s", "queues")
+    __slots__ = ("given_s", "queues")
 
     def __init__(self) -> None:
-        self.backlogs = Backlog(), Backlog()
         self.given_s, self.queues = 0.0, 0
-
-    @property
-    def work_s(self) -> float:
-        """Seconds of work that wait."""
-        whole, divided = self.backlogs
-        return whole.work_s + divided.work_s
 
 
 S = TypeVar("S", bound=Share)
@@ -95,14 +78,14 @@ class FairClock(Generic[S]):
     """The shares of one level, and the work that the share served last had been given: their virtual time.
 
     Attributes:
-        shares: Those that wait or are ahead of others, by name.
-        waiting: Number of those that wait.
+        shares: Those that are known, by name.
+        waiting: Number of those of which something waits.
     """
 
-    __slots__ = ("_create", "_now_s", "shares", "waiting")
+    __slots__ = ("_create", "_most_s", "_now_s", "shares", "waiting")
 
     def __init__(self, create: Callable[[], S]) -> None:
-        self._create, self._now_s = create, 0.0
+        self._create, self._now_s, self._most_s = create, 0.0, 0.0
         self.shares: dict[str, S] = {}
         self.waiting = 0
 
@@ -110,50 +93,53 @@ class FairClock(Generic[S]):
         """Return the share with this name, of which one more queue waits."""
         share = self.shares.get(name)
         if share is None:
+            if len(self.shares) >= MAX_IDLE:
+                self.shares = {n: s for n, s in self.shares.items() if s.queues or s.given_s > self._now_s}
             share = self.shares[name] = self._create()
         if not share.queues:
-            share.given_s = max(share.given_s, self._now_s)
             self.waiting += 1
+            if share.given_s < self._now_s:
+                share.given_s = self._now_s
         share.queues += 1
         return share
 
     def give(self, share: S, work_s: float) -> None:
         """Charge a share for work that it is given."""
-        if share.given_s > self._now_s:
-            self._now_s = share.given_s
-        share.given_s += work_s
+        given_s = share.given_s
+        if given_s > self._now_s:
+            self._now_s = given_s
+        share.given_s = given_s = given_s + work_s
+        if given_s > self._most_s:
+            self._most_s = given_s
 
     def close(self, share: S) -> None:
         """Note that one queue less waits of a share."""
         share.queues -= 1
-        if share.queues:
-            return
-        self.waiting -= 1
-        if not self.waiting:
-            self.shares.clear()
-        else:
-            # Those that were given more than others are kept: dropping one would give it that work again.
-            self.shares = {n: s for n, s in self.shares.items() if s.queues or s.given_s > self._now_s}
+        if not share.queues:
+            self.waiting -= 1
+            if not self.waiting:
+                # Nobody is behind: all begin anew from where the furthest is.
+                self._now_s = self._most_s
 
 
 class SenderShare(Share):
-    """The waiting requests of one API key of a model."""
+    """The waiting requests of one API key of a model.
 
-    __slots__ = ("_slack_work_s",)
+    Attributes:
+        backlogs: Undivided and divided ones.
+        slack_work_s: Work of the undivided ones, by octave of their slack.
+    """
+
+    __slots__ = ("backlogs", "slack_work_s")
 
     def __init__(self) -> None:
         super().__init__()
-        self._slack_work_s = [0.0] * SLACK_BUCKETS
-
-    def add_slack(self, bucket: int, work_s: float) -> None:
-        self._slack_work_s[bucket] += work_s
-
-    def remove_slack(self, bucket: int, work_s: float) -> None:
-        self._slack_work_s[bucket] = self._slack_work_s[bucket] - work_s if self.backlogs[0].rows else 0.0
+        self.backlogs = Backlog(), Backlog()
+        self.slack_work_s = [0.0] * SLACK_BUCKETS
 
     def work_before_s(self, slack_s: float) -> float:
         """Return the undivided work with no more slack; two requests in one octave each count as ahead of the other."""
-        return sum(self._slack_work_s[: slack_bucket(slack_s) + 1])
+        return sum(self.slack_work_s[: slack_bucket(slack_s) + 1])
 
 
 class ModelShare(Share):
@@ -172,6 +158,10 @@ class ModelShare(Share):
         super().__init__()
         self.senders: FairClock[SenderShare] = FairClock(SenderShare)
         self.kinds_s, self.kinds_now_s = [0.0, 0.0], 0.0
+
+    def work_s(self, divided: bool) -> float:
+        """Return the work of its divided or undivided requests."""
+        return sum([sender.backlogs[divided].work_s for sender in self.senders.shares.values() if sender.queues])
 
     def begin_kind(self, divided: bool) -> None:
         """Note that a queue of this kind begins."""
@@ -252,15 +242,13 @@ class FairShares:
         of_model, of_sender = self.find(model, sender)
         before_s = 0.0
         if of_model is not None:
-            whole, divided = of_model.backlogs
+            others_s, divided_s = of_model.work_s(False), of_model.work_s(True)
             if of_sender is not None:
                 before_s = of_sender.work_before_s(slack_s)
-                whole_s = whole.work_s - of_sender.backlogs[0].work_s
-            else:
-                whole_s = whole.work_s
-            before_s += _given_meanwhile(whole_s, of_model.senders.waiting, of_sender, before_s + own_s)
-            if divided.rows:
-                before_s += min(before_s + chunk_s, divided.work_s)
+                others_s -= of_sender.backlogs[0].work_s
+            before_s += _given_meanwhile(others_s, of_model.senders.waiting, of_sender, before_s + own_s)
+            if divided_s:
+                before_s += min(before_s + chunk_s, divided_s)
         return self._among_models_s(of_model, before_s, own_s)
 
     def work_before_divided_s(self, model: str, sender: str, own_s: float, ahead_s: float) -> float:
@@ -274,15 +262,14 @@ class FairShares:
         """
         of_model, of_sender = self.find(model, sender)
         if of_model is not None:
-            whole, divided = of_model.backlogs
-            others_s = divided.work_s - (0.0 if of_sender is None else of_sender.backlogs[1].work_s)
+            others_s = of_model.work_s(True) - (0.0 if of_sender is None else of_sender.backlogs[1].work_s)
             ahead_s += _given_meanwhile(others_s, of_model.senders.waiting, of_sender, ahead_s + own_s)
-            if whole.rows:
+            if of_model.work_s(False):
                 ahead_s += own_s
         return self._among_models_s(of_model, ahead_s, own_s)
 
     def _among_models_s(self, of_model: ModelShare | None, before_s: float, own_s: float) -> float:
-        others_s = self.work_s - (0.0 if of_model is None else of_model.work_s)
+        others_s = self.work_s - (0.0 if of_model is None else of_model.work_s(False) + of_model.work_s(True))
         return before_s + _given_meanwhile(others_s, self.models.waiting, of_model, before_s + own_s)
 
 

@@ -469,7 +469,7 @@ def test_zero_duration_batch_does_not_change_the_pace():
     assert batcher.slowdown == 1.0
 
 
-def test_account_of_a_model_is_forgotten_with_its_last_ticket():
+def test_nothing_waits_after_the_last_ticket():
     batcher = Batcher(4, 100)
     for target in TARGETS:
         put(batcher, 1, 1, 1, target=target)
@@ -477,4 +477,4 @@ def test_account_of_a_model_is_forgotten_with_its_last_ticket():
         pass
     put(batcher, 1)
     assert len(list(batcher.drain())) == 1
-    assert (batcher._shares.models.shares, batcher._target_queues) == ({}, {})
+    assert (batcher._shares.models.waiting, batcher._target_queues) == (0, {})

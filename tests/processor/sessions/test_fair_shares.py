@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import Overloaded
 from freshet_serving.processor.sessions.batcher import MIXED_S, SHORT_TURN_S, Batcher
-from freshet_serving.processor.sessions.fair_shares import FairClock, FairShares, Share
+from freshet_serving.processor.sessions.fair_shares import MAX_IDLE, FairClock, FairShares, Share
 from tests.processor.sessions.tickets import Owned, Target, put
 
 SENDERS = ("", "x", "y")
@@ -232,19 +232,37 @@ def test_batches_are_short_while_several_models_are_asked():
     assert len(batcher.take(MIXED_S).batch) == MAX_ROWS
 
 
-def test_share_forgotten_while_behind_begins_at_the_turn_that_is_served():
+def test_newcomer_begins_at_the_turn_that_is_served():
     clock: FairClock[Share] = FairClock(Share)
     one, other = clock.open("one"), clock.open("other")
     clock.give(one, 5.0)
     clock.close(one)
-    assert clock.shares.keys() == {"one", "other"}, "it is ahead: what it was given still counts"
     clock.give(other, 7.0)
-    clock.give(other, 1.0)
     assert clock.open("one") is one
-    assert one.given_s == 7.0
+    assert one.given_s == 5.0, "it is ahead of nobody any more, but what it was given still counts"
+    assert clock.open("new").given_s == 0.0
+    clock.give(other, 1.0)
+    assert clock.open("newer").given_s == 7.0
+
+
+def test_shares_are_equal_once_nothing_waits():
+    clock: FairClock[Share] = FairClock(Share)
+    one = clock.open("one")
+    clock.give(one, 5.0)
     clock.close(one)
-    clock.close(other)
-    assert (clock.shares, clock.waiting) == ({}, 0)
+    assert (clock.open("one").given_s, clock.open("other").given_s) == (5.0, 5.0)
+
+
+def test_idle_shares_beyond_a_bound_are_dropped_unless_they_are_ahead():
+    clock: FairClock[Share] = FairClock(Share)
+    clock.open("waits")
+    ahead = clock.open("ahead")
+    clock.give(ahead, 5.0)
+    clock.close(ahead)
+    for number in range(3 * MAX_IDLE):
+        clock.close(clock.open(str(number)))
+        assert len(clock.shares) <= MAX_IDLE
+    assert clock.open("ahead") is ahead
 
 
 def test_prediction_counts_others_only_as_far_as_they_are_given_work_meanwhile():
@@ -252,9 +270,9 @@ def test_prediction_counts_others_only_as_far_as_they_are_given_work_meanwhile()
     for name, work_s in (("busy", 10.0), ("light", 1.0)):
         model = shares.models.open(name)
         sender = model.senders.open("")
-        for share in (shares, model, sender):
-            share.backlogs[0].add(1, 0, work_s)
-        sender.add_slack(5, work_s)
+        for backlog in (shares.backlogs[0], sender.backlogs[0]):
+            backlog.rows, backlog.work_s = backlog.rows + 1, backlog.work_s + work_s
+        sender.slack_work_s[5] += work_s
     assert shares.work_before_s("light", "", 1e9, 0.5, 0.0) == pytest.approx(1.0 + 1.5)
     assert shares.work_before_s("busy", "", 1e9, 0.5, 0.0) == pytest.approx(10.0 + 1.0)
     assert shares.work_before_s("new", "", 1e9, 0.5, 0.0) == pytest.approx(1.0)
