@@ -150,19 +150,16 @@ class CostTable:
         return max(TURN_S, self._plan.dense_s[-1]) / self.id_s
 
     def turn_rows(self, seconds: float) -> int:
-        """Return the most rows of a batch of this length, or the fewest that cost hardly more than in a large one.
+        """Return the fewest rows of a batch that lasts this long and costs little more than as part of a larger one.
 
         Args:
-            seconds: The time.
+            seconds: The time; long compared with what a batch costs besides, which is measured nowhere.
         """
-        row_s, most = WORTH * (self._plan.row_s + self.row_s), 0
+        row_s = WORTH * (self._plan.row_s + self.row_s)
         for bucket in self.cost:
-            bucket_s = self.batch_s(bucket)
-            if most and bucket_s > seconds:
-                break
-            if bucket_s <= max(seconds, row_s * bucket):
-                most = bucket
-        return most or self.max_rows
+            if seconds <= self.batch_s(bucket) <= row_s * bucket:
+                return bucket
+        return self.max_rows
 
     def chunk_rows(self, rows: int, ids: int, most: int) -> int:
         """Return how many rows of a request to run at once: a bucket, or as many as TURN_S allows; fewer with many ids.

@@ -9,9 +9,9 @@ ordered as if it had one PATIENCE_S after its arrival; equal deadlines go by arr
 target. A ticket whose deadline would pass while it waits for its turn goes first, but only while its model is less than
 a batch of each ahead of the model whose turn it is; so no model starves, and none in a hurry holds up another.
 
-Turns. The next ticket waits for the batch that runs. While tickets of several models come, a batch therefore takes no
-more than SHORT_TURN_S, or the fewest rows that cost little more in a batch of their own (CostTable.turn_rows); and what
-is larger should be divided (`turn_rows`). A model alone has batches of any size.
+Turns. The next ticket waits for the batch that runs. While tickets of several models come, a batch therefore has no
+more rows than last for SHORT_TURN_S at the costs of an undisturbed machine (CostTable.turn_rows), and what is larger
+should be divided. A model alone has batches of any size.
 
 Division. A ticket that limits how many of its rows may run at once (chunk_rows) shares a batch with no other and leaves
 in chunks, first rows first, preceded by the lookups shared by all rows; other tickets may run between two chunks. The
@@ -39,7 +39,8 @@ for all targets (a batch would end at the first ticket of another one); summing 
 per octave of slack instead); divided tickets by deadline (an urgent one of 65,536 rows would block all other divided
 tickets for as long as it takes); turns for each divided ticket (all would be under way at once, and deltas wait for
 every one of them; of each key one may be); a hurry that counts for a second of work, as it did (a saturated model with
-short deadlines is always in a hurry, and the others waited for that second).
+short deadlines is always in a hurry, and the others waited for that second); turns that are shorter where sessions are
+slower (batches of a row each, whose overhead makes them slower still: a tenth of the throughput on a busy machine).
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ from freshet_serving.processor.running.cost import CostTable, smoothed
 from freshet_serving.processor.sessions.fair_shares import FairShares, ModelShare, SenderShare, slack_bucket
 
 PATIENCE_S = 1.0
-# Seconds of a batch while several models are asked, and for how long they count as such after a change of models.
+# Seconds of a batch while several models are asked, five times what it costs besides; and for how long they count as
+# asked after a change of models.
 SHORT_TURN_S, MIXED_S = 0.001, 1.0
 # Factor by which a batch's predicted time may be wrong before a ticket added to it makes one late.
 MARGIN = 1.15
@@ -399,7 +401,7 @@ class Batcher(Generic[T]):
         """
         if now_s >= self._mixed_until_s:
             return self._max_rows
-        return min(self._max_rows, target.costs.turn_rows(SHORT_TURN_S / self.slowdown))
+        return min(self._max_rows, target.costs.turn_rows(SHORT_TURN_S))
 
     def predict_s(self, target: BatchTarget, rows: int, ids: int) -> float:
         """Return the predicted seconds of a batch at the sessions' measured pace.
@@ -465,7 +467,7 @@ class Batcher(Generic[T]):
         self._share_alone()
         for target_queue in list(self._target_queues.values()):
             while target_queue.lanes:
-                yield self._pop(target_queue), target_queue.target
+                yield self._pop(target_queue, target_queue.lane), target_queue.target
             self._close(target_queue)
 
     def _close(self, target_queue: _TargetQueue[T]) -> None:
@@ -514,12 +516,13 @@ class Batcher(Generic[T]):
         if free > 1:
             most = min(most, -(-target_queue.rows // target.costs.splits(target_queue.rows, free)))
         while target_queue.lanes:
-            ticket = target_queue.head[2]
+            lane = target_queue.lane
+            ticket = lane.heap[0][2]
             deadline_s = ticket.deadline_s
             if deadline_s is not None and (
                 deadline_s <= now_s or self._is_late(ticket, target, deadline_s, now_s, batch)
             ):
-                expired.append(self._pop(target_queue))
+                expired.append(self._pop(target_queue, lane))
                 continue
             if batch:
                 if rows + ticket.rows > most or ids + ticket.ids > heavy_ids:
@@ -530,7 +533,7 @@ class Batcher(Generic[T]):
                         break
             if deadline_s is not None and deadline_s < closes_s:
                 closes_s = deadline_s
-            batch.append(self._pop(target_queue, given=True))
+            batch.append(self._pop(target_queue, lane, given=True))
             rows += ticket.rows
             ids += ticket.ids
         return batch
@@ -545,10 +548,10 @@ class Batcher(Generic[T]):
             if deadline_s is not None and (
                 deadline_s <= now_s or self._is_late(ticket, target, deadline_s, now_s, [], sessions)
             ):
-                expired.append(self._pop(target_queue))
+                expired.append(self._pop(target_queue, lane))
                 continue
             if ticket.rows <= ticket.chunk_rows and not ticket.lookup_chunks:
-                return [self._pop(target_queue, given=True)]
+                return [self._pop(target_queue, lane, given=True)]
             head = ticket.take_chunk(ticket.chunk_rows)
             head.cost_s = min(ticket.cost_s, target.costs.amortised_s(head.rows, head.ids))
             ticket.cost_s -= head.cost_s
@@ -571,9 +574,9 @@ class Batcher(Generic[T]):
             return False
         return now_s + self.predict_s(target, ticket.rows, ticket.ids) / sessions > deadline_s
 
-    def _pop(self, target_queue: _TargetQueue[T], given: bool = False) -> T:
-        """Remove and return the next ticket of a queue; `given` if it is computed, and its key charged for it."""
-        lane, divided = target_queue.lane, target_queue.divided
+    def _pop(self, target_queue: _TargetQueue[T], lane: _Lane[T], given: bool = False) -> T:
+        """Remove and return the next ticket of the next lane; `given` if it is computed, and its key charged for it."""
+        divided, shares = target_queue.divided, target_queue.share.senders
         ticket = heappop(lane.heap)[2]
         rows, ids, cost_s = ticket.rows, ticket.ids, ticket.cost_s
         target_queue.rows -= rows
@@ -587,8 +590,8 @@ class Batcher(Generic[T]):
             work_s = lane.share.slack_work_s
             bucket = ticket.slack_bucket
             work_s[bucket] = work_s[bucket] - cost_s if lane.share.backlogs[0].rows else 0.0
-        if given:
-            target_queue.share.senders.give(lane.share, cost_s)
+        if given and shares.waiting > 1:
+            shares.give(lane.share, cost_s)
         if not lane.heap:
             target_queue.close(lane)
         return ticket

@@ -240,8 +240,8 @@ def test_balanced_chunks_respect_the_maximum_and_need_no_extra_turns(rows, sessi
 @pytest.mark.parametrize(
     ("cost", "seconds", "rows"),
     [
-        # Small batches cost no more a row: as many rows as the time allows.
-        ({1: 0.001, 8: 0.008, 64: 0.064}, 0.01, 8),
+        # Small batches cost no more a row: as few rows as last this long.
+        ({1: 0.001, 8: 0.008, 64: 0.064}, 0.005, 8),
         ({1: 0.001, 8: 0.008, 64: 0.064}, 1.0, 64),
         # Small batches cost much more a row: the smallest that does not, however long it takes.
         ({1: 0.005, 8: 0.006, 64: 0.045}, 0.001, 8),
