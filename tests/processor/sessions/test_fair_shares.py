@@ -1,7 +1,9 @@
 """Shares of models and of API keys: even, work-conserving, and none shuts another out of the queue."""
 
+import heapq
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -276,3 +278,51 @@ def test_prediction_counts_others_only_as_far_as_they_are_given_work_meanwhile()
     assert shares.work_before_s("light", "", 1e9, 0.5, 0.0) == pytest.approx(1.0 + 1.5)
     assert shares.work_before_s("busy", "", 1e9, 0.5, 0.0) == pytest.approx(10.0 + 1.0)
     assert shares.work_before_s("new", "", 1e9, 0.5, 0.0) == pytest.approx(1.0)
+
+
+COST = {1: 2e-4, 8: 2.3e-4, 16: 3.2e-4, 32: 4.9e-4, 64: 8e-4, 128: 1.6e-3, 256: 3.2e-3}
+DEADLINE_S, SIMULATED_S = 0.1, 1.5
+
+
+def latencies(rates):
+    """Latencies of the requests of each model, and how many were refused; rates by (model, rows), one session."""
+    random, order = np.random.default_rng(7), itertools.count()
+    batcher, targets = Batcher(256, 65536), {model: Target(model, COST) for model, _ in rates}
+    events = []
+    for (model, rows), rate in rates.items():
+        times = np.cumsum(random.exponential(1 / rate, int(2 * rate * SIMULATED_S)))
+        events += [(at, next(order), model, rows) for at in times[times < SIMULATED_S].tolist()]
+    heapq.heapify(events)
+    taken, refused, batch, running_s = {model: [] for model, _ in rates}, dict.fromkeys(targets, 0), [], 0.0
+    while events:
+        now_s, _, model, rows = heapq.heappop(events)
+        if rows:
+            target = targets[model]
+            own_s = batcher.predict_s(target, rows, 0)
+            try:
+                batcher.check_capacity(rows, own_s, DEADLINE_S, 1, running_s, model=model)
+                batcher.put(Owned(rows, 0, now_s + DEADLINE_S, target=target), target, now_s)
+            except Overloaded:
+                refused[model] += 1
+        else:
+            taken[model] += [now_s - ticket.arrived_s for ticket in batch]
+            batch, running_s = [], 0.0
+        while not batch and len(batcher):
+            batch = batcher.take(now_s).batch
+            if batch:
+                target = batch[0].target
+                running_s = batcher.predict_s(target, sum(t.rows for t in batch), 0)
+                heapq.heappush(events, (now_s + running_s, next(order), target.name, 0))
+    return taken, refused
+
+
+def test_light_model_keeps_its_latency_beside_three_times_saturation():
+    light, saturation = ("light", 8), 256 / COST[256] / 64
+    alone, _ = latencies({light: 200})
+    beside, refused = latencies({light: 200, ("busy", 64): 3 * saturation})
+    for percentile in (50, 99):
+        assert np.percentile(beside["light"], percentile) < 4 * np.percentile(alone["light"], percentile)
+    assert refused["light"] == 0
+    in_time = sum(latency_s <= DEADLINE_S for latency_s in beside["busy"])
+    assert in_time > 0.85 * saturation * SIMULATED_S
+    assert refused["busy"] > 1.5 * saturation * SIMULATED_S
