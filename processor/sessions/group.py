@@ -74,6 +74,8 @@ Post = Callable[[Done, PredictReply | FreshetError], None]
 SESSION_READERS = MAX_SESSIONS
 # Seconds to hand work to a helper and get its reply back; half of a request has to take longer.
 HANDOVER_S = 1e-4
+# Turns beyond which a request is divided while several models are asked.
+LONG_TURNS = 2
 
 
 class SessionGroup:
@@ -486,7 +488,8 @@ class SessionGroup:
         """
         few = work.ids <= LIGHT_IDS or work.ids <= work.replica.costs.heavy_ids
         if few and work.rows <= self._most_rows(work):
-            return work.rows > self._turn_rows(work, queue, now_s) and bool(self._free_readers)
+            # Pieces cost more than batches of the same rows: what is less than LONG_TURNS is run at once.
+            return work.rows > LONG_TURNS * self._turn_rows(work, queue, now_s) and bool(self._free_readers)
         if not self._free_readers:
             raise Overloaded("queue: too many requests larger than the largest batch are in progress")
         return True

@@ -43,4 +43,5 @@ def test_large_requests_give_way_while_several_models_are_asked(options):
 
         assert batches(replicas[0], 16) == 1
         assert batches(replicas[1], 1) == 1
+        assert batches(replicas[0], 8) == 1
         assert batches(replicas[0], 16) == 4
