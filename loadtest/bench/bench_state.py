@@ -9,7 +9,7 @@ is timed.
 - **none**: no deltas. 95 % of the requests are of users who came before, popular ones more often (Zipf).
 - **default**: a delta a second with the rows of 100 events, and new dense weights in each, as `freshet train`
   publishes. Each user comes back after 30 seconds. No state is exact then: what is measured is what the store costs.
-- **dense_every**: the same with new dense weights once in 60 seconds, as a loop of one's own may publish.
+- **dense_every**: the same with new dense weights once in 60 seconds (`[publish] dense_every`).
 
 Time is that of the stream: ten requests and a delta are a second of it. Before the first pair both engines answer
 requests until the store has decided how many users to look for, and users of the first ones have come back.
