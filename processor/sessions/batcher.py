@@ -590,7 +590,7 @@ class Batcher(Generic[T]):
             work_s = lane.share.slack_work_s
             bucket = ticket.slack_bucket
             work_s[bucket] = work_s[bucket] - cost_s if lane.share.backlogs[0].rows else 0.0
-        if given and shares.waiting > 1:
+        if given:
             shares.give(lane.share, cost_s)
         if not lane.heap:
             target_queue.close(lane)
