@@ -155,6 +155,18 @@ class CostTable:
         """Number of ids that take TURN_S, or as long as a run of the largest bucket if that is longer."""
         return max(TURN_S, self._plan.dense_s[-1]) / self.id_s
 
+    def turn_rows(self, seconds: float) -> int:
+        """Return the fewest rows of a batch that lasts this long and costs little more than as part of a larger one.
+
+        Args:
+            seconds: The time; long compared with what a batch costs besides, which is measured nowhere.
+        """
+        row_s = WORTH * (self._plan.row_s + self.row_s)
+        for bucket in self.cost:
+            if seconds <= self.batch_s(bucket) <= row_s * bucket:
+                return bucket
+        return self.max_rows
+
     def chunk_rows(self, rows: int, ids: int, most: int) -> int:
         """Return how many rows of a request to run at once: a bucket, or as many as TURN_S allows; fewer with many ids.
 

@@ -6,6 +6,7 @@ session_options  the options of sessions and groups, as users write them and as 
 group            a SessionGroup: N sessions and the queues in front of them
 session_thread   the thread of a session
 session          one executor with its own buffers, and the queue that it takes work from
+fair_shares      what each model and each API key has been given, and may queue
 batcher          auto-batching: batch formation, ordering, expiry and load shedding
 split_request    a large request divided over sessions and answered as one
 stages           what runs the batches that sessions have filled, if an extension does

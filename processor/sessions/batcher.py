@@ -2,12 +2,16 @@
 
 Pure: the caller passes the clock's readings.
 
-Order. Within a target, the earliest deadline goes first; a ticket without a deadline is ordered as if it had one
-PATIENCE_S after its arrival; equal deadlines go by arrival. A batch holds tickets of one target. Models take turns by
-the work that each has been given (start-time fair queueing: Goyal, Vin, Cheng 1996), so that a ticket of a lightly used
-model waits for the running batch and not for the queue of a saturated neighbour. A ticket whose deadline would pass
-while it waits for its turn goes first, but only while its model is less than PATIENCE_S of work ahead of the model
-whose turn it is; so no model starves.
+Order. Models take turns by the work that each has been given, and within a target so do the API keys whose requests
+wait (processor.sessions.fair_shares), so that a ticket of a lightly used model or key waits for the running batch and
+not for the queue of a saturated neighbour. Of one key the earliest deadline goes first; a ticket without a deadline is
+ordered as if it had one PATIENCE_S after its arrival; equal deadlines go by arrival. A batch holds tickets of one
+target. A ticket whose deadline would pass while it waits for its turn goes first, but only while its model is less than
+a batch of each ahead of the model whose turn it is; so no model starves, and none in a hurry holds up another.
+
+Turns. The next ticket waits for the batch that runs. While tickets of several models come, a batch therefore has no
+more rows than last for SHORT_TURN_S at the costs of an undisturbed machine (CostTable.turn_rows), and what is larger
+should be divided. A model alone has batches of any size.
 
 Division. A ticket that limits how many of its rows may run at once (chunk_rows) shares a batch with no other and leaves
 in chunks, first rows first, preceded by the lookups shared by all rows; other tickets may run between two chunks. The
@@ -22,9 +26,8 @@ Invariants
   it expires or is drained.
 - A batch has at most `max_rows` rows, unless it is one larger ticket (its session runs several buckets); a chunk has at
   most the ticket's chunk_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids.
-- Divided and undivided tickets each have the full queue bounds: neither kind can shut the other out.
-- Work given to a model counts for as long as others are behind it, whether or not one of its tickets waits all that
-  time: a model that queues one ticket per turn is not first every time.
+- Divided and undivided tickets each have the full queue bounds: neither kind can shut the other out. Nor can a model
+  or a key (processor.sessions.fair_shares).
 - An expired ticket is never computed. Neither is one that would be late even if it ran alone from now on, as long as
   something else waits: its reply would be worthless and would make others late (goodput). If nothing else waits it runs
   all the same, because only a measurement can correct a wrong prediction.
@@ -35,7 +38,9 @@ Costs O(log n) per ticket, O(targets) per batch, and O(divided tickets) to admit
 for all targets (a batch would end at the first ticket of another one); summing the queue on admission (sums are kept
 per octave of slack instead); divided tickets by deadline (an urgent one of 65,536 rows would block all other divided
 tickets for as long as it takes); turns for each divided ticket (all would be under way at once, and deltas wait for
-every one of them).
+every one of them; of each key one may be); a hurry that counts for a second of work, as it did (a saturated model with
+short deadlines is always in a hurry, and the others waited for that second); turns that are shorter where sessions are
+slower (batches of a row each, whose overhead makes them slower still: a tenth of the throughput on a busy machine).
 """
 
 from __future__ import annotations
@@ -44,15 +49,17 @@ import math
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 from freshet_serving.processor.errors import Overloaded, first_of
 from freshet_serving.processor.running.cost import CostTable, smoothed
+from freshet_serving.processor.sessions.fair_shares import FairShares, ModelShare, SenderShare, slack_bucket
 
 PATIENCE_S = 1.0
-# Octaves of slack: from below a microsecond to an hour.
-SLACK_BUCKETS = 32
+# Seconds of a batch while several models are asked, a few times what it costs besides; and for how long they count as
+# asked after a change of models.
+SHORT_TURN_S, MIXED_S = 0.0005, 1.0
 # Factor by which a batch's predicted time may be wrong before a ticket added to it makes one late.
 MARGIN = 1.15
 # The same for the wait of a request at admission. It is larger because an overloaded event loop also reads late. It
@@ -72,6 +79,10 @@ class BatchTarget(Protocol):
     def costs(self) -> CostTable:
         """The costs of the target's batches."""
 
+    @property
+    def model(self) -> str:
+        """Name of the model whose share its tickets are."""
+
 
 @dataclass(slots=True, eq=False)
 class Ticket:
@@ -85,6 +96,7 @@ class Ticket:
         invariant_ids: How many of its ids are looked up once for all rows, with the first rows or before them.
         lookup_chunks: Number of chunks without rows that look up the invariant ids first; 0 to do so with the first
             rows.
+        sender: Name of the API key that sent it; "" where there are none.
 
     The other attributes belong to the batcher.
     """
@@ -95,6 +107,7 @@ class Ticket:
     chunk_rows: int = 0
     invariant_ids: int = 0
     lookup_chunks: int = 0
+    sender: str = ""
     arrived_s: float = field(default=0.0, init=False)
     cost_s: float = field(default=0.0, init=False)
     slack_bucket: int = field(default=0, init=False)
@@ -131,64 +144,82 @@ class NextBatch(NamedTuple, Generic[T]):
     until_s: float | None = None
 
 
-class _FairShare:
-    """Work given to the targets of one cost table, that is, of one model, on the batcher's virtual clock of work.
+class _Lane(Generic[T]):
+    """The tickets of one API key in a target's queue.
 
     Attributes:
-        whole_s, divided_s: Work given to undivided and to divided tickets since there have been divided ones, on a
-            virtual clock of this account.
-        given_s: Current reading of that clock.
+        heap: Ordered by due time; divided tickets by the virtual work at which they would finish.
     """
 
-    __slots__ = ("costs", "divided_s", "given_s", "target_queues", "whole_s", "work_s")
+    __slots__ = ("heap", "sender", "share")
 
-    def __init__(self, costs: CostTable, work_s: float) -> None:
-        self.costs, self.work_s, self.target_queues = costs, work_s, 0
-        self.whole_s = self.divided_s = self.given_s = 0.0
-
-
-class _Backlog:
-    """Totals of the waiting tickets of one kind, divided or undivided.
-
-    Without rows there are no tickets; work_s is then reset to 0, whatever rounding has left over.
-    """
-
-    __slots__ = ("ids", "rows", "work_s")
-
-    def __init__(self) -> None:
-        self.rows = self.ids = 0
-        self.work_s = 0.0
+    def __init__(self, sender: str, share: SenderShare) -> None:
+        self.sender, self.share = sender, share
+        self.heap: list[tuple[float, int, T]] = []
 
 
 class _TargetQueue(Generic[T]):
     """The divided or the undivided tickets of one target.
 
     Attributes:
-        heap: Ordered by due time; divided tickets by the virtual work at which they would finish.
+        lanes: Its tickets by API key.
         given_s: Virtual work given to this queue so far.
         since_s: Lower bound of its tickets' arrival times.
     """
 
-    __slots__ = ("account", "divided", "given_s", "heap", "key", "rows", "since_s", "target")
+    __slots__ = ("_turns", "divided", "given_s", "key", "lanes", "rows", "share", "since_s", "target")
 
-    def __init__(self, key: int, target: BatchTarget, account: _FairShare, since_s: float, divided: bool) -> None:
-        self.key, self.target, self.account, self.since_s, self.divided = key, target, account, since_s, divided
-        self.heap: list[tuple[float, int, T]] = []
+    def __init__(self, key: int, target: BatchTarget, share: ModelShare, since_s: float, divided: bool) -> None:
+        self.key, self.target, self.share, self.since_s, self.divided = key, target, share, since_s, divided
+        self.lanes: dict[str, _Lane[T]] = {}
+        # The lanes by the work given to their keys when they were last looked at: it only grows.
+        self._turns: list[tuple[float, int, _Lane[T]]] = []
         self.rows, self.given_s = 0, 0.0
 
     @property
-    def turn(self) -> tuple[float, float, bool]:
+    def lane(self) -> _Lane[T]:
+        """The lane whose turn it is."""
+        turns = self._turns
+        if len(turns) == 1:
+            return turns[0][2]
+        while turns[0][0] < turns[0][2].share.given_s:
+            _, number, lane = turns[0]
+            heapreplace(turns, (lane.share.given_s, number, lane))
+        return turns[0][2]
+
+    @property
+    def head(self) -> tuple[float, int, T]:
+        """The entry of its next ticket."""
+        return self.lane.heap[0]
+
+    @property
+    def turn(self) -> tuple[float, float, bool, float]:
         """Sort key of the queue: the least is next."""
-        account, divided = self.account, self.divided
-        return account.work_s, account.divided_s if divided else account.whole_s, divided
+        share, divided = self.share, self.divided
+        return share.given_s, share.kinds_s[divided], divided, self.lane.share.given_s
 
     @property
     def due(self) -> tuple[float, int]:
-        """When its first ticket is due, and that ticket's number."""
-        due_s, number, ticket = self.heap[0]
+        """When its next ticket is due, and that ticket's number."""
+        due_s, number, ticket = self.head
         if self.divided:
             due_s = ticket.arrived_s + PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s
         return due_s, number
+
+    def push(self, due_s: float, number: int, ticket: T) -> _Lane[T]:
+        """Add a ticket, due as _Lane.heap says; return its lane."""
+        lane = self.lanes.get(ticket.sender)
+        if lane is None:
+            lane = self.lanes[ticket.sender] = _Lane(ticket.sender, self.share.senders.open(ticket.sender))
+            heappush(self._turns, (lane.share.given_s, number, lane))
+        heappush(lane.heap, (due_s, number, ticket))
+        return lane
+
+    def close(self, lane: _Lane[T]) -> None:
+        """Forget a lane that was next and is empty."""
+        del self.lanes[lane.sender]
+        heappop(self._turns)
+        self.share.senders.close(lane.share)
 
 
 class Batcher(Generic[T]):
@@ -196,16 +227,15 @@ class Batcher(Generic[T]):
 
     def __init__(self, max_rows: int, max_queue_rows: int, window_s: float = 0.0, max_queue_ids: int = 1 << 62) -> None:
         self._max_rows, self._window_s = max_rows, window_s
-        self._max_queue_rows, self._max_queue_ids = max_queue_rows, max_queue_ids
         # Keyed by id of the target; divided tickets by its complement.
         self._target_queues: dict[int, _TargetQueue[T]] = {}
-        # Keyed by id of the cost table; kept while one of its queues exists or another account is behind it.
-        self._accounts: dict[int, _FairShare] = {}
-        # Reading of the account served last: a new account begins there, whatever work was done without it.
-        self._given_s = 0.0
-        self._slack_cost_s = [0.0] * SLACK_BUCKETS
-        # Undivided tickets, divided tickets, and the cost of one chunk of those.
-        self._whole, self._divided, self._chunk_s = _Backlog(), _Backlog(), 0.0
+        self._shares = FairShares(max_queue_rows, max_queue_ids)
+        # The cost of one chunk of the divided tickets.
+        self._chunk_s = 0.0
+        # A ticket that waits alone, its target and when it is due: most come and go like this, and need no share.
+        self._alone: tuple[T, BatchTarget, float] | None = None
+        # The model asked last, and until when others count as asked as well.
+        self._last_model, self._mixed_until_s = "", -math.inf
         self._arrivals = self._count = 0
         self.slowdown = 1.0
 
@@ -214,8 +244,9 @@ class Batcher(Generic[T]):
 
     @property
     def queue_rows(self) -> int:
-        """Number of rows that wait."""
-        return self._whole.rows + self._divided.rows
+        """Number of rows that wait. Any thread may ask."""
+        alone = self._alone
+        return self._shares.rows if alone is None else alone[0].rows
 
     def put(self, ticket: T, target: BatchTarget, now_s: float) -> None:
         """Queue a ticket for a target without checking for room; call check_capacity() first.
@@ -227,30 +258,47 @@ class Batcher(Generic[T]):
         """
         slack_s = PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s - now_s
         ticket.arrived_s = now_s
-        ticket.slack_bucket = slack_bucket = PATIENT if ticket.deadline_s is None else _slack_bucket(slack_s)
-        ticket.cost_s = cost_s = target.costs.amortised_s(ticket.rows, ticket.ids)
-        divided = ticket.chunk_rows > 0
+        ticket.slack_bucket = PATIENT if ticket.deadline_s is None else slack_bucket(slack_s)
+        ticket.cost_s = target.costs.amortised_s(ticket.rows, ticket.ids)
+        divided, model = ticket.chunk_rows > 0, target.model
+        if model != self._last_model:
+            self._mixed_until_s = now_s + MIXED_S if self._last_model else -math.inf
+            self._last_model = model
+        self._arrivals += 1
+        self._count += 1
+        if self._count == 1 and not divided and not self._window_s:
+            self._alone = ticket, target, now_s + slack_s
+            return
+        self._share_alone()
+        self._queue(ticket, target, now_s + slack_s, self._arrivals)
+
+    def _share_alone(self) -> None:
+        """Queue the ticket that waits alone, if there is one, as any other."""
+        if self._alone is not None:
+            ticket, target, due_s = self._alone
+            self._alone = None
+            self._queue(ticket, target, due_s, self._arrivals - (self._count > 1))
+
+    def _queue(self, ticket: T, target: BatchTarget, due_s: float, number: int) -> None:
+        divided, cost_s = ticket.chunk_rows > 0, ticket.cost_s
         key = ~id(target) if divided else id(target)
         target_queue = self._target_queues.get(key)
         if target_queue is None:
-            target_queue = self._target_queues[key] = _TargetQueue(
-                key, target, self._account(target.costs, divided), now_s, divided
-            )
-        self._arrivals += 1
+            share = self._shares.models.open(target.model)
+            share.begin_kind(divided)
+            target_queue = self._target_queues[key] = _TargetQueue(key, target, share, ticket.arrived_s, divided)
         target_queue.rows += ticket.rows
-        self._count += 1
         if divided:
-            waiting = self._divided
             chunk_s = cost_s * min(1.0, ticket.chunk_rows / ticket.rows)
-            self._chunk_s = max(self._chunk_s, chunk_s) if waiting.rows else chunk_s
-            heappush(target_queue.heap, (target_queue.given_s + cost_s, self._arrivals, ticket))
+            self._chunk_s = max(self._chunk_s, chunk_s) if self._shares.backlogs[1].rows else chunk_s
+            lane = target_queue.push(target_queue.given_s + cost_s, number, ticket)
         else:
-            waiting = self._whole
-            self._slack_cost_s[slack_bucket] += cost_s
-            heappush(target_queue.heap, (now_s + slack_s, self._arrivals, ticket))
-        waiting.rows += ticket.rows
-        waiting.ids += ticket.ids
-        waiting.work_s += cost_s
+            lane = target_queue.push(due_s, number, ticket)
+            lane.share.slack_work_s[ticket.slack_bucket] += cost_s
+        for backlog in (self._shares.backlogs[divided], lane.share.backlogs[divided]):
+            backlog.rows += ticket.rows
+            backlog.ids += ticket.ids
+            backlog.work_s += cost_s
 
     def check_capacity(
         self,
@@ -261,11 +309,13 @@ class Batcher(Generic[T]):
         running_s: float,
         ids: int = 0,
         divided: bool = False,
+        model: str = "",
+        sender: str = "",
     ) -> None:
         """Check that a request may be queued.
 
         A request that finds the queue empty is always admitted: so a wrong prediction cannot block requests forever.
-        One that finds no ticket of its kind has room, however large it is.
+        One that finds no ticket of its kind, or none of its share, has room, however large it is.
 
         Args:
             rows: Rows of the request.
@@ -275,23 +325,22 @@ class Batcher(Generic[T]):
             running_s: Predicted seconds of the batches being run.
             ids: Ids of the request.
             divided: True if it would leave in chunks.
+            model: Its model.
+            sender: Name of the API key that sent it; "" where there are none.
 
         Raises:
             Overloaded: The queue has no room for its rows or ids, or it cannot be answered in time.
         """
         if not self._count:
             return
-        waiting = self._divided if divided else self._whole
-        if waiting.rows:
-            message = ""
-            if waiting.rows + rows > self._max_queue_rows:
-                message = f"queue: no room: {waiting.rows} rows wait (max_queue_rows = {self._max_queue_rows})"
-            elif waiting.ids + ids > self._max_queue_ids:
-                message = f"queue: no room: {waiting.ids} ids wait (max_queue_ids = {self._max_queue_ids})"
-            if message:
-                raise Overloaded(message, (self.wait_s + running_s) / sessions)
+        self._share_alone()
+        if message := self._shares.shortage(model, sender, rows, ids, divided):
+            raise Overloaded(message, (self.wait_s(model, sender) + running_s) / sessions)
         if slack_s is not None and slack_s > 0:
-            before_s = self._before_split_s(own_s) if divided else self.work_before_s(slack_s)
+            if divided:
+                before_s = self._before_split_s(model, sender, own_s)
+            else:
+                before_s = self.work_before_s(model, sender, slack_s, own_s)
             wait_s = (before_s + running_s) / sessions
             answer_s = wait_s * WAIT_MARGIN + own_s
             if answer_s > slack_s:
@@ -301,6 +350,7 @@ class Batcher(Generic[T]):
 
     def batches(self, most: int) -> int:
         """Return how many of `most` sessions the queue could keep busy, each with a batch worth running."""
+        self._share_alone()
         return min(
             most,
             sum(
@@ -314,38 +364,44 @@ class Batcher(Generic[T]):
     @property
     def work_s(self) -> float:
         """Predicted session-seconds of all queued work."""
-        return self.slowdown * (self._whole.work_s + self._divided.work_s)
+        return self.slowdown * (self._shares.work_s if self._alone is None else self._alone[0].cost_s)
 
-    @property
-    def wait_s(self) -> float:
-        """Predicted session-seconds before an undivided ticket arriving now would be taken."""
-        return self._interleaved_s(self.slowdown * self._whole.work_s)
+    def wait_s(self, model: str, sender: str = "") -> float:
+        """Return the predicted session-seconds before an undivided ticket of a share arriving now would be taken."""
+        return self.work_before_s(model, sender, math.inf, 0.0)
 
-    def work_before_s(self, slack_s: float) -> float:
-        """Return the predicted session-seconds queued ahead of a ticket with this slack.
+    def work_before_s(self, model: str, sender: str, slack_s: float, own_s: float) -> float:
+        """Return the predicted session-seconds that go before a ticket with this slack; see check_capacity()."""
+        self._share_alone()
+        pace = self.slowdown
+        return pace * self._shares.work_before_s(model, sender, slack_s, own_s / pace, self._chunk_s)
 
-        Sums octaves of slack: two tickets in the same octave each count as ahead of the other.
+    def _before_split_s(self, model: str, sender: str, own_s: float) -> float:
+        """Return the predicted session-seconds before the last chunk of a divided ticket of `own_s` work.
+
+        Other divided tickets of its share count as far as they go before it, each with what is left of it; undivided
+        work of its model counts as much as its own.
         """
-        return self._interleaved_s(self.slowdown * sum(self._slack_cost_s[: _slack_bucket(slack_s) + 1]))
+        pace, alone_s, ahead_s = self.slowdown, own_s / self.slowdown, 0.0
+        for target_queue in self._target_queues.values():
+            lane = target_queue.lanes.get(sender)
+            if lane is not None and target_queue.divided and target_queue.target.model == model:
+                ahead_s += sum([min(alone_s, ticket.cost_s) for _, _, ticket in lane.heap])
+        return pace * self._shares.work_before_divided_s(model, sender, alone_s, ahead_s)
 
-    def _interleaved_s(self, before_s: float) -> float:
-        """Return `before_s` plus the work of divided tickets that takes turns with it."""
-        if not self._divided.rows:
-            return before_s
-        return before_s + min(before_s + self.slowdown * self._chunk_s, self.slowdown * self._divided.work_s)
+    def turn_rows(self, target: BatchTarget, now_s: float) -> int:
+        """Return the most rows of a batch that lets tickets of other models take their turns soon.
 
-    def _before_split_s(self, own_s: float) -> float:
-        """Return the work done before the last chunk of a divided ticket of `own_s` work.
+        Args:
+            target: The target.
+            now_s: The clock's reading.
 
-        Other divided tickets count as far as they go before it, each with what is left of it; undivided work counts as
-        much as its own.
+        Returns:
+            max_rows while no other model is asked.
         """
-        ahead_s = sum(
-            [min(own_s, self.slowdown * ticket.cost_s)
-             for target_queue in self._target_queues.values() if target_queue.divided for _, _, ticket in
-             target_queue.heap]
-        )  # fmt: skip
-        return ahead_s + (own_s if self._whole.rows else 0.0)
+        if now_s >= self._mixed_until_s:
+            return self._max_rows
+        return min(self._max_rows, target.costs.turn_rows(SHORT_TURN_S))
 
     def predict_s(self, target: BatchTarget, rows: int, ids: int) -> float:
         """Return the predicted seconds of a batch at the sessions' measured pace.
@@ -381,63 +437,42 @@ class Batcher(Generic[T]):
             The batch, the expired tickets, and when to call again if no batch is due yet.
         """
         expired: list[T] = []
+        if self._alone is not None:
+            ticket, self._alone, self._count = self._alone[0], None, 0
+            late = ticket.deadline_s is not None and ticket.deadline_s <= now_s
+            return NextBatch([], [ticket]) if late else NextBatch([ticket], [])
         while self._target_queues:
             target_queue, until_s = self._next(now_s, hurry)
             if target_queue is None:
                 return NextBatch([], expired, until_s)
-            account, divided = target_queue.account, self._divided
-            before_s = self._whole.work_s + divided.work_s
-            if target_queue.divided:
-                account.given_s = max(account.given_s, account.divided_s)
+            share, divided = target_queue.share, target_queue.divided
+            if divided:
                 batch = self._take_chunk(target_queue, now_s, sessions, expired)
-                given_s = before_s - self._whole.work_s - divided.work_s
-                account.divided_s += given_s
-                target_queue.given_s += given_s
             else:
                 batch = self._fill(target_queue, now_s, free, expired)
-                given_s = before_s - self._whole.work_s - divided.work_s
-                if divided.rows:
-                    account.given_s = max(account.given_s, account.whole_s)
-                    account.whole_s += given_s
-            if account.work_s > self._given_s:
-                self._given_s = account.work_s
-            account.work_s += given_s
-            if not target_queue.heap:
+            work_s = sum([ticket.cost_s for ticket in batch])
+            if divided:
+                target_queue.given_s += work_s
+            if divided or self._shares.backlogs[1].rows:
+                share.give_kind(divided, work_s)
+            self._shares.models.give(share, work_s)
+            if not target_queue.lanes:
                 self._close(target_queue)
             if batch:
                 return NextBatch(batch, expired)
         return NextBatch([], expired)
 
     def drain(self) -> Iterator[tuple[T, BatchTarget]]:
-        """Remove every ticket, the most urgent of each target first; yield each with its target."""
+        """Remove every ticket, the most urgent of each key and target first; yield each with its target."""
+        self._share_alone()
         for target_queue in list(self._target_queues.values()):
-            while target_queue.heap:
-                yield self._pop(target_queue), target_queue.target
+            while target_queue.lanes:
+                yield self._pop(target_queue, target_queue.lane), target_queue.target
             self._close(target_queue)
-
-    def _account(self, costs: CostTable, divided: bool) -> _FairShare:
-        """Return the account of a new queue's model, creating it if needed."""
-        account = self._accounts.get(id(costs))
-        if account is None:
-            account = self._accounts[id(costs)] = _FairShare(costs, self._given_s)
-        elif not account.target_queues:
-            account.work_s = max(account.work_s, self._given_s)
-        account.target_queues += 1
-        if divided:
-            account.whole_s = account.divided_s = account.given_s = 0.0
-        elif account.whole_s < account.given_s:
-            account.whole_s = account.given_s
-        return account
 
     def _close(self, target_queue: _TargetQueue[T]) -> None:
         del self._target_queues[target_queue.key]
-        target_queue.account.target_queues -= 1
-        if not self._target_queues:
-            self._accounts.clear()
-        elif not target_queue.account.target_queues:
-            # Keep accounts that were given more work than others: dropping one would give it that work again.
-            given_s = self._given_s
-            self._accounts = {key: a for key, a in self._accounts.items() if a.target_queues or a.work_s > given_s}
+        self._shares.models.close(target_queue.share)
 
     def _next(self, now_s: float, hurry: bool) -> tuple[_TargetQueue[T] | None, float | None]:
         """Return the queue whose turn it is among those that may run, else None and when one may."""
@@ -448,7 +483,8 @@ class Batcher(Generic[T]):
             return first_of(self._target_queues.values()), None
         for target_queue in self._target_queues.values():
             if self._window_s > 0 and not hurry and target_queue.rows < self._max_rows and not target_queue.divided:
-                last_s = target_queue.heap[0][0] - self.predict_s(target_queue.target, target_queue.rows, 0)
+                earliest_s = min([lane.heap[0][0] for lane in target_queue.lanes.values()])
+                last_s = earliest_s - self.predict_s(target_queue.target, target_queue.rows, 0)
                 go_s = min(target_queue.since_s + self._window_s, last_s)
                 if go_s > now_s:
                     until_s = go_s if until_s is None else min(until_s, go_s)
@@ -456,36 +492,37 @@ class Batcher(Generic[T]):
             if best is None or first is None:
                 best = first = target_queue
                 continue
-            if (target_queue.turn, target_queue.heap[0]) < (best.turn, best.heap[0]):
+            if (target_queue.turn, target_queue.head) < (best.turn, best.head):
                 best = target_queue
             if target_queue.due < first.due:
                 first = target_queue
-        if best is not None and first is not None and best.account is not first.account:
-            ahead_s = first.account.work_s - best.account.work_s
+        if best is not None and first is not None and best.share is not first.share:
+            ahead_s = self.slowdown * (first.share.given_s - best.share.given_s)
             wait_s = self.predict_s(best.target, min(best.rows, self._max_rows), 0)
-            ticket = first.heap[0][2]
+            ticket = first.head[2]
             rows = min(ticket.rows, ticket.chunk_rows or ticket.rows)
             own_s = self.predict_s(first.target, rows, ticket.ids * rows // ticket.rows)
-            if ahead_s < PATIENCE_S and first.due[0] < now_s + wait_s + own_s:
+            if ahead_s < wait_s + own_s and first.due[0] < now_s + wait_s + own_s:
                 best = first
         return best, until_s
 
     def _fill(self, target_queue: _TargetQueue[T], now_s: float, free: int, expired: list[T]) -> list[T]:
         batch: list[T] = []
-        heap, target, rows, ids = target_queue.heap, target_queue.target, 0, 0
+        target, rows, ids = target_queue.target, 0, 0
         closes_s = heavy_ids = math.inf
-        if self._whole.ids > LIGHT_IDS:
+        if self._shares.backlogs[0].ids > LIGHT_IDS:
             heavy_ids = target.costs.heavy_ids
-        most = self._max_rows
+        most = self._max_rows if now_s >= self._mixed_until_s else self.turn_rows(target, now_s)
         if free > 1:
             most = min(most, -(-target_queue.rows // target.costs.splits(target_queue.rows, free)))
-        while heap:
-            ticket = heap[0][2]
+        while target_queue.lanes:
+            lane = target_queue.lane
+            ticket = lane.heap[0][2]
             deadline_s = ticket.deadline_s
             if deadline_s is not None and (
                 deadline_s <= now_s or self._is_late(ticket, target, deadline_s, now_s, batch)
             ):
-                expired.append(self._pop(target_queue))
+                expired.append(self._pop(target_queue, lane))
                 continue
             if batch:
                 if rows + ticket.rows > most or ids + ticket.ids > heavy_ids:
@@ -496,34 +533,36 @@ class Batcher(Generic[T]):
                         break
             if deadline_s is not None and deadline_s < closes_s:
                 closes_s = deadline_s
-            batch.append(self._pop(target_queue))
+            batch.append(self._pop(target_queue, lane, given=True))
             rows += ticket.rows
             ids += ticket.ids
         return batch
 
     def _take_chunk(self, target_queue: _TargetQueue[T], now_s: float, sessions: int, expired: list[T]) -> list[T]:
         """Return the next chunk of a divided queue, alone; an empty list if all its tickets are late."""
-        heap, target = target_queue.heap, target_queue.target
-        while heap:
-            ticket = heap[0][2]
+        target = target_queue.target
+        while target_queue.lanes:
+            lane = target_queue.lane
+            ticket = lane.heap[0][2]
             deadline_s = ticket.deadline_s
             if deadline_s is not None and (
                 deadline_s <= now_s or self._is_late(ticket, target, deadline_s, now_s, [], sessions)
             ):
-                expired.append(self._pop(target_queue))
+                expired.append(self._pop(target_queue, lane))
                 continue
             if ticket.rows <= ticket.chunk_rows and not ticket.lookup_chunks:
-                return [self._pop(target_queue)]
+                return [self._pop(target_queue, lane, given=True)]
             head = ticket.take_chunk(ticket.chunk_rows)
             head.cost_s = min(ticket.cost_s, target.costs.amortised_s(head.rows, head.ids))
             ticket.cost_s -= head.cost_s
             # From now on the rest counts as newly arrived.
             ticket.arrived_s = now_s
             target_queue.rows -= head.rows
-            waiting = self._divided
-            waiting.rows -= head.rows
-            waiting.ids -= head.ids
-            waiting.work_s -= head.cost_s
+            for backlog in (self._shares.backlogs[1], lane.share.backlogs[1]):
+                backlog.rows -= head.rows
+                backlog.ids -= head.ids
+                backlog.work_s -= head.cost_s
+            target_queue.share.senders.give(lane.share, head.cost_s)
             return [head]
         return []
 
@@ -535,27 +574,27 @@ class Batcher(Generic[T]):
             return False
         return now_s + self.predict_s(target, ticket.rows, ticket.ids) / sessions > deadline_s
 
-    def _pop(self, target_queue: _TargetQueue[T]) -> T:
-        ticket = heappop(target_queue.heap)[2]
-        waiting = self._divided if target_queue.divided else self._whole
-        rows, cost_s = ticket.rows, ticket.cost_s
+    def _pop(self, target_queue: _TargetQueue[T], lane: _Lane[T], given: bool = False) -> T:
+        """Remove and return the next ticket of the next lane; `given` if it is computed, and its key charged for it."""
+        divided, shares = target_queue.divided, target_queue.share.senders
+        ticket = heappop(lane.heap)[2]
+        rows, ids, cost_s = ticket.rows, ticket.ids, ticket.cost_s
         target_queue.rows -= rows
         self._count -= 1
-        waiting.rows -= rows
-        waiting.ids -= ticket.ids
-        if not target_queue.divided:
-            self._slack_cost_s[ticket.slack_bucket] = (
-                self._slack_cost_s[ticket.slack_bucket] - cost_s if waiting.rows else 0.0
-            )
-        waiting.work_s = waiting.work_s - cost_s if waiting.rows else 0.0
+        for backlog in (self._shares.backlogs[divided], lane.share.backlogs[divided]):
+            backlog.rows -= rows
+            backlog.ids -= ids
+            # Without rows there are none, whatever rounding has left over.
+            backlog.work_s = backlog.work_s - cost_s if backlog.rows else 0.0
+        if not divided:
+            work_s = lane.share.slack_work_s
+            bucket = ticket.slack_bucket
+            work_s[bucket] = work_s[bucket] - cost_s if lane.share.backlogs[0].rows else 0.0
+        if given:
+            shares.give(lane.share, cost_s)
+        if not lane.heap:
+            target_queue.close(lane)
         return ticket
 
 
-def _slack_bucket(seconds: float) -> int:
-    """Return the index of the power of two that bounds a slack, counted in microseconds."""
-    if seconds >= 2048.0:
-        return SLACK_BUCKETS - 1
-    return max(0, math.frexp(seconds * 1e6)[1]) if seconds > 0 else 0
-
-
-PATIENT = _slack_bucket(PATIENCE_S)
+PATIENT = slack_bucket(PATIENCE_S)

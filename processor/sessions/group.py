@@ -3,10 +3,10 @@
 The policy decides which queue a request joins: `shared` is one queue that idle sessions pull from; `round-robin`, `mod`
 (by caller) and `least-loaded` (by predicted work) have one queue per session.
 
-A request that is worth sharing among idle sessions, or that is larger than one run may be (CostTable.chunk_rows), is
-split (processor.sessions.split_request): it is queued as one ticket, or one per queue, and leaves in chunks. Inline,
-the owner's event loop runs between two chunks, so that other requests are read, answered and take their turns while a
-large one is computed.
+A request that is worth sharing among idle sessions, or that is larger than one run may be (CostTable.chunk_rows; while
+several models are asked, Batcher.turn_rows), is split (processor.sessions.split_request): it is queued as one ticket,
+or one per queue, and leaves in chunks. Inline, the owner's event loop runs between two chunks, so that other requests
+are read, answered and take their turns while a large one is computed.
 
 Sessions compute on their own threads, or `inline`: one session without a thread, driven through run_once() by an owner
 (an event loop registered by set_owner()) or, without one, by the thread that waits for a reply. Inline there is no
@@ -56,7 +56,7 @@ from freshet_serving.processor.errors import BadInput, Expired, FreshetError, No
 from freshet_serving.processor.running.cost import FREE, WORTH, CostTable
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
-from freshet_serving.processor.sessions.session import Queue, Session
+from freshet_serving.processor.sessions.session import Queue, Session, counted_refusals
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
 from freshet_serving.processor.sessions.session_thread import SessionThread
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
@@ -74,8 +74,8 @@ Post = Callable[[Done, PredictReply | FreshetError], None]
 SESSION_READERS = MAX_SESSIONS
 # Seconds to hand work to a helper and get its reply back; half of a request has to take longer.
 HANDOVER_S = 1e-4
-# Smoothing rate of the typical request's cost.
-TYPICAL_COST_RATE = 1 / 16
+# Turns beyond which a request is divided while several models are asked.
+LONG_TURNS = 2
 
 
 class SessionGroup:
@@ -138,7 +138,7 @@ class SessionGroup:
         idle = self._inline is not None or any(queue.idle for queue in queues)
         return idle and not any(queue.batcher for queue in queues)
 
-    def check_room(self, timeout_s: float | None, waited_s: float = 0.0) -> None:
+    def check_room(self, timeout_s: float | None, waited_s: float = 0.0, model: str = "", sender: str = "") -> None:
         """Shed load before a request is read: refuse what enqueue() would refuse if it costs as much as recent ones.
 
         An overloaded queue settles at a length where a typical request no longer fits. A check that assumed a request
@@ -147,6 +147,8 @@ class SessionGroup:
         Args:
             timeout_s: Seconds left of the request's deadline; None for no deadline.
             waited_s: Seconds that it waited to be read, which count like waiting in the queue.
+            model: Its model.
+            sender: Name of the API key that sent it; "" where there are none.
 
         Raises:
             Overloaded: The request would be refused.
@@ -162,9 +164,8 @@ class SessionGroup:
         queues = self._queues
         if len(queues) == 1 and not queues[0].batcher:
             return
-        with self._lock:
-            queue = min(queues, key=attrgetter("load_s"))
-            self._check(queue, 1, 0, queue.typical_cost_s, timeout_s)
+        with self._lock, counted_refusals(self._past):
+            min(queues, key=attrgetter("load_s")).check_typical(timeout_s, model, sender)
 
     def enqueue(self, work: Work) -> None:
         """Queue a work item; its deadline is on the group's clock.
@@ -178,21 +179,19 @@ class SessionGroup:
                 raise NotReady("the processor is closed")
             now_s = self._clock.now_s()
             splits = self._split_count(work)
-            scattered = splits > 1 or self._is_large(work)
             queue = self._route(work)
+            scattered = splits > 1 or self._is_large(work, queue, now_s)
             if queue.batcher:
-                slack_s = None if work.deadline_s is None else work.deadline_s - now_s
-                own_s = queue.batcher.predict_s(work.replica, work.rows // splits, work.ids // splits)
-                if not scattered:
-                    queue.typical_cost_s += TYPICAL_COST_RATE * (own_s - queue.typical_cost_s)
-                self._check(queue, work.rows, work.ids, own_s, slack_s, scattered)
-            self._past.predicted_wait_s += (queue.batcher.wait_s + queue.running_s) / queue.sessions
+                with counted_refusals(self._past):
+                    queue.check(work, splits, now_s, scattered)
+                self._past.predicted_wait_s += queue.batcher.wait_s(work.replica.model, work.sender) / queue.sessions
+            self._past.predicted_wait_s += queue.running_s / queue.sessions
             if not scattered:
                 queue.batcher.put(work, work.replica, now_s)
                 if queue.idle and not self._is_helper(queue):
                     queue.wake()
             else:
-                self._enqueue_split(work, splits, now_s)
+                self._enqueue_split(work, splits, self._turn_rows(work, queue, now_s), now_s)
             if queue is self._apart:
                 return
             if self._wake is not None and not self._run_requested:
@@ -453,18 +452,6 @@ class SessionGroup:
                 before = self._past_sketches.get(replica)
                 self._past_sketches[replica] = ended if before is None else before + ended
 
-    def _check(
-        self, queue: Queue, rows: int, ids: int, own_s: float, slack_s: float | None, divided: bool = False
-    ) -> None:
-        try:
-            queue.batcher.check_capacity(rows, own_s, slack_s, queue.sessions, queue.running_s, ids, divided)
-        except Overloaded as error:
-            if error.late:
-                self._past.refused_late += 1
-            else:
-                self._past.refused_full += 1
-            raise
-
     def _split_count(self, work: Work) -> int:
         """Return on how many sessions to run a request at the same time.
 
@@ -488,23 +475,30 @@ class SessionGroup:
         """Return the maximum rows of a request in one run. With device stages they must fit into a staging buffer."""
         return self.options.max_batch_rows if self._stages is None else work.replica.graphs.undivided.costs.max_rows
 
-    def _is_large(self, work: Work) -> bool:
+    def _turn_rows(self, work: Work, queue: Queue, now_s: float) -> int:
+        """Return the most rows of a request that is run at once: while several models are asked, those of a turn."""
+        if self._stages is not None or work.replica.remote is not None:
+            return self._most_rows(work)
+        return min(self._most_rows(work), queue.batcher.turn_rows(work.replica, now_s))
+
+    def _is_large(self, work: Work, queue: Queue, now_s: float) -> bool:
         """Return True if a request would delay others for long in one run or does not fit into a staging buffer.
 
         Raises Overloaded if too many such requests are under way.
         """
         few = work.ids <= LIGHT_IDS or work.ids <= work.replica.costs.heavy_ids
         if few and work.rows <= self._most_rows(work):
-            return False
+            # Pieces cost more than batches of the same rows: what is less than LONG_TURNS is run at once.
+            return work.rows > LONG_TURNS * self._turn_rows(work, queue, now_s) and bool(self._free_readers)
         if not self._free_readers:
             raise Overloaded("queue: too many requests larger than the largest batch are in progress")
         return True
 
-    def _enqueue_split(self, work: Work, splits: int, now_s: float) -> None:
-        """Queue a request that leaves in chunks, for `splits` sessions at a time."""
+    def _enqueue_split(self, work: Work, splits: int, rows: int, now_s: float) -> None:
+        """Queue a request that leaves in chunks of at most so many rows, for `splits` sessions at a time."""
         if self._inline is not None:
             work.done = partial(self.deliver, work.done)
-        split_request = SplitRequest(work, splits, self._most_rows(work), self._free_readers)
+        split_request = SplitRequest(work, splits, rows, self._free_readers)
         tickets = split_request.splits(min(splits, len(self._queues)))
         for sub_request in tickets:
             queue = self._route(sub_request)

@@ -205,6 +205,7 @@ class Predictor:
         timeout_s: float | None,
         key: bytes | None = None,
         waited_s: float = 0.0,
+        sender: str = "",
     ) -> Replica:
         """Find the replica to read a request for and submit it with. Costs a fraction of reading the request.
 
@@ -215,6 +216,7 @@ class Predictor:
             timeout_s: Seconds that the request may still take; None for any time.
             key: Sticky key, see route().
             waited_s: Seconds that it has waited to be read.
+            sender: Name of the API key that sent it; "" where there are none.
 
         Returns:
             The replica, for submit().
@@ -225,12 +227,12 @@ class Predictor:
             Overloaded: submit() would refuse a request like those before it.
         """
         replica = self.route(model, version, label, key)
-        self.check_room(model, timeout_s, waited_s)
+        self.check_room(model, timeout_s, waited_s, sender)
         return replica
 
-    def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0) -> None:
+    def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0, sender: str = "") -> None:
         """Raise Overloaded if there is no room for a request like the last ones; arguments as of select_replica()."""
-        self.groups.of(model).check_room(timeout_s, waited_s)
+        self.groups.of(model).check_room(timeout_s, waited_s, model, sender)
 
     def fill_from_memory(self, request: PredictRequest, replica: Replica) -> bool:
         """Look up what a request leaves out, without waiting; return False if a store would have to be asked.
@@ -338,8 +340,9 @@ class Predictor:
         for observe in self.observers.watching:
             done = observe(request, replica, bound, done)
         self.groups.of(request.model).enqueue(
-            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=asked, done=done, caller=request.caller)
-        )
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=asked, done=done, caller=request.caller,
+                 sender=request.sender)
+        )  # fmt: skip
 
     def _submit_none(
         self,
@@ -354,8 +357,9 @@ class Predictor:
         bound = replica.plan.bind_inputs(blank, limits)
         done = without_rows(done)
         self.groups.of(request.model).enqueue(
-            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
-        )
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller,
+                 sender=request.sender)
+        )  # fmt: skip
 
     def set_owner(self, wake: Wake, post: Post) -> bool:
         """Make the calling event loop's thread the one that computes inline (see SessionGroup.set_owner).

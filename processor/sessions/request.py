@@ -73,6 +73,7 @@ class PredictRequest:
             candidates if there are any; 0 to score candidates.
         user_call: What it says about a user whose inputs are kept; None for nothing.
         completed: Its inputs with those of the user, once they are known.
+        sender: Name of the API key that sent it, whose fair share it counts to; "" where there are none.
     """
 
     model: str
@@ -90,6 +91,7 @@ class PredictRequest:
     top_items: int = 0
     user_call: UserCall | None = None
     completed: CompletedInputs | None = None
+    sender: str = ""
 
 
 class PredictReply(NamedTuple):

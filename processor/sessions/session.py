@@ -25,7 +25,8 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -33,7 +34,7 @@ import numpy as np
 from freshet_serving.processor.backends import EndedRun
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import Occupancy
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.errors import FreshetError, Overloaded
 from freshet_serving.processor.features.bound_request import NonFiniteInput, address
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.run_limit import RunEnds, RunLimit
@@ -48,6 +49,8 @@ log = logging.getLogger("freshet.sessions")
 
 SHORTEST_S, LONGEST_S = 0.02, 1.0
 SHORT_RUNS, LONGEST_RUNS = 10, 100
+# Smoothing rate of the typical request's cost, and what is assumed before there was one.
+TYPICAL_COST_RATE, NONE_YET = 1 / 16, (0.0, False)
 
 
 def record_batch(
@@ -308,6 +311,19 @@ class Sleeper(Protocol):
     def gate(self) -> threading.Lock: ...
 
 
+@contextmanager
+def counted_refusals(stats: SessionStats) -> Iterator[None]:
+    """Count the request that is refused within, if one is."""
+    try:
+        yield
+    except Overloaded as error:
+        if error.late:
+            stats.refused_late += 1
+        else:
+            stats.refused_full += 1
+        raise
+
+
 class Queue:
     """A batcher and the sessions that take from it. Guarded by the group's lock."""
 
@@ -315,13 +331,43 @@ class Queue:
         self.batcher, self.sessions = batcher, 0
         self.idle: list[Sleeper] = []
         self.waking = 0
-        self.running_s = self.typical_cost_s = 0.0
+        self.running_s = 0.0
+        # By model: the smoothed seconds of a request that found others queued, and whether the last one was divided.
+        self._typical: dict[str, tuple[float, bool]] = {}
         self.responses: Histogram | None = None
 
     @property
     def load_s(self) -> float:
         """Predicted session-seconds of all waiting and running work."""
         return self.batcher.work_s + self.running_s
+
+    def check(self, work: Work, splits: int, now_s: float, divided: bool) -> None:
+        """Raise Overloaded if there is no room or no time for a request; see Batcher.check_capacity().
+
+        Args:
+            work: The request.
+            splits: Number of sessions that compute it.
+            now_s: The clock's reading.
+            divided: Whether it leaves in chunks.
+        """
+        batcher, model, sender = self.batcher, work.replica.model, work.sender
+        slack_s = None if work.deadline_s is None else work.deadline_s - now_s
+        own_s = batcher.predict_s(work.replica, work.rows // splits, work.ids // splits)
+        typical_s = self._typical.get(model, NONE_YET)[0]
+        self._typical[model] = typical_s + TYPICAL_COST_RATE * (own_s - typical_s), divided
+        sessions, running_s = self.sessions, self.running_s
+        batcher.check_capacity(work.rows, own_s, slack_s, sessions, running_s, work.ids, divided, model, sender)
+
+    def check_typical(self, timeout_s: float | None, model: str, sender: str) -> None:
+        """Raise Overloaded if check() would refuse a request like the last ones.
+
+        Args:
+            timeout_s: Seconds left of its deadline; None for no deadline.
+            model: Its model.
+            sender: Name of the API key that sent it; "" where there are none.
+        """
+        own_s, divided = self._typical.get(model, NONE_YET)
+        self.batcher.check_capacity(1, own_s, timeout_s, self.sessions, self.running_s, 0, divided, model, sender)
 
     def wake(self) -> None:
         """Wake a session unless those already waking suffice."""

@@ -126,6 +126,7 @@ class SplitRequest:
                     self._chunk_rows,
                     invariant_ids,
                     lookup_chunks,
+                    whole.sender,
                     replica=whole.replica,
                     bound=whole.bound,
                     done=whole.done,

@@ -227,6 +227,7 @@ class Replica:
             states: What keeps users' parts in this process.
         """
         self.manifest: Manifest = files.manifest
+        self.model = files.manifest.model
         spec = self.manifest.stage
         stage = growth = None
         if spec is not None:

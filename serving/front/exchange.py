@@ -134,8 +134,8 @@ class Exchange(ABC):
     """One prediction; a port's subclass reads its requests. The module's docstring gives the order of calls."""
 
     __slots__ = (
-        "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_reads", "_replica", "_timed", "_unread_s",
-        "_who", "began_s", "call", "headers", "limits", "request", "shared", "trace",
+        "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_reads", "_replica", "_sender", "_timed",
+        "_unread_s", "_who", "began_s", "call", "headers", "limits", "request", "shared", "trace",
     )  # fmt: skip
 
     def __init__(self, shared: ServingContext, protocol: str, headers: Headers) -> None:
@@ -220,11 +220,12 @@ class Exchange(ABC):
         self._announced_s, self._unread_s = timeout_s, unread_s
         timeout_s = shared.left_s(timeout_s, unread_s)
         key = self.headers.get(STICKY_KEY)
+        sender = "" if shared.guard is None else shared.guard.name_of(self.headers.get(b"authorization"))
         if servable:
-            replica = queries.select_servable(processor, who, timeout_s, key, unread_s)
+            replica = queries.select_servable(processor, who, timeout_s, key, unread_s, sender)
         else:
-            replica = processor.select_replica(who.model, who.version, who.label, timeout_s, key, unread_s)
-        self._who, self._key, self._replica = who, key, replica
+            replica = processor.select_replica(who.model, who.version, who.label, timeout_s, key, unread_s, sender)
+        self._who, self._key, self._sender, self._replica = who, key, sender, replica
         self.limits = processor.limits(who.model)
         # As the request is read and its outputs are declared.
         self._reads = manifest = replica.manifest
@@ -306,11 +307,12 @@ class Exchange(ABC):
         inputs, own_s = self.read(source, self._reads)
         if isinstance(inputs, UserInputs):
             self.call = inputs.call
-            self.call.owner = b"" if guard is None else guard.name_of(headers.get(b"authorization")).encode()
+            self.call.owner = self._sender.encode()
         timeout_s = self.remaining_s(own_s, waited_s)
         return PredictRequest(
             who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
             request_id_of(headers), shows_features=RETURN_FEATURES in headers, top_items=top_items, user_call=self.call,
+            sender=self._sender,
         )  # fmt: skip
 
     def feature_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:

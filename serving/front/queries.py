@@ -41,7 +41,7 @@ class PredictionEngine(Protocol):
 
     def answerer(self, attribute: str, subject: str = "") -> Answerer: ...
 
-    def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0) -> None: ...
+    def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0, sender: str = "") -> None: ...
 
     def select_replica(
         self,
@@ -51,6 +51,7 @@ class PredictionEngine(Protocol):
         timeout_s: float | None,
         key: bytes | None = None,
         waited_s: float = 0.0,
+        sender: str = "",
     ) -> Replica: ...
 
     def fill_from_memory(self, request: PredictRequest, replica: Replica) -> bool: ...
@@ -122,6 +123,7 @@ def select_servable(
     timeout_s: float | None,
     key: bytes | None = None,
     waited_s: float = 0.0,
+    sender: str = "",
 ) -> Replica:
     """Call Predictor.select_replica for TensorFlow Serving's clients.
 
@@ -131,8 +133,9 @@ def select_servable(
         timeout_s: Seconds that the request may still take; None for no limit.
         key: The request's sticky key.
         waited_s: Seconds that it has waited to be read.
+        sender: Name of the API key that sent it; "" where there are none.
     """
-    return servable(who, processor.select_replica, timeout_s, key, waited_s)
+    return servable(who, processor.select_replica, timeout_s, key, waited_s, sender)
 
 
 def servable_manifest(processor: PredictionEngine, who: ModelSpec) -> tuple[Manifest, Generation]:

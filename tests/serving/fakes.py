@@ -149,7 +149,7 @@ class FakeProcessor:
     def limits(self, model: str) -> RequestLimits:
         return self.limit
 
-    def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0) -> None:
+    def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0, sender: str = "") -> None:
         self.admitted.append((timeout_s, waited_s))
         if self.full is not None:
             raise self.full
@@ -162,6 +162,7 @@ class FakeProcessor:
         timeout_s: float | None,
         key: bytes | None = None,
         waited_s: float = 0.0,
+        sender: str = "",
     ) -> Any:
         manifest, _ = self.manifest(model, version, label)
         self.keys.append(key)

@@ -8,7 +8,8 @@ import shutil
 import statistics
 from pathlib import Path
 
-from loadtest.bench.harness import Bench, Result, Row, ServerSide, reason
+from loadtest.bench.harness import Bench, Result, Row, ServerSide, reason, reply_nbytes
+from loadtest.bench.scenarios.single import echo
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, RunningServer
 from loadtest.load.openloop import Openloop
@@ -36,7 +37,11 @@ SIDES = (
 
 
 def run(bench: Bench) -> Result:
-    """p99 of A at a fixed rate, alone and with B saturated, for every way of giving out the cores."""
+    """p99 of A at a fixed rate, alone and with B saturated, for every way of giving out the cores.
+
+    An echo in A's place, which computes nothing and has a process of its own, shows what the client and the cores that
+    B takes cost any server.
+    """
     result = Result("neighbour", "p99 of model A with model B saturated / alone")
     repository = two_models(bench)
     for side in SIDES:
@@ -50,25 +55,38 @@ def run(bench: Bench) -> Result:
 
 def _measure(bench: Bench, side: ServerSide, server: RunningServer, result: Result) -> None:
     rate = A_LOAD * bench.saturate(server, A_CANDIDATES, A).per_s
-    histograms: dict[str, list[str]] = {"alone": [], "with B": []}
+    labels = ("alone", "with B", "an echo alone", "an echo with B")
+    histograms: dict[str, list[str]] = {label: [] for label in labels}
+    with echo(reply_nbytes(server, bench.payload(A_CANDIDATES, A)), 1) as echo_port:
 
-    def turn(label: str) -> dict[str, float]:
-        found = beside(bench, server, rate, saturated=label == "with B")
-        histograms[label].append(found.hdr)
-        return {"p99 ms": found.latency_ms["p99"], "p50 ms": found.latency_ms["p50"]}
+        def turn(label: str) -> dict[str, float]:
+            port = echo_port if "echo" in label else server.http_port
+            found = beside(bench, server, rate, saturated="with B" in label, port=port)
+            histograms[label].append(found.hdr)
+            return {
+                "p99 ms": found.latency_ms["p99"],
+                "p50 ms": found.latency_ms["p50"],
+                "answered p99 ms": found.answered_ms["p99"],
+            }
 
-    turns = compare([Side(label, functools.partial(turn, label)) for label in histograms], bench.rounds, bench.say)
-    tail = ratio(values(turns, "with B", "p99 ms"), values(turns, "alone", "p99 ms"))
-    result.rows.append(Row(f"{side.name}: p99 of A with B saturated / alone", tail))
-    for label in histograms:
+        turns = compare([Side(label, functools.partial(turn, label)) for label in labels], bench.rounds, bench.say)
+    for what, alone, crowded in (("A", *labels[:2]), ("an echo", *labels[2:])):
+        tail = ratio(values(turns, crowded, "p99 ms"), values(turns, alone, "p99 ms"))
+        result.rows.append(Row(f"{side.name}: p99 of {what} with B saturated / alone", tail))
+        tail = ratio(values(turns, crowded, "answered p99 ms"), values(turns, alone, "answered p99 ms"))
+        result.rows.append(Row(f"{side.name}: the same without the generator's waiting, {what}", tail))
+    for label in labels:
         p50, p99 = (statistics.median(values(turns, label, f"{q} ms")) for q in ("p50", "p99"))
         result.facts.append((f"{side.name}, A {label}, {rate:.0f} requests/s", f"p50 {p50:.2f} ms, p99 {p99:.2f} ms"))
         result.latencies[f"{side.name}, A {label}"] = encode(merge(histograms[label]))
 
 
-def beside(bench: Bench, server: RunningServer, rate: float, saturated: bool) -> Figures:
-    """One turn of A at a fixed rate, with B saturated or alone; raises CommandFailed when a request to A fails."""
-    job = bench.job(server.http_port, A_CANDIDATES, rate, A)
+def beside(bench: Bench, server: RunningServer, rate: float, saturated: bool, port: int = 0) -> Figures:
+    """One turn of A at a fixed rate, with B saturated or alone; raises CommandFailed when a request to A fails.
+
+    port: where A's requests go, if not to the server.
+    """
+    job = bench.job(port or server.http_port, A_CANDIDATES, rate, A)
     payload = bench.payload(B_CANDIDATES, B)
     with Openloop(job) as generator:
         generator.started()

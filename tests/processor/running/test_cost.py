@@ -235,3 +235,19 @@ def test_balanced_chunks_respect_the_maximum_and_need_no_extra_turns(rows, sessi
     piece = CostTable({1: 0.001, 64: 0.006, 256: 0.024}).balanced_chunk_rows(rows, sessions, most)
     assert 1 <= piece <= most
     assert -(-rows // (sessions * piece)) == -(-rows // (sessions * most))
+
+
+@pytest.mark.parametrize(
+    ("cost", "seconds", "rows"),
+    [
+        # Small batches cost no more a row: as few rows as last this long.
+        ({1: 0.001, 8: 0.008, 64: 0.064}, 0.005, 8),
+        ({1: 0.001, 8: 0.008, 64: 0.064}, 1.0, 64),
+        # Small batches cost much more a row: the smallest that does not, however long it takes.
+        ({1: 0.005, 8: 0.006, 64: 0.045}, 0.001, 8),
+        ({1: 0.9, 256: 1.0}, 0.001, 256),
+        ({4: 1.0}, 0.001, 4),
+    ],
+)
+def test_turn_is_as_short_as_costs_little(cost, seconds, rows):
+    assert CostTable(cost).turn_rows(seconds) == rows

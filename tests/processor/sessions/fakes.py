@@ -42,6 +42,7 @@ class FakeReplica:
             undivided=self.run, user=None, score=None, in_thread=False, endable=False, divided=lambda bound, rows: None
         )
         self.plan = SimpleNamespace(stage=None, width=1, fill=self.fill, row_invariants=lambda bound, max_ids: None)
+        self.model = "m"
         self.manifest = SimpleNamespace(model="m", tables=["t"])
         self.remote = None
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold

@@ -48,12 +48,15 @@ class Batching(RuleBasedStateMachine):
         first = first if chunk_rows else (0, 0)
         ticket = Owned(rows, ids * rows, deadline_s, chunk_rows, *first, target=owner, number=len(self.whole))
         alike = [t for t in self.waiting if bool(t.chunk_rows) == bool(chunk_rows)]
-        asked = {"ids": ticket.ids, "divided": chunk_rows > 0}
-        room = (
-            sum(t.rows for t in alike) + rows <= self.max_queue_rows
-            and sum(t.ids for t in alike) + ticket.ids <= 3 * self.max_queue_rows
-        )
-        if room or not alike:
+        asked = {"ids": ticket.ids, "divided": chunk_rows > 0, "model": owner.model}
+        own, models = [t for t in alike if t.target is owner], len({t.target.model for t in self.waiting})
+
+        def fits(tickets, parts):
+            return (sum(t.rows for t in tickets) + rows) * parts <= self.max_queue_rows and (
+                sum(t.ids for t in tickets) + ticket.ids
+            ) * parts <= 3 * self.max_queue_rows
+
+        if not own or fits(alike, 1) or (models > 1 and fits(own, models)):
             self.batcher.check_capacity(rows, 0.0, None, 1, 0.0, **asked)
             self.batcher.put(ticket, owner, now_s)
             self.waiting.append(ticket)
@@ -232,7 +235,7 @@ def test_oversized_ticket_is_admitted_to_an_empty_queue():
     batcher.check_capacity(1000, 0.0, None, 1, 0.0)
     huge = put(batcher, 1000)
     with pytest.raises(Overloaded):
-        batcher.check_capacity(1, 0.0, None, 1, 0.0)
+        batcher.check_capacity(1, 0.0, None, 1, 0.0, model="a")
     assert batcher.take(0.0).batch == huge
     assert batcher.queue_rows == 0
 
@@ -466,7 +469,7 @@ def test_zero_duration_batch_does_not_change_the_pace():
     assert batcher.slowdown == 1.0
 
 
-def test_account_of_a_model_is_forgotten_with_its_last_ticket():
+def test_nothing_waits_after_the_last_ticket():
     batcher = Batcher(4, 100)
     for target in TARGETS:
         put(batcher, 1, 1, 1, target=target)
@@ -474,4 +477,4 @@ def test_account_of_a_model_is_forgotten_with_its_last_ticket():
         pass
     put(batcher, 1)
     assert len(list(batcher.drain())) == 1
-    assert (batcher._accounts, batcher._target_queues) == ({}, {})
+    assert (batcher._shares.models.waiting, batcher._target_queues) == (0, {})

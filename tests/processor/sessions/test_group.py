@@ -494,9 +494,9 @@ def test_request_that_cannot_be_in_time_is_refused_before_reading():
             for number in range(2):
                 sessions.enqueue(answers.work(replica, number, [number], clock.now_s() + 4.1))
             for timeout_s in (None, 50.0):
-                sessions.check_room(timeout_s)
+                sessions.check_room(timeout_s, model="m")
             for refuse in (
-                lambda: sessions.check_room(2.5),
+                lambda: sessions.check_room(2.5, model="m"),
                 lambda: sessions.enqueue(answers.work(replica, 9, [9], clock.now_s() + 2.5)),
             ):
                 with pytest.raises(Overloaded) as shed:
@@ -517,7 +517,7 @@ def test_overload_of_equal_requests_is_refused_before_reading(options):
             early = late = taken = 0
             for number in range(200):
                 try:
-                    sessions.check_room(100.0)
+                    sessions.check_room(100.0, model="m")
                 except Overloaded:
                     early += 1
                     continue

@@ -10,7 +10,7 @@ class Target:
     """cost: of any batch, by bucket."""
 
     def __init__(self, name="", cost=None):
-        self.name, self.costs = name, CostTable(cost or {1: 1e-9, 64: 2e-9})
+        self.name, self.model, self.costs = name, name, CostTable(cost or {1: 1e-9, 64: 2e-9})
 
     def __repr__(self):
         return self.name

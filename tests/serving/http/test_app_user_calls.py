@@ -243,14 +243,15 @@ def test_server_without_memory_for_users_names_the_option(tmp_path):
             assert score(infer(app, complete, sequence_id=7, **parameters)) == whole(app, 1)
 
 
+class Guard(AccessGuard):
+    def __init__(self):
+        pass
+
+    def name_of(self, authorization):
+        return (authorization or b"").decode()
+
+
 def test_ids_of_another_key_are_unknown(tmp_path):
-    class Guard(AccessGuard):
-        def __init__(self):
-            pass
-
-        def name_of(self, authorization):
-            return (authorization or b"").decode()
-
     with opened(tmp_path) as processor:
         app, *_ = serve(processor.predictor)
         app.serving_context.guard = Guard()
@@ -259,3 +260,19 @@ def test_ids_of_another_key_are_unknown(tmp_path):
         assert infer(app, CANDIDATES, two, sequence_id=7).body == infer(app, CANDIDATES, two, sequence_id=8).body
         assert infer(app, [], two, sequence_id=7, sequence_end=True).status == 200
         assert infer(app, CANDIDATES, one, sequence_id=7).status == 200
+
+
+def test_request_counts_to_the_share_of_its_api_key(tmp_path):
+    with opened(tmp_path) as processor:
+        app, *_ = serve(processor.predictor)
+        app.serving_context.guard = Guard()
+        seen, submit = [], processor.predictor.submit
+
+        def watch(request, done, replica=None):
+            seen.append(request.sender)
+            submit(request, done, replica)
+
+        processor.predictor.submit = watch
+        assert infer(app, [*history(1), *CANDIDATES], {"authorization": "one"}).status == 200
+        assert infer(app, [*history(1), *CANDIDATES]).status == 200
+    assert seen == ["one", ""]

@@ -1,0 +1,286 @@
+"""Share a queue fairly: what each model, and each API key of a model, has been given, waits for and may queue.
+
+Models take turns by the work that each has been given, and within a model so do the API keys that send its requests
+(start-time fair queueing: Goyal, Vin, Cheng 1996, at two levels). Requests without a key have the key "".
+
+Pure, and guarded by the lock of who uses it (processor.sessions.batcher).
+
+Invariants
+- While two shares wait, neither is given more than one turn of each ahead of the other. What waits alone is given
+  everything (work-conserving).
+- A share that comes anew begins where the one that is being served stands: it has saved up nothing, and owes nothing.
+  Work given to it counts for as long as others are behind it, whether or not it waits all that time: who queues one
+  request a turn is not first every time.
+- A share is charged for what is computed, not for what expires.
+- The queue's bounds hold for all shares together, but a share may always queue its equal part of them, and one request
+  of any size if nothing of it waits. So no model, and no key of a model, shuts another out, and n shares hold at most
+  1 + 1/2 + ... + 1/n times the bound, besides one request of each.
+- The wait that a request is told counts what goes before it: of its own share all that is as urgent, of every other
+  share no more than that share is given meanwhile. So a saturated model makes its own requests late, and refused.
+
+Costs: two sums for a request that comes or leaves. A prediction is O(keys of its model that wait), and O(1) in the
+number of models: others count as much as all of them have, or as much as their number would be given, whichever is
+less. Shares are kept when nothing of them waits, because making them anew costs as much as all the rest; beyond
+MAX_IDLE those that are ahead of nobody are dropped.
+
+Rejected: full bounds for each share (memory would grow with the number of models and keys); a fixed part for each (a
+model alone would be refused with most of the room free); deficit round robin (its turns are a fixed amount of work,
+where batches differ by a thousand times, and a newcomer waits for a whole round).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+# Octaves of slack: from below a microsecond to an hour.
+SLACK_BUCKETS = 32
+# Shares of one level that are kept before idle ones are dropped.
+MAX_IDLE = 1024
+
+
+def slack_bucket(seconds: float) -> int:
+    """Return the index of the power of two that bounds a slack, counted in microseconds."""
+    if seconds >= 2048.0:
+        return SLACK_BUCKETS - 1
+    return max(0, math.frexp(seconds * 1e6)[1]) if seconds > 0 else 0
+
+
+class Backlog:
+    """Totals of waiting requests, summed by processor.sessions.batcher."""
+
+    __slots__ = ("ids", "rows", "work_s")
+
+    def __init__(self) -> None:
+        self.rows = self.ids = 0
+        self.work_s = 0.0
+
+
+class Share:
+    """The work given to one model, or to one API key of a model.
+
+    Attributes:
+        given_s: Work given to it, on its clock.
+        queues: Number of queues in which something of it waits.
+    """
+
+    __slots__ = ("given_s", "queues")
+
+    def __init__(self) -> None:
+        self.given_s, self.queues = 0.0, 0
+
+
+S = TypeVar("S", bound=Share)
+
+
+class FairClock(Generic[S]):
+    """The shares of one level, and the work that the share served last had been given: their virtual time.
+
+    Attributes:
+        shares: Those that are known, by name.
+        waiting: Number of those of which something waits.
+    """
+
+    __slots__ = ("_create", "_most_s", "_now_s", "shares", "waiting")
+
+    def __init__(self, create: Callable[[], S]) -> None:
+        self._create, self._now_s, self._most_s = create, 0.0, 0.0
+        self.shares: dict[str, S] = {}
+        self.waiting = 0
+
+    def open(self, name: str) -> S:
+        """Return the share with this name, of which one more queue waits."""
+        share = self.shares.get(name)
+        if share is None:
+            if len(self.shares) >= MAX_IDLE:
+                self.shares = {n: s for n, s in self.shares.items() if s.queues or s.given_s > self._now_s}
+            share = self.shares[name] = self._create()
+        if not share.queues:
+            self.waiting += 1
+            if share.given_s < self._now_s:
+                share.given_s = self._now_s
+        share.queues += 1
+        return share
+
+    def give(self, share: S, work_s: float) -> None:
+        """Charge a share for work that it is given."""
+        given_s = share.given_s
+        if given_s > self._now_s:
+            self._now_s = given_s
+        share.given_s = given_s = given_s + work_s
+        if given_s > self._most_s:
+            self._most_s = given_s
+
+    def close(self, share: S) -> None:
+        """Note that one queue less waits of a share."""
+        share.queues -= 1
+        if not share.queues:
+            self.waiting -= 1
+            if not self.waiting:
+                # Nobody is behind: all begin anew from where the furthest is.
+                self._now_s = self._most_s
+
+
+class SenderShare(Share):
+    """The waiting requests of one API key of a model.
+
+    Attributes:
+        backlogs: Undivided and divided ones.
+        slack_work_s: Work of the undivided ones, by octave of their slack.
+    """
+
+    __slots__ = ("backlogs", "slack_work_s")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backlogs = Backlog(), Backlog()
+        self.slack_work_s = [0.0] * SLACK_BUCKETS
+
+    def work_before_s(self, slack_s: float) -> float:
+        """Return the undivided work with no more slack; two requests in one octave each count as ahead of the other."""
+        return sum(self.slack_work_s[: slack_bucket(slack_s) + 1])
+
+
+class ModelShare(Share):
+    """The waiting requests of one model.
+
+    Attributes:
+        senders: The shares of its API keys.
+        kinds_s: Work given to undivided and to divided requests since there have been divided ones, on a clock of this
+            share.
+        kinds_now_s: Reading of that clock.
+    """
+
+    __slots__ = ("kinds_now_s", "kinds_s", "senders")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.senders: FairClock[SenderShare] = FairClock(SenderShare)
+        self.kinds_s, self.kinds_now_s = [0.0, 0.0], 0.0
+
+    def work_s(self, divided: bool) -> float:
+        """Return the work of its divided or undivided requests."""
+        return sum([sender.backlogs[divided].work_s for sender in self.senders.shares.values() if sender.queues])
+
+    def begin_kind(self, divided: bool) -> None:
+        """Note that a queue of this kind begins."""
+        if divided:
+            self.kinds_s, self.kinds_now_s = [0.0, 0.0], 0.0
+        elif self.kinds_s[0] < self.kinds_now_s:
+            self.kinds_s[0] = self.kinds_now_s
+
+    def give_kind(self, divided: bool, work_s: float) -> None:
+        """Charge a kind for work that it is given while there are divided requests."""
+        self.kinds_now_s = max(self.kinds_now_s, self.kinds_s[divided])
+        self.kinds_s[divided] += work_s
+
+
+class FairShares:
+    """The shares of one bounded queue.
+
+    Attributes:
+        models: The shares of models.
+        backlogs: Undivided and divided requests that wait, of all models.
+    """
+
+    def __init__(self, max_rows: int, max_ids: int) -> None:
+        self.models: FairClock[ModelShare] = FairClock(ModelShare)
+        self.backlogs = Backlog(), Backlog()
+        self._max_rows, self._max_ids = max_rows, max_ids
+
+    @property
+    def rows(self) -> int:
+        """Rows that wait."""
+        whole, divided = self.backlogs
+        return whole.rows + divided.rows
+
+    @property
+    def work_s(self) -> float:
+        """Seconds of work that wait."""
+        whole, divided = self.backlogs
+        return whole.work_s + divided.work_s
+
+    def find(self, model: str, sender: str) -> tuple[ModelShare | None, SenderShare | None]:
+        """Return the shares of a model and of a key, each None if nothing is known of it."""
+        share = self.models.shares.get(model)
+        return share, None if share is None else share.senders.shares.get(sender)
+
+    def shortage(self, model: str, sender: str, rows: int, ids: int, divided: bool) -> str:
+        """Return why there is no room for a request; "" if there is.
+
+        Args:
+            model: Its model.
+            sender: Its API key.
+            rows: Its rows.
+            ids: Its ids.
+            divided: Whether it leaves in chunks.
+        """
+        total = self.backlogs[divided]
+        if not total.rows or (total.rows + rows <= self._max_rows and total.ids + ids <= self._max_ids):
+            return ""
+        of_model, of_sender = self.find(model, sender)
+        if of_model is None or of_sender is None or not (own := of_sender.backlogs[divided]).rows:
+            return ""
+        parts = max(1, self.models.waiting) * max(1, of_model.senders.waiting)
+        if parts > 1 and (own.rows + rows) * parts <= self._max_rows and (own.ids + ids) * parts <= self._max_ids:
+            return ""
+        if total.rows + rows > self._max_rows:
+            return f"queue: no room: {total.rows} rows wait (max_queue_rows = {self._max_rows})"
+        return f"queue: no room: {total.ids} ids wait (max_queue_ids = {self._max_ids})"
+
+    def work_before_s(self, model: str, sender: str, slack_s: float, own_s: float, chunk_s: float) -> float:
+        """Return the work that goes before an undivided request.
+
+        Args:
+            model: Its model.
+            sender: Its API key.
+            slack_s: Seconds until its deadline.
+            own_s: Seconds that it takes itself.
+            chunk_s: Seconds of one chunk of the divided requests.
+        """
+        of_model, of_sender = self.find(model, sender)
+        before_s = 0.0
+        if of_model is not None:
+            others_s, divided_s = of_model.work_s(False), of_model.work_s(True)
+            if of_sender is not None:
+                before_s = of_sender.work_before_s(slack_s)
+                others_s -= of_sender.backlogs[0].work_s
+            before_s += _given_meanwhile(others_s, of_model.senders.waiting, of_sender, before_s + own_s)
+            if divided_s:
+                before_s += min(before_s + chunk_s, divided_s)
+        return self._among_models_s(of_model, before_s, own_s)
+
+    def work_before_divided_s(self, model: str, sender: str, own_s: float, ahead_s: float) -> float:
+        """Return the work that goes before the last chunk of a divided request.
+
+        Args:
+            model: Its model.
+            sender: Its API key.
+            own_s: Seconds that it takes itself.
+            ahead_s: Work of divided requests of its own share that goes before its end.
+        """
+        of_model, of_sender = self.find(model, sender)
+        if of_model is not None:
+            others_s = of_model.work_s(True) - (0.0 if of_sender is None else of_sender.backlogs[1].work_s)
+            ahead_s += _given_meanwhile(others_s, of_model.senders.waiting, of_sender, ahead_s + own_s)
+            if of_model.work_s(False):
+                ahead_s += own_s
+        return self._among_models_s(of_model, ahead_s, own_s)
+
+    def _among_models_s(self, of_model: ModelShare | None, before_s: float, own_s: float) -> float:
+        others_s = self.work_s - (0.0 if of_model is None else of_model.work_s(False) + of_model.work_s(True))
+        return before_s + _given_meanwhile(others_s, self.models.waiting, of_model, before_s + own_s)
+
+
+def _given_meanwhile(work_s: float, waiting: int, own: Share | None, span_s: float) -> float:
+    """Return how much of the other shares' work is done while a share is given `span_s`.
+
+    Args:
+        work_s: Work that waits of the others.
+        waiting: Number of shares that wait.
+        own: The share; None if it is not among them.
+        span_s: Seconds of work.
+    """
+    others = waiting - (own is not None and own.queues > 0)
+    return min(work_s, others * span_s) if others > 0 else 0.0
