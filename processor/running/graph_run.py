@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
@@ -34,6 +35,9 @@ from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.fillers import Fill, fillers
 from freshet_serving.processor.running.opening import io_spec
 
+if TYPE_CHECKING:
+    from freshet_serving.processor.running.placed_rows import PlacedInputs
+
 # A smaller saving does not pay for another run: filling and starting one costs about this much.
 WORTH = 0.97
 
@@ -46,6 +50,7 @@ class SubgraphRun:
         spec: Inputs and outputs of its executables.
         costs: Costs of its executables, once measured.
         user_tensors: Names of the inputs that the subgraph `user` computes.
+        fillers: Names of the other inputs of the package's executables, and what fills them.
     """
 
     def __init__(self, name: str, graph: Subgraph, plan: SparsePlan) -> None:
@@ -59,8 +64,17 @@ class SubgraphRun:
         self.name, self.spec = name, io_spec(name, graph)
         self.costs = CostTable({1: 1.0})
         self.user_tensors = [i.name for i in graph.inputs if i.source == USER_TENSOR]
-        self._fillers = fillers(graph, plan)
+        self.fillers = fillers(graph, plan)
         self._features = {i.name for i in graph.inputs if i.source == FEATURES}
+        self._placed: PlacedInputs | None = None
+
+    def place(self, inputs: PlacedInputs) -> None:
+        """Fill what executables read whose rows lie on a device.
+
+        Args:
+            inputs: Their inputs.
+        """
+        self.spec, self._placed = inputs.spec, inputs
 
     def fill(self, view: BatchView, inputs: Tensors, features: Fill | None = None) -> None:
         """Write the view's rows into all inputs but the user's tensors, as Fill does.
@@ -70,7 +84,10 @@ class SubgraphRun:
             inputs: Buffers by name; an input without one is left out.
             features: Fills inputs of features in place of the subgraph's own filler.
         """
-        for name, fill in self._fillers:
+        if self._placed is not None:
+            self._placed.fill(view, inputs)
+            return
+        for name, fill in self.fillers:
             if name not in inputs:
                 continue
             if features is not None and name in self._features:
