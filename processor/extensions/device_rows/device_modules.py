@@ -69,19 +69,19 @@ def _tensor(shape: Sequence[int], element: str = "f32") -> str:
 
 
 def gathering(
-    portable: bytes, rows: int, inputs: int, at: int, layout: SlotLayout, sizes: Mapping[PoolKey, int]
+    portable: bytes, rows: int, inputs: int, layouts: Mapping[int, SlotLayout], sizes: Mapping[PoolKey, int]
 ) -> bytes:
     """Return the dense graph with its rows gathered from pools, as clients compile it.
 
-    Its arguments are the inputs, with lines in the place of the one that holds features; by pool, the rows that the
-    host sends, float32 [rows, places x dim]; the pools, each with its scales if it has some; and the weights.
+    Its arguments are the inputs, with lines in the place of those that have a layout; for each of these and each of its
+    pools, the rows that the host sends, float32 [rows, places x dim]; the pools, each with its scales if it has some;
+    and the weights.
 
     Args:
         portable: The dense graph, as a portable artifact.
         rows: Rows of a run.
         inputs: Number of its inputs.
-        at: Number of the input that holds features.
-        layout: The lines.
+        layouts: Lines by the number of the input.
         sizes: Rows of each pool.
 
     Raises:
@@ -92,49 +92,77 @@ def gathering(
     if signature is None:
         raise Corrupt("executable: its portable form has no main function")
     arguments, results = _TENSOR.findall(signature["arguments"]), _TENSOR.findall(signature["results"])
-    matrix = _tensor((rows, layout.width))
-    if len(arguments) < inputs or arguments[at] != matrix:
-        raise Corrupt(f"executable: expected input {at} of its portable form to be {matrix}")
     functions = dense[dense.index("func.func") : dense.rindex("}")]
     functions = functions.replace("@main(", "@dense(", 1).replace("func.func public @dense(", "func.func @dense(")
     functions = functions.replace("func.func @dense(", "func.func private @dense(")
-    line = _tensor((rows, layout.line))
-    sent = [f"%a{n}: {line if n == at else kind}" for n, kind in enumerate(arguments)]
-    writer = _Rows(rows, layout, sizes)
-    sent[inputs:inputs] = writer.arguments()
-    matrix_name = writer.matrix(f"%a{at}", line)
-    names = ", ".join(matrix_name if n == at else f"%a{n}" for n in range(len(arguments)))
+    names, kinds = [f"%a{n}" for n in range(len(arguments))], list(arguments)
+    operations, host = list[str](), list[str]()
+    for at, layout in layouts.items():
+        lines = _rows_of(arguments[at] if len(arguments) >= inputs else "", layout)
+        writer = _Rows(lines, layout, sizes, f"{at}_", operations)
+        kinds[at] = _tensor((lines, layout.line))
+        host += writer.arguments()
+        names[at] = writer.matrix(f"%a{at}", kinds[at])
+    sent = [f"%a{n}: {kind}" for n, kind in enumerate(kinds)]
+    sent[inputs:inputs] = [*host, *_pools(sizes)]
     several = len(results) > 1
-    kinds = f"({', '.join(results)})" if several else results[0]
+    returned = f"({', '.join(results)})" if several else results[0]
     bound, outputs = "%out", "%out"
     if several:
         bound, outputs = f"%out:{len(results)}", ", ".join(f"%out#{n}" for n in range(len(results)))
     main = [
-        f"func.func @main({', '.join(sent)}) -> {kinds} {{",
-        *writer.operations,
-        f"{bound} = func.call @dense({names}) : ({', '.join(arguments)}) -> {kinds}",
+        f"func.func @main({', '.join(sent)}) -> {returned} {{",
+        *operations,
+        f"{bound} = func.call @dense({', '.join(names)}) : ({', '.join(arguments)}) -> {returned}",
         f"return {outputs} : {', '.join(results)}",
         "}",
     ]
     return _module("\n".join(["module @device_rows {", functions, *main, "}"]))
 
 
-class _Rows:
-    """Writes the operations that make the dense graph's input of lines and pools."""
+def _rows_of(kind: str, layout: SlotLayout) -> int:
+    """Return the rows of an input of the dense graph; raise Corrupt unless it has the layout's columns."""
+    shape = re.fullmatch(r"tensor<(\d+)x(\d+)xf32>", kind)
+    if shape is None or int(shape[2]) != layout.width:
+        raise Corrupt(f"executable: expected an input of {layout.width} columns, got {kind or 'none'}")
+    return int(shape[1])
 
-    def __init__(self, rows: int, layout: SlotLayout, sizes: Mapping[PoolKey, int]) -> None:
-        self.operations: list[str] = []
-        self._rows, self._layout, self._sizes = rows, layout, sizes
+
+def _pools(sizes: Mapping[PoolKey, int]) -> list[str]:
+    """Return the arguments that are pools."""
+    pools = []
+    for n, (key, size) in enumerate(sizes.items()):
+        pools.append(f"%p{n}: {_tensor((size, key.dim), ELEMENTS[key.dtype])}")
+        if key.dtype == "int8":
+            pools.append(f"%s{n}: {_tensor((size, 1))}")
+    return pools
+
+
+class _Rows:
+    """Writes the operations that make one input of the dense graph of lines and pools."""
+
+    def __init__(
+        self, rows: int, layout: SlotLayout, sizes: Mapping[PoolKey, int], prefix: str, operations: list[str]
+    ) -> None:
+        """Take what the input is made of.
+
+        Args:
+            rows: Rows of the input.
+            layout: Its lines.
+            sizes: Rows of each pool.
+            prefix: Begins the names of its arguments.
+            operations: The operations so far; added to.
+        """
+        self._rows, self._layout, self._sizes, self._prefix = rows, layout, sizes, prefix
+        self._numbers = {key: n for n, key in enumerate(sizes)}
+        self._operations = operations
 
     def arguments(self) -> list[str]:
-        """Return the arguments between inputs and weights."""
-        host, pools = [], []
-        for n, key in enumerate(self._layout.pools):
-            host.append(f"%h{n}: {_tensor((self._rows, self._layout.places(key) * key.dim))}")
-            pools.append(f"%p{n}: {_tensor((self._sizes[key], key.dim), ELEMENTS[key.dtype])}")
-            if key.dtype == "int8":
-                pools.append(f"%s{n}: {_tensor((self._sizes[key], 1))}")
-        return [*host, *pools]
+        """Return the arguments that are rows of the host."""
+        return [
+            f"%h{self._prefix}{self._numbers[key]}: {_tensor((self._rows, self._layout.places(key) * key.dim))}"
+            for key in self._layout.pools
+        ]
 
     def matrix(self, line: str, kind: str) -> str:
         """Return the name of the dense graph's input, made of the argument that holds lines.
@@ -144,8 +172,8 @@ class _Rows:
             kind: Its type.
         """
         columns: list[tuple[int, str, int]] = []
-        for n, key in enumerate(self._layout.pools):
-            columns += self._features(n, key, line, kind)
+        for key in self._layout.pools:
+            columns += self._features(self._numbers[key], key, line, kind)
         for host in self._layout.columns:
             part = self._slice(line, kind, (self._rows, self._layout.line), 1, host.first, host.width)
             columns.append((host.offset, part, host.width))
@@ -160,7 +188,7 @@ class _Rows:
         rows, count, dim = self._rows, self._layout.places(key), key.dim
         floats, words = _tensor((rows, count)), _tensor((rows, count), "i32")
         flags, gathered = _tensor((rows, count), "i1"), _tensor((rows, count, dim))
-        bits = self._slice(line, kind, (rows, self._layout.line), 1, self._layout.first_place(key), count)
+        bits = self._slice(line, kind, (rows, self._layout.line), 1, self._layout.span(key)[0], count)
         places = self._new(f"stablehlo.bitcast_convert {bits} : ({floats}) -> {words}")
         zero, one = self._constant("0", words), self._constant("1", words)
         from_host = self._new(f"stablehlo.compare LT, {places}, {zero}, SIGNED : ({words}, {words}) -> {flags}")
@@ -170,7 +198,7 @@ class _Rows:
         sent = self._new(f"stablehlo.maximum {sent}, {zero} : {words}")
         device_rows = self._decoded(n, key, on_device, words)
         host_shape, host_flat = _tensor((rows, count * dim)), _tensor((rows * count, dim))
-        host = self._new(f"stablehlo.reshape %h{n} : ({host_shape}) -> {host_flat}")
+        host = self._new(f"stablehlo.reshape %h{self._prefix}{n} : ({host_shape}) -> {host_flat}")
         host_rows = self._gather(host, (rows * count, dim), "f32", sent, words)
         wide_flags = _tensor((rows, count, dim), "i1")
         wide = self._new(f"stablehlo.broadcast_in_dim {from_host}, dims = [0, 1] : ({flags}) -> {wide_flags}")
@@ -179,10 +207,15 @@ class _Rows:
         for feature in self._layout.pools[key]:
             own = _tensor((rows, feature.places, dim))
             part = self._slice(chosen, gathered, (rows, count, dim), 1, feature.first, feature.places)
-            matrix = _tensor((rows, dim))
-            if feature.places == 1 and not feature.listed:
-                name = self._new(f"stablehlo.reshape {part} : ({own}) -> {matrix}")
+            if not feature.listed:
+                width = feature.places * dim
+                name = self._new(f"stablehlo.reshape {part} : ({own}) -> {_tensor((rows, width))}")
+                features.append((feature.offset, name, width))
+                if feature.masked:
+                    mask = self._present(places, words, feature)
+                    features.append((feature.offset + width, mask, feature.places))
             else:
+                matrix = _tensor((rows, dim))
                 empty = self._new("stablehlo.constant dense<0.0> : tensor<f32>")
                 name = self._new(
                     f"stablehlo.reduce({part} init: {empty}) applies stablehlo.add across dimensions = [1] : "
@@ -190,19 +223,24 @@ class _Rows:
                 )
                 if feature.power:
                     name = self._divided(name, places, words, feature, dim)
-            features.append((feature.offset, name, dim))
+                features.append((feature.offset, name, dim))
         return features
 
-    def _divided(self, summed: str, places: str, words: str, feature: PlacedFeature, dim: int) -> str:
-        """Return the sums of lists over a power of the number of their values."""
+    def _present(self, places: str, words: str, feature: PlacedFeature) -> str:
+        """Return 1 for each place of a list that has a value, 0 for the others."""
         rows, count = self._rows, feature.places
         own, flags = _tensor((rows, count), "i32"), _tensor((rows, count), "i1")
-        floats, vector, matrix = _tensor((rows, count)), _tensor((rows,)), _tensor((rows, dim))
         shape = (rows, int(words[len("tensor<") :].split("x")[1]))
         part = self._slice(places, words, shape, 1, feature.first, count, "i32")
         zero = self._constant("0", own)
         taken = self._new(f"stablehlo.compare NE, {part}, {zero}, SIGNED : ({own}, {own}) -> {flags}")
-        ones = self._new(f"stablehlo.convert {taken} : ({flags}) -> {floats}")
+        return self._new(f"stablehlo.convert {taken} : ({flags}) -> {_tensor((rows, count))}")
+
+    def _divided(self, summed: str, places: str, words: str, feature: PlacedFeature, dim: int) -> str:
+        """Return the sums of lists over a power of the number of their values."""
+        rows = self._rows
+        floats, vector, matrix = _tensor((rows, feature.places)), _tensor((rows,)), _tensor((rows, dim))
+        ones = self._present(places, words, feature)
         empty = self._new("stablehlo.constant dense<0.0> : tensor<f32>")
         number = self._new(
             f"stablehlo.reduce({ones} init: {empty}) applies stablehlo.add across dimensions = [1] : "
@@ -256,8 +294,8 @@ class _Rows:
         return self._new(f"stablehlo.constant dense<{value}> : {kind}")
 
     def _new(self, operation: str) -> str:
-        name = f"%v{len(self.operations)}"
-        self.operations.append(f"{name} = {operation}")
+        name = f"%v{len(self._operations)}"
+        self._operations.append(f"{name} = {operation}")
         return name
 
 

@@ -24,13 +24,15 @@ from freshet_serving.processor.backends.xla import Device, device
 from freshet_serving.processor.counter_block import Slot, Snapshot
 from freshet_serving.processor.extensions.device_rows.row_mirror import RowMirror, pool_size, row_nbytes
 from freshet_serving.processor.extensions.device_rows.slot_layout import PoolKey, SlotLayout, slot_layout
-from freshet_serving.processor.extensions.device_rows.slot_program import SlotInputs, SlotProgram
+from freshet_serving.processor.extensions.device_rows.slot_program import SlotInput, SlotInputs, SlotProgram
 from freshet_serving.processor.features.plan import Pooling, SparsePlan
 from freshet_serving.processor.kernels import pool
-from freshet_serving.processor.package import FEATURES, RECORD, Manifest, TableEntry
+from freshet_serving.processor.package import FEATURES, RECORD, SEQUENCE, Subgraph, TableEntry
 from freshet_serving.processor.package.subgraphs import subgraphs
 from freshet_serving.processor.running import OpenedPrograms, Package
-from freshet_serving.processor.running.graph_run import GraphRun
+from freshet_serving.processor.running.fillers import Fill
+from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
+from freshet_serving.processor.running.sequence_filler import SequenceFill
 
 log = logging.getLogger("freshet.device_rows")
 
@@ -98,17 +100,19 @@ def open_device_rows(
     manifest, on = files.manifest, _device(opened)
     if on is None:
         return None
-    poolings = _poolings(manifest, graphs, plan)
-    placed = placed_rows(manifest.tables, [pooling for _, pooling in poolings.values()], on.room // 2)
+    poolings = {name: _poolings(graph, graphs.by_name[name], plan) for name, graph in subgraphs(manifest).items()}
+    placed = placed_rows(manifest.tables, [one for by_input in poolings.values() for one, _ in by_input.values()], on.room // 2)
     mirror = RowMirror(on, manifest.tables, placed)
     inputs, programs = dict[str, SlotInputs](), dict[str, Program]()
-    for name, (given, pooling) in poolings.items():
-        run = graphs.by_name[name]
-        width = run.spec.inputs[given][-1] or 0
-        layout = slot_layout(pooling, width, manifest.tables, placed)
-        if layout is None:
+    for name, by_input in poolings.items():
+        run, lines = graphs.by_name[name], list[SlotInput]()
+        for given, (pooling, rest) in by_input.items():
+            filled, width = run.spec.inputs[given]
+            if (layout := slot_layout(pooling, width or 0, manifest.tables, placed)) is not None:
+                lines.append(SlotInput(given, layout, rest, filled))
+        if not lines:
             continue
-        inputs[name] = SlotInputs.of(given, layout, run.spec, mirror, run.fillers)
+        inputs[name] = SlotInputs.of(lines, run.spec, mirror, run.fillers)
         program = SlotProgram(inputs[name], on)
         for bucket, entry in opened[name].chosen.items():
             program.compile(bucket, files.file(entry.origin), entry.weights)
@@ -169,11 +173,13 @@ def _device(opened: Mapping[str, OpenedPrograms]) -> Device | None:
     return device(targets.pop(), 1) if len(targets) == 1 else None
 
 
-def _poolings(manifest: Manifest, graphs: GraphRun, plan: SparsePlan) -> dict[str, tuple[str, Pooling]]:
-    """Return, by subgraph, the one input that holds features, and what fills it."""
-    poolings = {}
-    for name, graph in subgraphs(manifest).items():
-        features = [i for i in graph.inputs if i.source == FEATURES]
-        if name in graphs.by_name and len(features) == 1:
-            poolings[name] = features[0].name, plan.pooling(features[0].features)
+def _poolings(graph: Subgraph, run: SubgraphRun, plan: SparsePlan) -> dict[str, tuple[Pooling, Fill | None]]:
+    """Return what fills the inputs of a subgraph that hold rows, by input, and what fills the columns at their end."""
+    poolings: dict[str, tuple[Pooling, Fill | None]] = {}
+    fills = dict(run.fillers)
+    for given in graph.inputs:
+        if given.source == FEATURES:
+            poolings[given.name] = plan.pooling(given.features), None
+        elif given.source == SEQUENCE and isinstance(fill := fills[given.name], SequenceFill):
+            poolings[given.name] = fill.columns, fill.fill_seconds
     return poolings

@@ -10,7 +10,7 @@ columns of their features, and sums those of a list.
 
 A feature is sent by places if its table lies on the device and it has no more places than columns: a long list whose
 rows are added up to fewer numbers is cheaper summed on the host. Values of hashed tables, whose rows are sums
-themselves, and lists that are not summed are filled by the host.
+themselves, are filled by the host. So are the times of events.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.extensions.device_rows import slot_kernels
+from freshet_serving.processor.features.late_values import LateValues
 from freshet_serving.processor.features.plan import Pooling
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.package import COMBINER_OF_CODE, NOT_COMBINED, TableEntry
@@ -48,8 +49,9 @@ class PlacedFeature:
         row: Its number in the plan of the input.
         first: Its first place among those of its pool.
         places: Its places in a row.
-        listed: True for a list.
-        power: The sum of a list is divided by the number of its values to this power.
+        listed: True for a list that is summed.
+        power: The sum is divided by the number of values to this power.
+        masked: True for the events of a sequence: rows one after another, then 1 for each place with an event.
         offset: Its first column of the dense graph's input.
     """
 
@@ -58,6 +60,7 @@ class PlacedFeature:
     places: int
     listed: bool
     power: float
+    masked: bool
     offset: int
 
 
@@ -87,6 +90,8 @@ class SlotLayout:
         line: Numbers of a line.
         lookups: int64 [F, LOOKUP_FIELDS] (slot_kernels), without HOST and PITCH.
         host: What the host fills, in the columns of a line; None for nothing.
+        late: What fills some of the sources with each batch.
+        rest: Columns at the end that nothing here fills, and their first in a line.
     """
 
     pools: Mapping[PoolKey, Sequence[PlacedFeature]]
@@ -95,27 +100,24 @@ class SlotLayout:
     line: int
     lookups: NDArray[np.int64]
     host: Pooling | None
+    late: Sequence[LateValues]
+    rest: HostColumns | None
 
     def places(self, key: PoolKey) -> int:
         """Return the places of one pool in a line."""
         return sum(feature.places for feature in self.pools[key])
 
-    def first_place(self, key: PoolKey) -> int:
-        """Return the first place of one pool in a line."""
+    def span(self, key: PoolKey) -> tuple[int, int]:
+        """Return the first place of one pool in a line, and their number."""
         keys = list(self.pools)
-        return sum(self.places(earlier) for earlier in keys[: keys.index(key)])
-
-    @property
-    def all_places(self) -> int:
-        """Return the places of a line."""
-        return sum(self.places(key) for key in self.pools)
+        return sum(self.places(earlier) for earlier in keys[: keys.index(key)]), self.places(key)
 
 
 def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], placed: Sequence[int]) -> SlotLayout | None:
     """Return the layout of one input, or None if none of its features is sent by places.
 
     Args:
-        pooling: Fills the input.
+        pooling: Fills the input, but for columns at the end.
         width: Columns of the input.
         tables: The version's tables.
         placed: By table, how many of its rows lie on the device.
@@ -127,9 +129,10 @@ def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], plac
         spec = tables[planned[pool.TABLE]]
         together = features.setdefault(PoolKey(spec.dtype, spec.dim), [])
         first = together[-1].first + together[-1].places if together else 0
-        kind = planned[pool.KIND] == pool.KIND_MANY
-        power = COMBINER_OF_CODE[planned[pool.COMBINER]].power if kind else 0.0
-        together.append(PlacedFeature(row, first, feature, kind, power, planned[pool.OFFSET]))
+        summed = planned[pool.KIND] == pool.KIND_MANY and planned[pool.COMBINER] != NOT_COMBINED
+        masked = planned[pool.KIND] == pool.KIND_MANY and not summed
+        power = COMBINER_OF_CODE[planned[pool.COMBINER]].power if summed else 0.0
+        together.append(PlacedFeature(row, first, feature, summed, power, masked, planned[pool.OFFSET]))
     if not features:
         return None
     count = sum(one.places for together in features.values() for one in together)
@@ -152,12 +155,16 @@ def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], plac
             words = [0] * slot_kernels.LOOKUP_FIELDS
             words[slot_kernels.SOURCE], words[slot_kernels.COLUMN] = planned[pool.SOURCE], planned[pool.COLUMN]
             words[slot_kernels.TABLE], words[slot_kernels.OFFSET] = planned[pool.TABLE], first + one.first
-            words[slot_kernels.PLACES], words[slot_kernels.LIST] = one.places, one.listed
+            words[slot_kernels.PLACES], words[slot_kernels.LIST] = one.places, one.listed or one.masked
             words[slot_kernels.AT], words[slot_kernels.DIM] = one.first, key.dim
             lookups.append(words)
         first += together[-1].first + together[-1].places
     host = Pooling(left, pooling.scaling[rows_left], pooling.late) if len(left) else None
-    return SlotLayout(features, columns, width, at, np.array(lookups, np.int64), host)
+    filled = int((pooling.plan[:, pool.OFFSET] + pooling.plan[:, pool.WIDTH]).max())
+    rest = HostColumns(filled, width - filled, at) if filled < width else None
+    line = at + (rest.width if rest else 0)
+    columns += [rest] if rest else []
+    return SlotLayout(features, columns, width, line, np.array(lookups, np.int64), host, pooling.late, rest)
 
 
 def _placed(row: int, planned: Sequence[int], tables: Sequence[TableEntry], placed: Sequence[int]) -> int | None:
@@ -174,8 +181,7 @@ def _placed(row: int, planned: Sequence[int], tables: Sequence[TableEntry], plac
         return None
     if kind == pool.KIND_ONE:
         return 1
-    summed = kind == pool.KIND_MANY and planned[pool.COMBINER] != NOT_COMBINED
     places = planned[pool.MAX_LENGTH]
-    if summed and planned[pool.CODES] == 1 and 0 < places <= planned[pool.WIDTH]:
+    if kind == pool.KIND_MANY and planned[pool.CODES] == 1 and 0 < places <= planned[pool.WIDTH]:
         return places
     return None

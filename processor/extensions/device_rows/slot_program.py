@@ -8,13 +8,13 @@ each pool the rows that have no place, which are touched only where there are so
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Executable, IoSpec, Matrix, Program, Weights, aligned
+from freshet_serving.processor.backends import Dims, Executable, IoSpec, Matrix, Program, Weights, aligned, check_buffers
 from freshet_serving.processor.backends.base import failed
 from freshet_serving.processor.backends.xla import Device
 from freshet_serving.processor.errors import BadInput
@@ -31,20 +31,78 @@ HOST_ROWS = "rows of the host "
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SlotInput:
+    """One input that is sent as lines.
+
+    Attributes:
+        name: Its name.
+        layout: Its lines.
+        rest: Fills the layout's columns at the end; None if it has none.
+        filled: Rows of the line's first dimension: None for those of the run, or a number.
+    """
+
+    name: str
+    layout: SlotLayout
+    rest: Fill | None
+    filled: int | None
+
+    def host_inputs(self) -> dict[str, Dims]:
+        """Return the dimensions of the rows that the host sends, by input."""
+        return {self.host_name(key): (self.filled, self.layout.places(key) * key.dim) for key in self.layout.pools}
+
+    def host_name(self, key: PoolKey) -> str:
+        """Return the name of the input of rows of one pool that the host sends."""
+        return f"{HOST_ROWS}{self.name} {key.dtype} {key.dim}"
+
+    def fill(self, view: BatchView, inputs: Tensors, mirror: RowMirror) -> None:
+        """Write the view's rows.
+
+        Args:
+            view: The rows to fill.
+            inputs: Buffers by name.
+            mirror: The rows on the device.
+        """
+        lines, layout, sources, kept = inputs[self.name], self.layout, view.inputs(), None
+        if layout.late:
+            kept = fill_left_out(layout.late, view, sources)
+        lookups = layout.lookups
+        if mirror.partial:
+            mirror.phases.fill(id(lines.base))
+            lookups, at = lookups.copy(), 0
+            for key in layout.pools:
+                host = inputs[self.host_name(key)]
+                own = slice(at, at + len(layout.pools[key]))
+                lookups[own, slot_kernels.HOST], lookups[own, slot_kernels.PITCH] = address(host), host.shape[1] * 4
+                at = own.stop
+        absent = slot_kernels.fill(
+            view.tables, mirror.devices, lookups, sources, view.spans, view.epoch, lines.view(np.int32), view.counts
+        )
+        if absent:
+            mirror.missed(absent)
+        host_plan = layout.host
+        if host_plan is not None and pooling.run(
+            view.tables, host_plan.plan, host_plan.scaling, sources, view.spans, view.epoch, lines, view.counts
+        ):
+            raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
+        if kept is not None and kept.refusal is not None:
+            raise kept.refusal
+        if self.rest is not None and layout.rest is not None:
+            self.rest(view, lines[:, layout.rest.first :])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SlotInputs:
     """The inputs of one subgraph.
 
     Attributes:
-        name: Name of the input that holds features.
-        layout: Its lines.
+        lines: Those that are sent as lines.
         spec: Inputs and outputs of the executables.
         given: Inputs and outputs of the package's executables.
         mirror: The rows on the device.
         fillers: What fills the other inputs, by name.
     """
 
-    name: str
-    layout: SlotLayout
+    lines: Sequence[SlotInput]
     spec: IoSpec
     given: IoSpec
     mirror: RowMirror
@@ -52,21 +110,20 @@ class SlotInputs:
 
     @classmethod
     def of(
-        cls, name: str, layout: SlotLayout, given: IoSpec, mirror: RowMirror, fillers: Sequence[tuple[str, Fill]]
+        cls, lines: Sequence[SlotInput], given: IoSpec, mirror: RowMirror, fillers: Sequence[tuple[str, Fill]]
     ) -> SlotInputs:
         """Return the inputs of a subgraph.
 
         Args:
-            name: Name of the input that holds features.
-            layout: Its lines.
+            lines: Those that are sent as lines.
             given: Inputs and outputs of the package's executables.
             mirror: The rows on the device.
             fillers: What fills inputs.
         """
-        inputs = {n: (None, layout.line) if n == name else dims for n, dims in given.inputs.items()}
-        host = {HOST_ROWS + str(n): (None, layout.places(key) * key.dim) for n, key in enumerate(layout.pools)}
-        others = [(n, fill) for n, fill in fillers if n != name]
-        return cls(name, layout, IoSpec({**inputs, **host}, given.outputs), given, mirror, others)
+        widths: dict[str, Dims] = {one.name: (one.filled, one.layout.line) for one in lines}
+        host = {name: dims for one in lines for name, dims in one.host_inputs().items()}
+        spec = IoSpec({**given.inputs, **widths, **host}, given.outputs)
+        return cls(lines, spec, given, mirror, [(name, fill) for name, fill in fillers if name not in widths])
 
     def fill(self, view: BatchView, inputs: Tensors) -> None:
         """Write the view's rows into all inputs but the user's tensors.
@@ -82,35 +139,10 @@ class SlotInputs:
         for name, fill in self.fillers:
             if name in inputs:
                 fill(view, inputs[name])
-        lines, layout, mirror = inputs[self.name], self.layout, self.mirror
-        mirror.catch_up(view.tables, view.epoch)
-        if mirror.partial:
-            mirror.phases.fill(id(lines.base))
-        sources, kept = view.inputs(), None
-        if layout.host is not None and layout.host.late:
-            kept = fill_left_out(layout.host.late, view, sources)
-        lookups = layout.lookups
-        if mirror.partial:
-            lookups = lookups.copy()
-            at = 0
-            for n, key in enumerate(layout.pools):
-                host = inputs[HOST_ROWS + str(n)]
-                own = slice(at, at + len(layout.pools[key]))
-                lookups[own, slot_kernels.HOST], lookups[own, slot_kernels.PITCH] = address(host), host.shape[1] * 4
-                at = own.stop
-        places = lines.view(np.int32)
-        absent = slot_kernels.fill(
-            view.tables, mirror.devices, lookups, sources, view.spans, view.epoch, places, view.counts
-        )
-        if absent:
-            mirror.missed(absent)
-        host_plan = layout.host
-        if host_plan is not None and pooling.run(
-            view.tables, host_plan.plan, host_plan.scaling, sources, view.spans, view.epoch, lines, view.counts
-        ):
-            raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
-        if kept is not None and kept.refusal is not None:
-            raise kept.refusal
+        self.mirror.catch_up(view.tables, view.epoch)
+        for one in self.lines:
+            if one.name in inputs:
+                one.fill(view, inputs, self.mirror)
 
 
 class SlotProgram(Program):
@@ -140,11 +172,9 @@ class SlotProgram(Program):
         Raises:
             Corrupt: The artifact is none of this graph.
         """
-        own = self._inputs
-        names = list(own.given.inputs)
-        module = device_modules.gathering(
-            portable, bucket, len(names), names.index(own.name), own.layout, own.mirror.sizes
-        )
+        own, names = self._inputs, list(self._inputs.given.inputs)
+        layouts = {names.index(one.name): one.layout for one in own.lines}
+        module = device_modules.gathering(portable, bucket, len(names), layouts, own.mirror.sizes)
         self._compiled[bucket] = self._device.compile(module), weights
 
     def add(self, artefact: Any) -> None:
@@ -202,56 +232,56 @@ class SlotRun:
     def __init__(self, executable: SlotExecutable, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> None:
         self._of, self._inputs = executable, inputs
         own, on = executable.inputs, executable.device
+        check_buffers(executable.bucket, own.spec, inputs, outputs)
         self._ends = [outputs[name] for name in sorted(outputs)]
         self._handlers = [on.handler(end.shape) for end in self._ends]
-        self._arguments = [_Argument(*on.argument(inputs[name])) for name in own.given.inputs]
+        names = list(own.given.inputs)
+        self._arguments = [_Argument(*on.argument(inputs[name])) for name in names]
+        self._nbytes = sum(inputs[name].nbytes for name in names)
         # Rows of the host are sent side by side, in places of their own: most runs have none.
-        self._lines = inputs[own.name]
-        self._nbytes = sum(inputs[name].nbytes for name in own.given.inputs)
-        self._packed = {key: aligned((executable.bucket, own.layout.places(key) * key.dim)) for key in own.layout.pools}
-        self._packed_arguments = [_Argument(*on.argument(packed)) for packed in self._packed.values()]
-        self._blank = [_made(argument) for argument in self._packed_arguments]
-        self._at = list(own.given.inputs).index(own.name)
+        self._packed: list[tuple[int, SlotInput, PoolKey, Matrix, _Argument]] = []
+        for one in own.lines:
+            for key in one.layout.pools:
+                packed = aligned(inputs[one.host_name(key)].shape)
+                self._packed.append((names.index(one.name), one, key, packed, _Argument(*on.argument(packed))))
+        self._blank = [_made(argument) for *_, argument in self._packed]
 
     def __call__(self) -> None:
         """Compute all rows."""
         executable, mirror = self._of, self._of.inputs.mirror
         arguments = [_made(argument) for argument in self._arguments]
-        sent = self._blank
-        if mirror.partial:
-            arguments[self._at], sent = self._sent(arguments[self._at])
+        sent = self._sent(arguments) if mirror.partial else self._blank
         try:
             with mirror.reading() as pools:
-                held = [array for key in executable.inputs.layout.pools for array in pools[key].arguments]
+                held = [array for pool in pools.values() for array in pool.arguments]
                 run = executable.compiled.execute_sharded([*arguments, *sent, *held, *executable.weights])
                 for result, end in zip(run.consume_with_handlers(self._handlers), self._ends):
                     executable.device.fetch(result, end)
         except Exception as error:
             raise failed(executable.bucket, "xla", error) from error
-        mirror.phases.ran(id(self._lines.base))
+        for one in executable.inputs.lines:
+            mirror.phases.ran(id(self._inputs[one.name].base))
         mirror.counts.sent_nbytes += self._nbytes
 
-    def _sent(self, argument: Any) -> tuple[Any, list[Any]]:
-        """Return lines whose places of the host are places of packed rows, and the packed rows."""
-        layout, sent = self._of.inputs.layout, list(self._blank)
-        lines: NDArray[np.int32] | None = None
-        for n, key in enumerate(layout.pools):
-            first, count = layout.first_place(key), layout.places(key)
-            own = (self._lines if lines is None else lines).view(np.int32)[:, first : first + count]
-            rows, columns = np.nonzero(own < 0)
+    def _sent(self, arguments: list[Any]) -> list[Any]:
+        """Return the rows of the host, side by side, and put lines that name these in the place of the arguments."""
+        sent, renamed = list(self._blank), dict[int, NDArray[np.int32]]()
+        for n, (at, one, key, packed, argument) in enumerate(self._packed):
+            lines, first, count = self._inputs[one.name].view(np.int32), *one.layout.span(key)
+            rows, columns = np.nonzero(lines[:, first : first + count] < 0)
             if not len(rows):
                 continue
-            if lines is None:
-                lines = aligned(self._lines.shape).view(np.int32)
-                lines[...] = self._lines.view(np.int32)
-                own = lines[:, first : first + count]
-            there = -1 - own[rows, columns]
-            host = self._inputs[HOST_ROWS + str(n)].reshape(self._of.bucket * count, key.dim)
-            packed = self._packed[key].reshape(-1, key.dim)
-            packed[: len(rows)] = host[rows * count + there]
-            own[rows, columns] = -1 - np.arange(len(rows), dtype=np.int32)
-            sent[n] = _made(self._packed_arguments[n])
-        return (argument if lines is None else self._of.device.keep(lines.view(np.float32))), sent
+            if at not in renamed:
+                renamed[at] = aligned(lines.shape).view(np.int32)
+                renamed[at][...] = lines
+            there = -1 - lines[rows, first + columns]
+            host = self._inputs[one.host_name(key)].reshape(-1, key.dim)
+            packed.reshape(-1, key.dim)[: len(rows)] = host[rows * count + there]
+            renamed[at][rows, first + columns] = -1 - np.arange(len(rows), dtype=np.int32)
+            sent[n] = _made(argument)
+        for at, lines in renamed.items():
+            arguments[at] = self._of.device.keep(lines.view(np.float32))
+        return sent
 
 
 def _made(argument: _Argument) -> Any:
