@@ -144,7 +144,7 @@ def placed_rows(tables: Sequence[TableEntry], poolings: Sequence[Pooling], room:
             for feature in layout.pools[key] if layout else ():
                 reads[pooling.plan[feature.row, pool.TABLE]] += feature.places
     placed, left = [0] * len(tables), room
-    sizes = [row_nbytes(PoolKey(t.dtype, t.dim)) for t in tables]
+    sizes = [row_nbytes(PoolKey(t.dtype, t.dim)) if may else 1 for t, may in zip(tables, every)]
     for number in sorted(range(len(tables)), key=lambda n: -reads[n] / max(1, tables[n].rows * sizes[n])):
         if not reads[number]:
             continue

@@ -222,7 +222,7 @@ class RowMirror:
             self.devices[number, slot_kernels.ARENA] = self._maps[number].ctypes.data
             first, default = (int(self.devices[number, n]) for n in (slot_kernels.FIRST, slot_kernels.DEFAULT))
             if own["default"].any():
-                self._write(pool, np.array([default], np.int32), own["default"][None], np.ones(1, np.float32))
+                self._write(pool, np.array([default], np.int32), own["default"][None], None)
             scales = own["scales"]
             for at in range(0, self._placed[number], UPLOAD):
                 stop = min(at + UPLOAD, self._placed[number])
