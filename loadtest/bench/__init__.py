@@ -22,6 +22,7 @@ bench_sequences  `make -C loadtest bench-sequences`
 bench_state  `make -C loadtest bench-state`
 bench_top_items  `make -C loadtest top-items`
 core_simulation  `make -C loadtest cores`
+device_feed     `make -C loadtest device-feed`
 core_kernels    cores that serve session groups, simulated
 bench_retrieval_peers  `make -C loadtest retrieval-peers`
 retrieval_side  our side of it

@@ -350,7 +350,9 @@ class Replica:
 
     def counted(self) -> Snapshot:
         """Return the counters of the replica's remote tables, lookups of inputs, user states and rows on a device."""
-        return merged(part.counted() for part in (self.remote, self.lookup, self._states, self._placed) if part is not None)
+        return merged(
+            part.counted() for part in (self.remote, self.lookup, self._states, self._placed) if part is not None
+        )
 
     def preview(
         self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float

@@ -2,6 +2,7 @@
 
 placed_rows     which tables lie there, and what runs a version's graphs on them
 row_mirror      the rows on the device, and how they follow deltas
+hot_rows        which rows of a table lie there, where not all do
 slot_layout     what is sent of a row
 slot_program    fills and runs it
 slot_kernels    kernels that find places
@@ -23,5 +24,11 @@ def _open(files: Any, graphs: Any, plan: Any, opened: Any) -> Any:
     return open_device_rows(files, graphs, plan, opened)
 
 
+def _describe(manifest: Any) -> str:
+    from freshet_serving.processor.extensions.device_rows.placed_rows import describe
+
+    return describe(manifest)
+
+
 REQUIRES = ()
-EXTENSION = Extension(device_rows=_open)
+EXTENSION = Extension(device_rows=_open, descriptions={"rows on a GPU": _describe})

@@ -23,11 +23,11 @@ from freshet_serving.processor.backends import Program
 from freshet_serving.processor.backends.xla import Device, device
 from freshet_serving.processor.counter_block import Slot, Snapshot
 from freshet_serving.processor.extensions.device_rows.row_mirror import RowMirror, pool_size, row_nbytes
-from freshet_serving.processor.extensions.device_rows.slot_layout import PoolKey, SlotLayout, slot_layout
+from freshet_serving.processor.extensions.device_rows.slot_layout import PoolKey, slot_layout
 from freshet_serving.processor.extensions.device_rows.slot_program import SlotInput, SlotInputs, SlotProgram
 from freshet_serving.processor.features.plan import Pooling, SparsePlan
 from freshet_serving.processor.kernels import pool
-from freshet_serving.processor.package import FEATURES, RECORD, SEQUENCE, Subgraph, TableEntry
+from freshet_serving.processor.package import FEATURES, RECORD, SEQUENCE, Manifest, Subgraph, TableEntry
 from freshet_serving.processor.package.subgraphs import subgraphs
 from freshet_serving.processor.running import OpenedPrograms, Package
 from freshet_serving.processor.running.fillers import Fill
@@ -42,12 +42,20 @@ CHANGED_ROWS = Slot(BLOCK, "changed_rows", "model_device_rows_changed", "Changed
 CHANGED_NBYTES = Slot(
     BLOCK, "changed_nbytes", "model_device_rows_changed_bytes", "Bytes of changed rows that were copied to the device."
 )
-SENT_NBYTES = Slot(BLOCK, "sent_nbytes", "model_device_rows_sent_bytes", "Bytes of batches that were sent to the device.")
+SENT_NBYTES = Slot(
+    BLOCK, "sent_nbytes", "model_device_rows_sent_bytes", "Bytes of batches that were sent to the device."
+)
 HOST_ROWS = Slot(
-    BLOCK, "host_rows", "model_device_rows_from_host", "Rows that were sent with a batch, as they are not on the device."
+    BLOCK,
+    "host_rows",
+    "model_device_rows_from_host",
+    "Rows that were sent with a batch, as they are not on the device.",
 )
 MOVED_ROWS = Slot(
-    BLOCK, "moved_rows", "model_device_rows_moved", "Rows that took the places of others on the device, as they are read more."
+    BLOCK,
+    "moved_rows",
+    "model_device_rows_moved",
+    "Rows that took the places of others on the device, as they are read more.",
 )
 
 
@@ -101,7 +109,9 @@ def open_device_rows(
     if on is None:
         return None
     poolings = {name: _poolings(graph, graphs.by_name[name], plan) for name, graph in subgraphs(manifest).items()}
-    placed = placed_rows(manifest.tables, [one for by_input in poolings.values() for one, _ in by_input.values()], on.room // 2)
+    placed = placed_rows(
+        manifest.tables, [one for by_input in poolings.values() for one, _ in by_input.values()], on.room // 2
+    )
     mirror = RowMirror(on, manifest.tables, placed)
     inputs, programs = dict[str, SlotInputs](), dict[str, Program]()
     for name, by_input in poolings.items():
@@ -126,6 +136,23 @@ def open_device_rows(
     )
     log.info("%s version %d: rows on the device: %s", manifest.model, manifest.version, names)
     return DeviceRows(inputs, programs, mirror)
+
+
+def describe(manifest: Manifest) -> str:
+    """Return what a version sends of a row where a GPU runs it; "" for one that no GPU runs, or that runs a stage."""
+    if manifest.stage is not None or not any(e.target.startswith("cuda") for e in manifest.executables):
+        return ""
+    plan = SparsePlan(manifest)
+    run = GraphRun(manifest, plan).undivided
+    graph = subgraphs(manifest)[run.name]
+    placed, tables, before, after = [int(_may_lie(t)) for t in manifest.tables], set[str](), 0, 0
+    for given, (pooling, _) in _poolings(graph, run, plan).items():
+        width = run.spec.inputs[given][-1] or 0
+        layout = slot_layout(pooling, width, manifest.tables, placed)
+        before, after = before + 4 * width, after + 4 * (layout.line if layout else width)
+        for feature in (one for together in layout.pools.values() for one in together) if layout else ():
+            tables.add(manifest.tables[pooling.plan[feature.row, pool.TABLE]].name)
+    return f"{after:,} bytes a row instead of {before:,}, with rows of {len(tables)} of {len(manifest.tables)} tables there"
 
 
 def placed_rows(tables: Sequence[TableEntry], poolings: Sequence[Pooling], room: int) -> list[int]:

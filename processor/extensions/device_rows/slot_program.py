@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Dims, Executable, IoSpec, Matrix, Program, Weights, aligned, check_buffers
+from freshet_serving.processor.backends import (
+    Dims,
+    Executable,
+    IoSpec,
+    Matrix,
+    Program,
+    Weights,
+    aligned,
+    check_buffers,
+)
 from freshet_serving.processor.backends.base import failed
 from freshet_serving.processor.backends.xla import Device
 from freshet_serving.processor.errors import BadInput

@@ -1,6 +1,5 @@
 """Which rows have places: a place has one row, and is not written while an earlier line may name it."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -15,6 +15,8 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.extensions.device_rows import placed_rows, row_mirror
 from freshet_serving.processor.package.delta import stream_delta
 from freshet_serving.processor.package.manifest_entries import TableEntry
+from freshet_serving.processor.repository.version import VersionReader
+from tests.gpu.package import folder_of
 from tests.processor.extensions.device_rows.played import MODEL, delta, repositories, request
 from tests.processor.extensions.device_rows.test_slot_layout import MANY, ONE, SUM, pooling
 from tests.support.played_gpu import put_xla
@@ -166,3 +168,11 @@ def test_tables_that_are_read_most_often_a_byte_come_first():
 def test_tables_of_the_host(table):
     given, _ = pooling((ONE, 0, SUM, 0, 8, 1))
     assert placed_rows.placed_rows([table], [given], 1 << 30) == [0]
+
+
+def test_inspect_says_what_is_sent_of_a_row(tmp_path):
+    on_device, on_host = repositories(tmp_path)
+    manifest = VersionReader(folder_of(on_device, MODEL)).manifest
+    said = placed_rows.describe(manifest)
+    assert said == f"{4 * 13} bytes a row instead of {4 * manifest.width}, with rows of 4 of 4 tables there"
+    assert placed_rows.describe(VersionReader(folder_of(on_host, MODEL)).manifest) == ""
