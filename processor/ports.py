@@ -149,8 +149,8 @@ class Extension:
         stages: What runs the batches that sessions have filled (processor.sessions.stages), by the option that asks for
             it: from their number, reader slots, the clock and the cores of their threads.
         user_states: The store of user states; None for nothing.
-        device_rows: What runs a version's graphs on rows in the memory of a device (processor.running.placed_rows): from
-            its files, its subgraphs, its plan and, by subgraph, its opened programs; None for nothing.
+        device_rows: What runs a version's graphs on rows in the memory of a device (processor.running.placed_rows):
+            from its files, its subgraphs, its plan and, by subgraph, its opened programs; None for nothing.
         core_planner: What plans the cores of session groups while they serve: from the groups by name, the options of
             the process, the cores, and the clock; None for nothing.
         descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.

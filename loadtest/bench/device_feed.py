@@ -126,8 +126,8 @@ def write(repository: Path, table_rows: int) -> None:
     graph = DenseGraph.from_keras(build(DenseInput.from_features(draft.features), (8,), seed=0).scores)
     repository.mkdir(parents=True)
     version = publish_version(repository, draft, tables, graph, buckets=(1,))
-    entry = version.manifest.executables[0]
-    null = ExecutableEntry("xla", TARGET, 1, entry.file, entry.source, entry.weights, origin=entry.file)
+    given = version.manifest.executables[0]
+    null = ExecutableEntry("xla", TARGET, 1, given.file, given.source, given.weights, origin=given.file)
     relist(folder_of(repository, MODEL), [replace(null, bucket=bucket) for bucket in BUCKETS])
 
 

@@ -330,7 +330,8 @@ def update(size: int, dim: int, element: str, count: int) -> bytes:
         f"%rows: {rows}) -> {pool} {{\n"
         f'%0 = "stablehlo.scatter"(%pool, %at, %rows) ({{ ^bb0(%a: {scalar}, %b: {scalar}):\n'
         f"stablehlo.return %b : {scalar} }}) {{scatter_dimension_numbers = #stablehlo.scatter<"
-        "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, "
+        "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
+        "index_vector_dim = 1>, "
         f"indices_are_sorted = false, unique_indices = false}} : ({pool}, {places}, {rows}) -> {pool}\n"
         f"return %0 : {pool} }} }}"
     )

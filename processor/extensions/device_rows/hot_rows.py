@@ -120,7 +120,8 @@ class HotRows:
         rows, times = np.unique(self.notes[1 : 1 + count], return_counts=True)
         self.notes[0] = 0
         missed = (times >= OFTEN) & (self.places[rows] == 0)
-        return rows[missed][np.argsort(-times[missed], kind="stable")]
+        often: NDArray[np.int64] = rows[missed][np.argsort(-times[missed], kind="stable")]
+        return often
 
     def _victims(self, count: int) -> NDArray[np.int64]:
         """Return places, by number among the table's, that nobody has read since the hand passed them."""

@@ -2,8 +2,8 @@
 
 A version runs on rows of the device if XLA runs all of its buckets on one, in float32, and the package has their
 portable forms. Of its tables those lie there that features of one row, or short lists, read; as many as fit into half
-of the device's memory, those first that are read most often a byte, and of the next one some rows (hot_rows). All others,
-and features that are filled in another way, are filled by the host, in the same lines.
+of the device's memory, those first that are read most often a byte, and of the next one some rows (hot_rows). All
+others, and features that are filled in another way, are filled by the host, in the same lines.
 
 On the host stay tables with a memory budget, whose rows may be on disk; those in a row store; and those with a default
 row other than zeros whose type is not float32.
@@ -109,9 +109,8 @@ def open_device_rows(
     if on is None:
         return None
     poolings = {name: _poolings(graph, graphs.by_name[name], plan) for name, graph in subgraphs(manifest).items()}
-    placed = placed_rows(
-        manifest.tables, [one for by_input in poolings.values() for one, _ in by_input.values()], on.room // 2
-    )
+    every = [pooling for by_input in poolings.values() for pooling, _ in by_input.values()]
+    placed = placed_rows(manifest.tables, every, on.room // 2)
     mirror = RowMirror(on, manifest.tables, placed)
     inputs, programs = dict[str, SlotInputs](), dict[str, Program]()
     for name, by_input in poolings.items():
@@ -152,7 +151,8 @@ def describe(manifest: Manifest) -> str:
         before, after = before + 4 * width, after + 4 * (layout.line if layout else width)
         for feature in (one for together in layout.pools.values() for one in together) if layout else ():
             tables.add(manifest.tables[pooling.plan[feature.row, pool.TABLE]].name)
-    return f"{after:,} bytes a row instead of {before:,}, with rows of {len(tables)} of {len(manifest.tables)} tables there"
+    there = f"rows of {len(tables)} of {len(manifest.tables)} tables there"
+    return f"{after:,} bytes a row instead of {before:,}, with {there}"
 
 
 def placed_rows(tables: Sequence[TableEntry], poolings: Sequence[Pooling], room: int) -> list[int]:

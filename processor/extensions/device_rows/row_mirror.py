@@ -282,7 +282,7 @@ class RowMirror:
     def _changed(
         self, number: int, pool: Pool, descriptor: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[np.float32]]:
-        """Return places, rows and scales of a table's slots that have changed; give new slots places while there are some."""
+        """Return places, rows and scales of a table's changed slots; give new ones places while there are some."""
         arrays, mapped = self._arrays[number], self._maps[number]
         into = np.empty(COPIED[-1], np.int64)
         count = slot_kernels.changed(descriptor, len(arrays["meta"]), self._epoch, into)

@@ -1,4 +1,4 @@
-"""Find where on the device the rows of a batch lie, and which rows of a table have changed since they were copied there.
+"""Find where on the device the rows of a batch lie, and which rows of a table have changed since they were copied.
 
 A place is the number of a row in a pool (extensions.device_rows.row_mirror), int32:
 
