@@ -4,6 +4,7 @@ runner        covers rows of requests with buckets, fills, runs, cuts, notes cos
 graph_run     a version's subgraphs as they are run, and when to divide them
 fillers       what fills each named input
 sequence_filler  inputs that hold a user's events
+placed_rows   the seam of what runs graphs on rows in the memory of a device
 given_rows    executables run on rows that were filled before
 warm_up       runs executables before a request does, and measures their costs
 user_states   the seam of what keeps the user's part of requests
@@ -24,12 +25,15 @@ __all__ = [
     "buffers",
     "cost",
     "executable_files",
+    "fillers",
     "given_rows",
     "graph_run",
     "open_programs",
     "opening",
+    "placed_rows",
     "run_limit",
     "runner",
+    "sequence_filler",
     "user_states",
     "warm_up",
 ]

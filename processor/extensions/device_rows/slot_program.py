@@ -23,8 +23,8 @@ from freshet_serving.processor.backends import (
     Weights,
     aligned,
     check_buffers,
+    failed,
 )
-from freshet_serving.processor.backends.base import failed
 from freshet_serving.processor.backends.xla import Device
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.device_rows import device_modules, slot_kernels
