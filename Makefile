@@ -16,6 +16,7 @@ QUICK_XLA := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=fa
 # Modules with compiled functions.
 KERNELS := $(wildcard processor/kernels/*.py) models/data/event_kernels.py models/data/tfrecord.py models/embedding/kernels.py \
 	models/parallel/id_kernels.py models/training/item_count_kernels.py models/training/same_histories.py \
+	processor/extensions/device_rows/slot_kernels.py \
 	processor/extensions/remote_rows/batch_ids.py processor/extensions/remote_rows/bucket_bytes.py \
 	processor/extensions/remote_rows/cached_rows.py processor/extensions/top_items/code_scan.py \
 	processor/extensions/top_items/record_reads.py processor/extensions/top_items/text_codes.py \

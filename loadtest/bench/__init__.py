@@ -27,6 +27,7 @@ tails           `make -C loadtest tails`
 tail_disturbances  what disturbs a server meanwhile
 tail_parts      where the latency of its requests goes
 stamped_server  the `freshet` command with stamps on its requests, and the null server
+device_feed     `make -C loadtest device-feed`
 core_kernels    cores that serve session groups, simulated
 bench_retrieval_peers  `make -C loadtest retrieval-peers`
 retrieval_side  our side of it

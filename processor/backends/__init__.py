@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Weights,
         aligned,
         check_buffers,
+        failed,
         missing,
         refused,
         shapes_text,
@@ -51,7 +52,7 @@ else:
         {
             "base": (
                 "Artefact Backend Dims EndableRun EndedRun Executable IoSpec Matrix Program Weights "
-                "aligned check_buffers missing refused shapes_text sized weights_hash"
+                "aligned check_buffers failed missing refused shapes_text sized weights_hash"
             ),
             "capsule": "pack sha256 unpack",
             "registry": "allocator builtin load_backend",
@@ -60,7 +61,7 @@ else:
 
 __all__ = [
     "MATRIX", "Artefact", "Backend", "Dims", "EndableRun", "EndedRun", "Executable", "IoSpec", "Matrix",
-    "Program", "Weights", "aligned", "allocator", "builtin", "check_buffers", "cuda", "load_backend", "missing",
+    "Program", "Weights", "aligned", "allocator", "builtin", "check_buffers", "cuda", "failed", "load_backend", "missing",
     "onnxfile", "onnxruntime", "openvino", "pack", "refused", "sha256", "shapes_text", "sized", "tensorrt", "unpack",
     "weights_hash", "xla",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ split_choice  which sizes of requests are divided: by timing at load, then by wh
 choices       what was chosen of several ways, and what the others cost, for people
 fillers       what fills each named input
 sequence_filler  inputs that hold a user's events
+placed_rows   the seam of what runs graphs on rows in the memory of a device
 given_rows    executables run on rows that were filled before
 warm_up       runs executables before a request does, and measures their costs
 user_states   the seam of what keeps the user's part of requests
@@ -27,12 +28,15 @@ __all__ = [
     "choices",
     "cost",
     "executable_files",
+    "fillers",
     "given_rows",
     "graph_run",
     "open_programs",
     "opening",
+    "placed_rows",
     "run_limit",
     "runner",
+    "sequence_filler",
     "split_choice",
     "user_states",
     "warm_up",

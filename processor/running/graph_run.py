@@ -39,6 +39,7 @@ from freshet_serving.processor.running.fillers import Fill, fillers
 from freshet_serving.processor.running.opening import io_spec
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.running.placed_rows import PlacedInputs
     from freshet_serving.processor.running.split_choice import SplitChoice
 
 # A smaller saving does not pay for another run: filling and starting one costs about this much.
@@ -53,6 +54,7 @@ class SubgraphRun:
         spec: Inputs and outputs of its executables.
         costs: Costs of its executables, once measured.
         user_tensors: Names of the inputs that the subgraph `user` computes.
+        fillers: Names of the other inputs of the package's executables, and what fills them.
     """
 
     def __init__(self, name: str, graph: Subgraph, plan: SparsePlan) -> None:
@@ -66,8 +68,17 @@ class SubgraphRun:
         self.name, self.spec = name, io_spec(name, graph)
         self.costs = CostTable({1: 1.0})
         self.user_tensors = [i.name for i in graph.inputs if i.source == USER_TENSOR]
-        self._fillers = fillers(graph, plan)
+        self.fillers = fillers(graph, plan)
         self._features = {i.name for i in graph.inputs if i.source == FEATURES}
+        self._placed: PlacedInputs | None = None
+
+    def place(self, inputs: PlacedInputs) -> None:
+        """Fill what executables read whose rows lie on a device.
+
+        Args:
+            inputs: Their inputs.
+        """
+        self.spec, self._placed = inputs.spec, inputs
 
     def fill(self, view: BatchView, inputs: Tensors, features: Fill | None = None) -> None:
         """Write the view's rows into all inputs but the user's tensors, as Fill does.
@@ -77,7 +88,10 @@ class SubgraphRun:
             inputs: Buffers by name; an input without one is left out.
             features: Fills inputs of features in place of the subgraph's own filler.
         """
-        for name, fill in self._fillers:
+        if self._placed is not None:
+            self._placed.fill(view, inputs)
+            return
+        for name, fill in self.fillers:
             if name not in inputs:
                 continue
             if features is not None and name in self._features:

@@ -47,7 +47,7 @@ from freshet_serving.processor.memory import advise
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE
 from freshet_serving.processor.repository import WARMUP
-from freshet_serving.processor.running import Package, open_programs
+from freshet_serving.processor.running import OpenedPrograms, Package, open_programs
 from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import PRICED, GraphRun
@@ -59,6 +59,7 @@ from freshet_serving.processor.versions.sample import RequestSample
 from freshet_serving.processor.watching import PreviewResult, RequestScores
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.running.placed_rows import PlacedRows
     from freshet_serving.processor.running.split_choice import SplitCost
     from freshet_serving.processor.running.user_states import ProcessStates, UserStates, WeightedStates
     from freshet_serving.processor.tables.remote_rows import RemoteTables
@@ -264,6 +265,7 @@ class Replica:
                 name: open_programs(files, run.spec, threads, runs, subgraph=name)
                 for name, run in self.graphs.by_name.items()
             }
+        self._placed = self._place(files, opened)
         self._sizes = {n: BufferSize(self.graphs.by_name[n].spec, max(part.chosen)) for n, part in opened.items()}
         self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
         self._opened = opened[self.graphs.undivided.name]
@@ -273,7 +275,9 @@ class Replica:
         # Only these may change with the weights by what a bucket is run.
         self._bounded = {name: part.bounded for name, part in opened.items() if part.bounded is not None}
         self.chosen = self._opened.chosen
-        self._programs: dict[str, list[Program]] = {name: part.programs for name, part in opened.items()}
+        self._programs: dict[str, Sequence[Program]] = {name: part.programs for name, part in opened.items()}
+        if self._placed is not None:
+            self._programs |= {name: [program] for name, program in self._placed.programs.items()}
         self._threads = threads
         # A partial and not a method: a method of this replica, kept by its scorer, would make a cycle of the two, and
         # the memory of an unloaded version would stay until the garbage collector looks at the oldest objects.
@@ -330,6 +334,8 @@ class Replica:
         times to price them, unless the manifest has costs for this very machine, or a loaded version has the same
         programs. The first frame also runs the version's recorded requests.
         """
+        if self._placed is not None and self._dense is None:
+            self._placed.load(frame.arrays)
         if frame.dense is not self._dense:
             first, before = self._dense is None, self._fallbacks()
             executables = self._build(frame.dense)
@@ -364,14 +370,17 @@ class Replica:
             self.graphs.take_over(known)
         else:
             costs, self.graphs.in_thread = measure(executables, self._new_buffers(), self._clock)
-            self.graphs.price(costs, self._opened.cost(self._threads))
+            # Stored costs are of executables that read rows which the host has pooled.
+            self.graphs.price(costs, None if self._placed else self._opened.cost(self._threads))
         if self._priced_as is not None and PRICED.get(self._priced_as) is self.graphs:
             del PRICED[self._priced_as]
         self._priced_as, PRICED[key] = key, self.graphs
 
     def counted(self) -> Snapshot:
-        """Return the counters of the replica's remote tables, lookups of inputs and user states."""
-        return merged(part.counted() for part in (self.remote, self.lookup, self._states) if part is not None)
+        """Return the counters of the replica's remote tables, lookups of inputs, user states and rows on a device."""
+        return merged(
+            part.counted() for part in (self.remote, self.lookup, self._states, self._placed) if part is not None
+        )
 
     def preview(
         self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float
@@ -504,6 +513,17 @@ class Replica:
                 len(self._buffer_pool), (self._clock.now_s() - started_s) * 1e3,
             )  # fmt: skip
         self._recorded = []
+
+    def _place(self, files: Package, opened: Mapping[str, OpenedPrograms]) -> PlacedRows | None:
+        """Have rows lie on the device that runs the version, if one does; return None where they stay in memory."""
+        targets = {entry.target for part in opened.values() for entry in part.chosen.values()}
+        create = ENGINE.only("device_rows") if any(t.startswith("cuda") for t in targets) else None
+        if create is None or self.remote is not None:
+            return None
+        placed: PlacedRows | None = create(files, self.graphs, self.plan, opened)
+        for name, inputs in placed.inputs.items() if placed is not None else ():
+            self.graphs.by_name[name].place(inputs)
+        return placed
 
     def _fallbacks(self) -> dict[str, Mapping[int, str]]:
         """Return which buckets of a lower precision float32 serves with the newest weights, by subgraph."""

@@ -266,6 +266,7 @@ def visits(candidates: int, events: int) -> dict[str, Any]:
         "price": np.linspace(-1, 1, candidates, dtype=np.float32),
         "history.item": Ragged.of([[n * n % 37 for n in range(events)]]),
         "history.action": Ragged.of([[n % 3 for n in range(events)]]),
+        "history.watched": Ragged(np.linspace(0, 1, events, dtype=np.float32), np.array([0, events])),
     }
 
 

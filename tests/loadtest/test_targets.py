@@ -41,6 +41,7 @@ SMALLEST = {
     "loadtest.bench.tails": "--rows 100 --seconds 0.5 --rounds 1 --json-mib 0.1 --layouts 'one process' --out OUT",
     "loadtest.bench.cold_start": "--python 3.12 --out OUT",
     "loadtest.bench.costly_requests": "--layouts 'one process' --out OUT/costly-requests.md",
+    "loadtest.bench.device_feed": "--rows 100 --rounds 2 --candidates 3 --out OUT",
     "loadtest.bench.foreign_models": "--only nobody",
     "loadtest.bench.training.event_race": "--seeds 1 --events 600 --logs sparse --out OUT",
     "loadtest.bench.training.follow_histories": "--events 20000 --full-rows 5000 --rounds 5 --users 20 --out OUT",

@@ -1,0 +1,243 @@
+"""`make -C loadtest device-feed`: how fast one core feeds a device that takes no time; loadtest/results/device-feed.md.
+
+The benchmark's DeepFM: 26 ids of tables with 16 floats a row, 13 floats, half of both the user's, who is sent once a
+request. The device is played: it has the rows of all tables by place, takes what is sent to it, and computes nothing,
+so what is measured is what the engine does for it, in one thread, from arrays to a reply: bind, find places, hand over.
+
+- **lookups alone**: the kernel that finds places, over requests that have been bound before; in turn with the engine.
+- **rows sent**: the engine as it feeds a device that has no rows: the host pools and sends all columns.
+
+Turns alternate. Times are of the processor; a ratio is that of the median of its pairs of turns, with quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from rich.console import Console
+
+from freshet_serving.models.bench import LIMIT
+from freshet_serving.processor.backends import xla
+from freshet_serving.processor.counter_block import by_name
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.extensions.device_rows import device_modules, placed_rows, slot_kernels
+from freshet_serving.processor.features.bound_request import BatchView
+from freshet_serving.processor.kernels.hashing import init_rows
+from freshet_serving.processor.package.manifest_entries import ExecutableEntry
+from freshet_serving.processor.versions.replica import Replica
+from loadtest.bench import bench_useronce
+from loadtest.bench.pairs import Pair, compare
+from loadtest.reports.report import machine, opening, origin, table
+
+RESULTS = Path(__file__).parents[1] / "results"
+MODEL, DIM, TARGET = "feed", 16, "cuda-null"
+CANDIDATES, BUCKETS = (64, 500, 2000), (1, 64, 512, 2048)
+ROWS = (100_000, 2_000_000)
+AIMS, LEAST_RATIO, MOST_NBYTES = {100_000: 3e6, 2_000_000: 1e6}, 0.6, 160
+"""Rows a second at 500 candidates by rows of a table; of the lookups' rate; bytes of a row."""
+REQUESTS = 16
+
+
+class NullDevice(xla._Cpu):
+    """A device that computes nothing, in no time."""
+
+    target = TARGET
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def compile(self, stablehlo: bytes) -> Any:
+        return NullExecutable()
+
+    def handler(self, shape: tuple[int, ...], dtype: np.dtype[Any] = xla.FLOAT32) -> Any:
+        return shape
+
+    def fetch(self, result: Any, into: np.ndarray) -> None:
+        """Leave what is there."""
+
+
+class NullExecutable:
+    """Takes arguments; its results are shapes."""
+
+    def execute_sharded(self, arguments: Sequence[Any]) -> NullExecutable:
+        return self
+
+    def consume_with_handlers(self, handlers: Sequence[tuple[int, ...]]) -> list[NullResult]:
+        return [NullResult(shape) for shape in handlers]
+
+
+@dataclass(frozen=True, slots=True)
+class NullResult:
+    """The shape of a result."""
+
+    shape: tuple[int, ...]
+
+    def block_until_ready(self) -> None:
+        """Return at once."""
+
+    def on_device_size_in_bytes(self) -> int:
+        return 4 * int(np.prod(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class FeedFigures:
+    """One size of tables at one number of candidates.
+
+    Attributes:
+        rows_s: Rows a second of the engine.
+        lookups: Its rate over that of the lookups alone: lower quartile, median, upper quartile.
+        sent: Its rate over that of rows sent, likewise.
+        nbytes: Bytes of a row that are sent.
+    """
+
+    table_rows: int
+    candidates: int
+    rows_s: float
+    lookups: list[float]
+    sent: list[float]
+    nbytes: float
+
+
+def write(repository: Path, table_rows: int) -> None:
+    """Write the model, with executables that a null device takes."""
+    from freshet_serving.compiler.dense.dense_graph import DenseGraph
+    from freshet_serving.models.training.publication import publish_version
+    from freshet_serving.models.zoo.deepfm import build
+    from freshet_serving.models.zoo.dense_input import DenseInput
+    from tests.gpu.package import folder_of, relist
+
+    draft = bench_useronce.manifest(MODEL, "context", table_rows, DIM)
+    keys, tables = np.arange(table_rows, dtype=np.int64), {}
+    for number, entry in enumerate(draft.tables):
+        rows = np.empty((table_rows, DIM), np.float32)
+        init_rows(keys, np.uint64(number), np.float32(LIMIT), rows)
+        tables[entry.name] = keys, rows
+    graph = DenseGraph.from_keras(build(DenseInput.from_features(draft.features), (8,), seed=0).scores)
+    repository.mkdir(parents=True)
+    version = publish_version(repository, draft, tables, graph, buckets=(1,))
+    given = version.manifest.executables[0]
+    null = ExecutableEntry("xla", TARGET, 1, given.file, given.source, given.weights, origin=given.file)
+    relist(folder_of(repository, MODEL), [replace(null, bucket=bucket) for bucket in BUCKETS])
+
+
+@contextmanager
+def engine(repository: Path, by_place: bool) -> Iterator[Processor]:
+    """Yield the engine in front of a null device; by_place: rows are on it."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(xla._devices, {("cuda", 0): NullDevice()}))
+        stack.enter_context(patch.object(device_modules, "gathering", lambda *arguments: b""))
+        if not by_place:
+            stack.enter_context(patch.object(Replica, "_place", lambda *arguments: None))
+        options: dict[str, Any] = {"sessions": 1, "device_stages": 1, "delta_guard": "off"}
+        yield stack.enter_context(Processor.initialize(ProcessorConfig(str(repository), **options)))
+
+
+def lookups(processor: Processor, asked: Sequence[PredictRequest]) -> Callable[[], None]:
+    """Return what finds the places of all requests, which are bound here."""
+    replica = processor.predictor.replica(MODEL)
+    rows = replica._placed
+    assert isinstance(rows, placed_rows.DeviceRows)
+    (one,) = rows.inputs[replica.graphs.undivided.name].lines
+    state = replica.pin(0)
+    replica.unpin(0)
+    views = [BatchView.of(state.tables, state.epoch, replica.plan.bind_inputs(request.inputs)) for request in asked]
+    places = np.zeros((max(CANDIDATES), one.layout.line), np.int32)
+
+    def find() -> None:
+        for view in views:
+            slot_kernels.fill(
+                view.tables, rows.mirror.devices, one.layout.lookups, view.inputs(), view.spans, view.epoch, places,
+                view.counts,
+            )  # fmt: skip
+
+    return find
+
+
+def measure(table_rows: int, candidates: Sequence[int], rounds: int) -> Iterator[FeedFigures]:
+    """Yield the figures of one size of tables."""
+    with tempfile.TemporaryDirectory(prefix="freshet-feed-") as place:
+        repository = Path(place) / "models"
+        write(repository, table_rows)
+        with engine(repository, True) as placed, engine(repository, False) as sent:
+            for count in candidates:
+                asked = [PredictRequest(MODEL, one) for one in bench_useronce.requests(count, REQUESTS, table_rows)]
+
+                def by(processor: Processor, asked: Sequence[PredictRequest] = asked) -> Callable[[], None]:
+                    def ask() -> None:
+                        for request in asked:
+                            processor.process(request)
+
+                    return ask
+
+                rows = count * REQUESTS
+                alone = compare(Pair("", lookups(placed, asked), by(placed), rows, "row"), rounds, time.process_time_ns)
+                against = compare(Pair("", by(sent), by(placed), rows, "row"), rounds, time.process_time_ns)
+                before = counted(placed)
+                by(placed)()
+                yield FeedFigures(
+                    table_rows,
+                    count,
+                    1e9 / alone.b_ns,
+                    [alone.low, alone.median, alone.high],
+                    [against.low, against.median, against.high],
+                    (counted(placed) - before) / rows,
+                )
+
+
+def counted(processor: Processor) -> float:
+    """Return the bytes of lines that were sent."""
+    return by_name(processor.predictor.replica(MODEL).counted(), placed_rows.BLOCK)["sent_nbytes"]
+
+
+def page(results: dict[str, Any]) -> str:
+    """device-feed.md."""
+    rows = []
+    for f in (FeedFigures(**figures) for figures in results["figures"]):
+        aim = f"{AIMS[f.table_rows] / 1e6:g}" if f.candidates == 500 and f.table_rows in AIMS else ""
+        ratios = [f"**{middle:.2f}** ({low:.2f} to {high:.2f})" for low, middle, high in (f.lookups, f.sent)]
+        shown = [f"{f.table_rows:,}", f"{f.candidates:,}", f"{f.rows_s / 1e6:.2f}", aim, *ratios, f"{f.nbytes:.0f}"]
+        rows.append(shown)
+    heads = [
+        "rows a table",
+        "candidates",
+        "million rows a second",
+        "aim",
+        f"over lookups alone (aim {LEAST_RATIO})",
+        "over rows sent",
+        f"bytes a row, padding included (aim {MOST_NBYTES})",
+    ]
+    return "\n".join([*opening("What feeds a device", __doc__ or "", results), table(heads, rows), ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make -C loadtest device-feed", description=__doc__)
+    add = parser.add_argument
+    add("--rounds", type=int, default=25)
+    add("--rows", type=int, nargs="+", default=list(ROWS), help="rows of each table")
+    add("--candidates", type=int, nargs="+", default=list(CANDIDATES))
+    add("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    console = Console(stderr=True, highlight=False)
+    results: dict[str, Any] = {"machine": machine(), "figures": []}
+    results["origin"] = origin("-C loadtest device-feed", "ARGS", sys.argv[1:])
+    for table_rows in options.rows:
+        for figures in measure(table_rows, options.candidates, options.rounds):
+            console.print(asdict(figures))
+            results["figures"].append(asdict(figures))
+            (options.out / "device-feed.json").write_text(json.dumps(results, indent=1) + "\n")
+            (options.out / "device-feed.md").write_text(page(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""Find where on the device the rows of a batch lie, and which rows of a table have changed since they were copied.
+
+A place is the number of a row in a pool (extensions.device_rows.row_mirror), int32:
+
+    0             a row of zeros: a place of a list that is shorter
+    above         a row of a table's file, its default row, or a row of its arena that has been copied
+    below 0       the row is not on the device: it has been written to `host`, at the place's own number of the row
+
+    devices  int64 [T, DEVICE_FIELDS], by table of the version:
+             FIRST    place of the file's first row
+             DEFAULT  place of the default row
+             ARENA    address of int32 [slots], the place of each slot of the arena; 0 for a slot without one
+             BASE     address of int32 [rows], the place of each row of the file, 0 for one without; 0 if all have one
+             NOTES    address of int64 [1 + NOTED], rows of the file that had no place (hot_rows)
+             USED     address of uint8 by place from FIRST on, set to 1 where one is read
+    lookups  int64 [F, LOOKUP_FIELDS], by feature whose rows lie on the device:
+             SOURCE, COLUMN, TABLE, MAX_LENGTH, OFFSET   as of its plan (kernels.pool); OFFSET counts places in `slots`
+             PLACES   its places in a row: 1, or the most values of its list
+             LIST     1 for a list
+             HOST     address of float32 [rows, ...], the rows of its pool that are not on the device
+             AT       its first place among those of its pool
+             PITCH    bytes of a row of `host`
+             DIM      numbers of a row of its table
+
+A reader finds a place as it finds a row (kernels.rows), under its pin: a slot that it may see is not written again, and
+its place was written before the epoch became readable here (row_mirror.RowMirror.catch_up).
+"""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+from freshet_serving.processor.kernels.conversion import FLOAT32, copy_row, copy_typed
+from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
+from freshet_serving.processor.kernels.kernel import inlined, kernel
+from freshet_serving.processor.kernels.pointers import (
+    load_acquire,
+    load_i64,
+    load_i64_anywhere,
+    prefetch,
+    store_i8,
+    store_i64,
+)
+from freshet_serving.processor.kernels.pool import ROWS, SPLITS, STRIDE, VALUES
+from freshet_serving.processor.kernels.rows import (
+    BASE_ROWS,
+    CAPACITY,
+    CHANGED,
+    DTYPE,
+    HEADS,
+    INDEX,
+    META,
+    NUMBERED,
+    SETTLED,
+    TABLE_NBYTES,
+    row_at,
+    scale_at,
+    unchanged,
+    unknown_ref,
+    visible,
+)
+from freshet_serving.processor.package import SCALED
+
+DEVICE_FIELDS, LOOKUP_FIELDS = 6, 11
+FIRST, DEFAULT, ARENA, BASE, NOTES, USED = range(DEVICE_FIELDS)
+SOURCE, COLUMN, TABLE, MAX_LENGTH, OFFSET, PLACES, LIST, HOST, AT, PITCH, DIM = range(LOOKUP_FIELDS)
+BLOCK = 32
+BY_HEAD, BY_NUMBER = -1, -2
+NOTED = 8192
+"""Notes of one table; a power of two."""
+CHANGED_BLOCK = 4096
+"""Slots of an arena that are looked at together; slots are used from the first on."""
+
+
+@inlined
+def load_i32(address):
+    """Return the int32 at an address that is a multiple of 4."""
+    word = load_i64_anywhere(address)
+    return np.int64(np.int32(word & 0xFFFFFFFF))
+
+
+@inlined
+def start_of(table, key):
+    """Return where the probe for a key starts, or how it is found without the index, and prefetch what it reads.
+
+    Args:
+        table: Address of the table's descriptor.
+        key: int64.
+    """
+    numbered = load_i64(table + NUMBERED)
+    if unchanged(numbered, load_i64(table + CHANGED), key):
+        return np.int64(BY_NUMBER)
+    if np.uint64(key) < np.uint64(numbered):
+        prefetch(load_i64(table + HEADS) + 8 * key)
+        return np.int64(BY_HEAD)
+    start = home(key, load_i64(table + CAPACITY))
+    prefetch(load_i64(table + INDEX) + 16 * start)
+    return start
+
+
+@inlined
+def ref_of(table, key, start, epoch):
+    """Return the ref of the row that a key reads as of an epoch, negative for the default row.
+
+    Args:
+        table: Address of the table's descriptor.
+        key: int64.
+        start: The result of start_of().
+        epoch: The epoch that is read.
+    """
+    if start == BY_NUMBER:
+        return key
+    index, base_rows = load_i64(table + INDEX), load_i64(table + BASE_ROWS)
+    head = load_i64(table + HEADS) + 8 * key
+    if start != BY_HEAD:
+        e = probe_from(index, load_i64(table + CAPACITY), key, start)
+        head = index + 16 * e + 8 if e >= 0 else np.int64(0)
+    ref = np.int64(ABSENT)
+    if head != 0:
+        ref = visible(load_acquire(head), base_rows, load_i64(table + META), epoch)
+    return ref
+
+
+@inlined
+def place_of(devices, number, base_rows, ref):
+    """Return the place of a row on the device; 0 if it has none.
+
+    Args:
+        devices: int64 [T, DEVICE_FIELDS].
+        number: Number of the table.
+        base_rows: Rows of the table's file.
+        ref: The row's ref, 0 or more.
+    """
+    if ref < base_rows:
+        if devices[number, BASE] != 0:
+            place = load_i32(devices[number, BASE] + 4 * ref)
+            if place != 0:
+                store_i8(devices[number, USED] + place - devices[number, FIRST], 1)
+            else:
+                count = load_i64(devices[number, NOTES])
+                store_i64(devices[number, NOTES] + 8 + 8 * (count & (NOTED - 1)), ref)
+                store_i64(devices[number, NOTES], count + 1)
+            return place
+        return devices[number, FIRST] + ref
+    slot = ref - base_rows if ref < SETTLED else ref - SETTLED
+    return load_i32(devices[number, ARENA] + 4 * slot)
+
+
+@kernel(
+    nb.int64(
+        nb.int64[:, ::1],
+        nb.int64[:, ::1],
+        nb.int64[:, ::1],
+        nb.int64[:, :, ::1],
+        nb.int64[:, ::1],
+        nb.int64,
+        nb.int32[:, ::1],
+        nb.int64[:, ::1],
+    ),
+    boundscheck=False,
+    error_model="numpy",
+)
+def fill(tables, devices, lookups, inputs, spans, epoch, slots, counts):
+    """Write the places of all rows that a batch reads as of one epoch.
+
+    Args:
+        tables: int64 [T, TABLE_FIELDS].
+        devices: int64 [T, DEVICE_FIELDS].
+        lookups: int64 [F, LOOKUP_FIELDS].
+        inputs: int64 [R, S, INPUT_FIELDS].
+        spans: int64 [R, 2].
+        epoch: The epoch that is read.
+        slots: int32 [rows, n], rows of the requests one after another; written from column 0 on.
+        counts: int64 [T, 2], lookups and misses; added to.
+
+    Returns:
+        Number of places whose rows are not on the device.
+    """
+    keys, starts, targets = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    at_tables, pitch, absent_rows = np.int64(tables.ctypes.data), slots.shape[1], np.int64(0)
+    flat = slots.reshape(-1)
+    for f in range(lookups.shape[0]):
+        number, source, column = lookups[f, TABLE], lookups[f, SOURCE], lookups[f, COLUMN]
+        offset, places, listed = lookups[f, OFFSET], lookups[f, PLACES], lookups[f, LIST]
+        table = at_tables + number * TABLE_NBYTES
+        base_rows = load_i64(table + BASE_ROWS)
+        first_out = np.int64(0)
+        for r in range(inputs.shape[0]):
+            values, stride, splits = inputs[r, source, VALUES], inputs[r, source, STRIDE], inputs[r, source, SPLITS]
+            first, rows = spans[r, 0], spans[r, 1]
+            computed = rows
+            if inputs[r, source, ROWS] == 1:
+                first, computed = np.int64(0), np.int64(1)
+            row, value, begin, stop = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+            place, count = np.int64(0), np.int64(0)
+            if listed != 0:
+                row = np.int64(-1)
+            # One pass a block: take keys until it is full or none are left, then find their rows.
+            while True:
+                while count < BLOCK:
+                    if listed == 0:
+                        if row == computed:
+                            break
+                        key = load_i64_anywhere(values + 8 * ((first + row) * stride + column))
+                        target = (first_out + row) * pitch + offset
+                        row += 1
+                    else:
+                        if value == stop:
+                            row += 1
+                            if row >= computed:
+                                break
+                            begin = load_i64(splits + 8 * (first + row))
+                            stop = min(load_i64(splits + 8 * (first + row + 1)), begin + places)
+                            value = begin
+                            place = (first_out + row) * pitch + offset
+                            for p in range(stop - begin, places):
+                                flat[place + p] = 0
+                            if value == stop:
+                                continue
+                        key = load_i64_anywhere(values + 8 * value)
+                        target = (first_out + row) * pitch + offset + value - begin
+                        value += 1
+                    keys[count], targets[count], starts[count] = key, target, start_of(table, key)
+                    count += 1
+                if count == 0:
+                    break
+                counts[number, 0] += count
+                for j in range(count):
+                    ref = ref_of(table, keys[j], starts[j], epoch)
+                    if ref < 0:
+                        counts[number, 1] += 1
+                        ref = unknown_ref(table, epoch)
+                    if ref < 0:
+                        flat[targets[j]] = devices[number, DEFAULT]
+                    else:
+                        place = place_of(devices, number, base_rows, ref)
+                        if place == 0:
+                            absent_rows += 1
+                            out_row, within = targets[j] // pitch, targets[j] % pitch - offset
+                            there = lookups[f, AT] + within
+                            dim = lookups[f, DIM]
+                            host = lookups[f, HOST] + out_row * lookups[f, PITCH] + 4 * there * dim
+                            dtype = load_i64(table + DTYPE)
+                            if dtype == FLOAT32:
+                                copy_row(host, row_at(table, ref), dim)
+                            else:
+                                scale = scale_at(table, ref) if dtype >= SCALED else np.int64(0)
+                                copy_typed(dtype, host, row_at(table, ref), scale, dim)
+                            place = -1 - there
+                        flat[targets[j]] = place
+                count = np.int64(0)
+            for p in range(places if computed < rows else 0):
+                place = flat[first_out * pitch + offset + p]
+                host = lookups[f, HOST] + first_out * lookups[f, PITCH] + 4 * (lookups[f, AT] + p) * lookups[f, DIM]
+                for k in range(1, rows):
+                    flat[(first_out + k) * pitch + offset + p] = place
+                    if place < 0:
+                        copy_row(host + k * lookups[f, PITCH], host, lookups[f, DIM])
+            first_out += rows
+    return absent_rows
+
+
+@kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1]), boundscheck=False, error_model="numpy")
+def changed(table, slots, epoch, into):
+    """Find the slots of an arena with rows that are newer than an epoch; return their number.
+
+    Slots are taken from the first on, so the first whole block without a stamp is the end of what is used.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        slots: Number of slots of the arena.
+        epoch: The epoch.
+        into: int64 [n], the slots; only the first n are written.
+    """
+    meta, count = table[META // 8], np.int64(0)
+    for first in range(0, slots, CHANGED_BLOCK):
+        used = False
+        for slot in range(first, min(first + CHANGED_BLOCK, slots)):
+            stamp = load_i64(meta + 16 * slot)
+            used |= stamp != 0
+            if stamp != 0 and stamp >> 1 > epoch and stamp & 1 == 0:
+                if count < len(into):
+                    into[count] = slot
+                count += 1
+        if not used:
+            break
+    return count

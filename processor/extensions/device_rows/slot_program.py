@@ -1,0 +1,297 @@
+"""Run a subgraph whose rows lie on a device: fill lines instead of features, and run the graph that gathers.
+
+It takes the place of a subgraph's programs and of what fills its inputs; sessions, buffers and runners see executables
+with other inputs. The inputs are those of the package, with lines in the place of the features (slot_layout), and for
+each pool the rows that have no place, which are touched only where there are some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.backends import (
+    Dims,
+    Executable,
+    IoSpec,
+    Matrix,
+    Program,
+    Weights,
+    aligned,
+    check_buffers,
+    failed,
+)
+from freshet_serving.processor.backends.xla import Device
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extensions.device_rows import device_modules, slot_kernels
+from freshet_serving.processor.extensions.device_rows.row_mirror import RowMirror
+from freshet_serving.processor.extensions.device_rows.slot_layout import PoolKey, SlotLayout
+from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput, address
+from freshet_serving.processor.features.late_values import fill_left_out
+from freshet_serving.processor.kernels import pool as pooling
+from freshet_serving.processor.running.buffers import Tensors
+from freshet_serving.processor.running.fillers import Fill
+
+HOST_ROWS = "rows of the host "
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotInput:
+    """One input that is sent as lines.
+
+    Attributes:
+        name: Its name.
+        layout: Its lines.
+        rest: Fills the layout's columns at the end; None if it has none.
+        filled: Rows of the line's first dimension: None for those of the run, or a number.
+    """
+
+    name: str
+    layout: SlotLayout
+    rest: Fill | None
+    filled: int | None
+
+    def host_inputs(self) -> dict[str, Dims]:
+        """Return the dimensions of the rows that the host sends, by input."""
+        return {self.host_name(key): (self.filled, self.layout.places(key) * key.dim) for key in self.layout.pools}
+
+    def host_name(self, key: PoolKey) -> str:
+        """Return the name of the input of rows of one pool that the host sends."""
+        return f"{HOST_ROWS}{self.name} {key.dtype} {key.dim}"
+
+    def fill(self, view: BatchView, inputs: Tensors, mirror: RowMirror) -> None:
+        """Write the view's rows.
+
+        Args:
+            view: The rows to fill.
+            inputs: Buffers by name.
+            mirror: The rows on the device.
+        """
+        lines, layout, sources, kept = inputs[self.name], self.layout, view.inputs(), None
+        if layout.late:
+            kept = fill_left_out(layout.late, view, sources)
+        lookups = layout.lookups
+        if mirror.partial:
+            mirror.phases.fill(id(lines.base))
+            lookups, at = lookups.copy(), 0
+            for key in layout.pools:
+                host = inputs[self.host_name(key)]
+                own = slice(at, at + len(layout.pools[key]))
+                lookups[own, slot_kernels.HOST], lookups[own, slot_kernels.PITCH] = address(host), host.shape[1] * 4
+                at = own.stop
+        absent = slot_kernels.fill(
+            view.tables, mirror.devices, lookups, sources, view.spans, view.epoch, lines.view(np.int32), view.counts
+        )
+        if absent:
+            mirror.missed(absent)
+        host_plan = layout.host
+        if host_plan is not None and pooling.run(
+            view.tables, host_plan.plan, host_plan.scaling, sources, view.spans, view.epoch, lines, view.counts
+        ):
+            raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
+        if kept is not None and kept.refusal is not None:
+            raise kept.refusal
+        if self.rest is not None and layout.rest is not None:
+            self.rest(view, lines[:, layout.rest.first :])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotInputs:
+    """The inputs of one subgraph.
+
+    Attributes:
+        lines: Those that are sent as lines.
+        spec: Inputs and outputs of the executables.
+        given: Inputs and outputs of the package's executables.
+        mirror: The rows on the device.
+        fillers: What fills the other inputs, by name.
+    """
+
+    lines: Sequence[SlotInput]
+    spec: IoSpec
+    given: IoSpec
+    mirror: RowMirror
+    fillers: Sequence[tuple[str, Fill]]
+
+    @classmethod
+    def of(
+        cls, lines: Sequence[SlotInput], given: IoSpec, mirror: RowMirror, fillers: Sequence[tuple[str, Fill]]
+    ) -> SlotInputs:
+        """Return the inputs of a subgraph.
+
+        Args:
+            lines: Those that are sent as lines.
+            given: Inputs and outputs of the package's executables.
+            mirror: The rows on the device.
+            fillers: What fills inputs.
+        """
+        widths: dict[str, Dims] = {one.name: (one.filled, one.layout.line) for one in lines}
+        host = {name: dims for one in lines for name, dims in one.host_inputs().items()}
+        spec = IoSpec({**given.inputs, **widths, **host}, given.outputs)
+        return cls(lines, spec, given, mirror, [(name, fill) for name, fill in fillers if name not in widths])
+
+    def fill(self, view: BatchView, inputs: Tensors) -> None:
+        """Write the view's rows into all inputs but the user's tensors.
+
+        Args:
+            view: The rows to fill.
+            inputs: Buffers by name.
+
+        Raises:
+            NonFiniteInput: A float is infinite, or becomes so when scaled.
+            FreshetError: A stage refuses a request, or was not done in time.
+        """
+        for name, fill in self.fillers:
+            if name in inputs:
+                fill(view, inputs[name])
+        self.mirror.catch_up(view.tables, view.epoch)
+        for one in self.lines:
+            if one.name in inputs:
+                one.fill(view, inputs, self.mirror)
+
+
+class SlotProgram(Program):
+    """A program whose executables gather rows on the device.
+
+    Its buckets are compiled from the package's portable forms when it is made; add() is not for it.
+    """
+
+    def __init__(self, inputs: SlotInputs, device: Device) -> None:
+        """Take the inputs; compile() adds buckets.
+
+        Args:
+            inputs: The subgraph's inputs.
+            device: The device.
+        """
+        self._inputs, self._device = inputs, device
+        self._compiled: dict[int, tuple[Any, Sequence[str]]] = {}
+
+    def compile(self, bucket: int, portable: bytes, weights: Sequence[str]) -> None:
+        """Compile one bucket.
+
+        Args:
+            bucket: Its rows.
+            portable: The dense graph of so many rows, as a portable artifact.
+            weights: Names of its weights, in its order.
+
+        Raises:
+            Corrupt: The artifact is none of this graph.
+        """
+        own, names = self._inputs, list(self._inputs.given.inputs)
+        layouts = {names.index(one.name): one.layout for one in own.lines}
+        module = device_modules.gathering(portable, bucket, len(names), layouts, own.mirror.sizes)
+        self._compiled[bucket] = self._device.compile(module), weights
+
+    def add(self, artefact: Any) -> None:
+        raise BadInput(f"executable b{artefact.bucket}: rows on a device are gathered by what is compiled for them")
+
+    def with_weights(self, weights: Weights) -> dict[int, Executable]:
+        """Return all buckets with these weights, which share one copy of them."""
+        placed: dict[str, Any] = {}
+        for _, names in self._compiled.values():
+            for name in names:
+                if name not in placed:
+                    if name not in weights:
+                        raise BadInput(f"dense weight {name[:64]!r} is missing")
+                    placed[name] = self._device.keep(weights[name])
+        return {
+            bucket: SlotExecutable(bucket, compiled, self._inputs, self._device, [placed[name] for name in names])
+            for bucket, (compiled, names) in self._compiled.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotExecutable:
+    """A graph that gathers its rows, with its weights.
+
+    Attributes:
+        bucket: Rows of a run.
+        compiled: The compiled graph.
+        inputs: The subgraph's inputs.
+        device: The device.
+        weights: Its weights on the device.
+    """
+
+    bucket: int
+    compiled: Any
+    inputs: SlotInputs
+    device: Device
+    weights: Sequence[Any]
+
+    def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """Return a run over these buffers."""
+        return SlotRun(self, inputs, outputs)
+
+
+@dataclass(slots=True, eq=False)
+class _Argument:
+    """An input on the device: the argument of all runs, or what makes that of one run."""
+
+    array: Any
+    refill: Callable[[], Any] | None
+
+
+class SlotRun:
+    """A run over bound buffers."""
+
+    def __init__(self, executable: SlotExecutable, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> None:
+        self._of, self._inputs = executable, inputs
+        own, on = executable.inputs, executable.device
+        check_buffers(executable.bucket, own.spec, inputs, outputs)
+        self._ends = [outputs[name] for name in sorted(outputs)]
+        self._handlers = [on.handler(end.shape) for end in self._ends]
+        names = list(own.given.inputs)
+        self._arguments = [_Argument(*on.argument(inputs[name])) for name in names]
+        self._nbytes = sum(inputs[name].nbytes for name in names)
+        # Rows of the host are sent side by side, in places of their own: most runs have none.
+        self._packed: list[tuple[int, SlotInput, PoolKey, Matrix, _Argument]] = []
+        for one in own.lines:
+            for key in one.layout.pools:
+                packed = aligned(inputs[one.host_name(key)].shape)
+                self._packed.append((names.index(one.name), one, key, packed, _Argument(*on.argument(packed))))
+        self._blank = [_made(argument) for *_, argument in self._packed]
+
+    def __call__(self) -> None:
+        """Compute all rows."""
+        executable, mirror = self._of, self._of.inputs.mirror
+        arguments = [_made(argument) for argument in self._arguments]
+        sent = self._sent(arguments) if mirror.partial else self._blank
+        try:
+            with mirror.reading() as pools:
+                held = [array for pool in pools.values() for array in pool.arguments]
+                run = executable.compiled.execute_sharded([*arguments, *sent, *held, *executable.weights])
+                for result, end in zip(run.consume_with_handlers(self._handlers), self._ends):
+                    executable.device.fetch(result, end)
+        except Exception as error:
+            raise failed(executable.bucket, "xla", error) from error
+        for one in executable.inputs.lines:
+            mirror.phases.ran(id(self._inputs[one.name].base))
+        mirror.counts.sent_nbytes += self._nbytes
+
+    def _sent(self, arguments: list[Any]) -> list[Any]:
+        """Return the rows of the host, side by side, and put lines that name these in the place of the arguments."""
+        sent, renamed = list(self._blank), dict[int, NDArray[np.int32]]()
+        for n, (at, one, key, packed, argument) in enumerate(self._packed):
+            lines, first, count = self._inputs[one.name].view(np.int32), *one.layout.span(key)
+            rows, columns = np.nonzero(lines[:, first : first + count] < 0)
+            if not len(rows):
+                continue
+            if at not in renamed:
+                renamed[at] = aligned(lines.shape).view(np.int32)
+                renamed[at][...] = lines
+            there = -1 - lines[rows, first + columns]
+            host = self._inputs[one.host_name(key)].reshape(-1, key.dim)
+            packed.reshape(-1, key.dim)[: len(rows)] = host[rows * count + there]
+            renamed[at][rows, first + columns] = -1 - np.arange(len(rows), dtype=np.int32)
+            sent[n] = _made(argument)
+        for at, lines in renamed.items():
+            arguments[at] = self._of.device.keep(lines.view(np.float32))
+        return sent
+
+
+def _made(argument: _Argument) -> Any:
+    return argument.array if argument.refill is None else argument.refill()
