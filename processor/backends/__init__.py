@@ -60,8 +60,8 @@ else:
     )
 
 __all__ = [
-    "MATRIX", "Artefact", "Backend", "Dims", "EndableRun", "EndedRun", "Executable", "IoSpec", "Matrix",
-    "Program", "Weights", "aligned", "allocator", "builtin", "check_buffers", "cuda", "failed", "load_backend", "missing",
+    "MATRIX", "Artefact", "Backend", "Dims", "EndableRun", "EndedRun", "Executable", "IoSpec", "Matrix", "Program",
+    "Weights", "aligned", "allocator", "builtin", "check_buffers", "cuda", "failed", "load_backend", "missing",
     "onnxfile", "onnxruntime", "openvino", "pack", "refused", "sha256", "shapes_text", "sized", "tensorrt", "unpack",
     "weights_hash", "xla",
 ]  # fmt: skip

@@ -59,7 +59,7 @@ from freshet_serving.processor.sessions.fair_shares import FairShares, ModelShar
 PATIENCE_S = 1.0
 # Seconds of a batch while several models are asked, a few times what it costs besides; and for how long they count as
 # asked after a change of models.
-SHORT_TURN_S, MIXED_S = 0.0005, 1.0
+SHORT_TURN_S, MIXED_S = 0.001, 1.0
 # Factor by which a batch's predicted time may be wrong before a ticket added to it makes one late.
 MARGIN = 1.15
 # The same for the wait of a request at admission. It is larger because an overloaded event loop also reads late. It
