@@ -12,6 +12,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,10 +28,12 @@ from freshet_serving.processor.backends.cuda import Cuda
 from freshet_serving.processor.backends.onnxruntime import OnnxRuntime
 from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Conflict
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.running.graph_run import GraphRun
+from freshet_serving.processor.versions.replica import Replica
 from tests.gpu import tensorrt_steps
 from tests.gpu.bundled import Check, Figures, Skip, ms, timed
 from tests.gpu.http_step import http
@@ -209,6 +212,41 @@ def pipeline(check: Check) -> Figures:
                 yield f"{name}, {candidates} candidates a request", f"{rate:,.0f} rows/s"
 
 
+def device_rows(check: Check) -> Figures:
+    """Rows in the device's memory beside rows sent: right, rows a second, and how busy the device is."""
+    on_device = only(check.bundle, check.folder / "rows", "xla", check.device_target)
+    sessions = max(2, (os.cpu_count() or 2) - 1)
+    config = ProcessorConfig(repository=str(on_device), sessions=sessions, device_stages=2)
+    alone = check.xla().with_weights(check.weights[0])
+    for way in ("rows by place", "rows sent"):
+        with ExitStack() as stack:
+            if way == "rows sent":
+                stack.enter_context(patch.object(Replica, "_place", lambda *arguments: None))
+            processor = stack.enter_context(Processor.initialize(config))
+            worst = max(_asked(check, processor, rows, 0) for rows in (1, 7, 64, 300, 1000))
+            yield f"{way}, error", check.close(worst)
+            for candidates in (64, 500, 2000):
+                rows = min(candidates, len(check.reference["ids"]))
+                before, started_s = _busy_s(processor), time.perf_counter()
+                rate = _load(check, processor, PredictRequest(MODEL, _inputs(check, rows)), rows)
+                busy = (_busy_s(processor) - before) / (time.perf_counter() - started_s)
+                bucket = min((b for b in alone if b >= rows), default=max(alone))
+                executable = bucket / timed(check.bound(alone[bucket])[1])
+                yield (
+                    f"{way}, {rows} candidates a request",
+                    f"{rate:,.0f} rows/s, {rate / executable:.2f} of the executable alone, stages busy {busy / 2:.0%}",
+                )
+            counted = by_name(processor.predictor.replica(MODEL).counted(), "device_rows")
+            for name in ("nbytes", "sent_nbytes", "host_rows") if counted else ():
+                yield f"{way}, {name}", f"{counted[name]:,.0f}"
+
+
+def _busy_s(processor: Processor) -> float:
+    """Seconds that device stages have run batches."""
+    stages: Any = processor.predictor.groups.of(MODEL)._stages
+    return sum(stats.busy_s for stats in stages.stats)
+
+
 def division(check: Check) -> Figures:
     """Device stages with requests divided into the user's part and the candidates': right, and against undivided."""
     yield from _ways(check, DIVIDED, {f"{n} candidates": clicks(n) for n in (2, 64, 500)})
@@ -325,6 +363,7 @@ STEPS: dict[str, Callable[[Check], Figures]] = {
     "xla": xla,
     "xla-weights": xla_weights,
     "deltas": deltas,
+    "device-rows": device_rows,
     "pipeline": pipeline,
     "division": division,
     "histories": histories,

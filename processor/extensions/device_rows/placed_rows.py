@@ -99,15 +99,29 @@ def open_device_rows(
 ) -> DeviceRows | None:
     """Return a version's rows on the device that runs it, or None if they stay in memory.
 
+    They do so where the device has no room, or its library refuses what gathers them: the log says why.
+
     Args:
         files: The version's files.
         graphs: Its subgraphs.
         plan: Its sparse plan.
         opened: Its programs by subgraph.
     """
-    manifest, on = files.manifest, _device(opened)
+    on = _device(opened)
     if on is None:
         return None
+    try:
+        return _opened(files, graphs, plan, opened, on)
+    except Exception as error:
+        why = str(error).partition("\n")[0][:200]
+        log.warning("%s version %d: rows stay in memory: %s", files.manifest.model, files.manifest.version, why)
+        return None
+
+
+def _opened(
+    files: Package, graphs: GraphRun, plan: SparsePlan, opened: Mapping[str, OpenedPrograms], on: Device
+) -> DeviceRows | None:
+    manifest = files.manifest
     poolings = {name: _poolings(graph, graphs.by_name[name], plan) for name, graph in subgraphs(manifest).items()}
     every = [pooling for by_input in poolings.values() for pooling, _ in by_input.values()]
     placed = placed_rows(manifest.tables, every, on.room // 2)
@@ -128,6 +142,7 @@ def open_device_rows(
         programs[name] = program
     if not inputs:
         return None
+    mirror.allocate()
     names = ", ".join(
         table.name if rows == table.rows else f"{rows:,} of {table.rows:,} rows of {table.name}"
         for table, rows in zip(manifest.tables, placed)

@@ -145,7 +145,7 @@ class RowMirror:
     """
 
     def __init__(self, device: Device, tables: Sequence[TableEntry], placed: Sequence[int]) -> None:
-        """Make pools for the rows of tables' files and some more; load() copies the rows.
+        """Plan pools for the rows of tables' files and some more; allocate() makes them, load() copies the rows.
 
         Args:
             device: The device.
@@ -199,13 +199,8 @@ class RowMirror:
         with self._exclusion.reading():
             yield self.pools
 
-    def load(self, arrays: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """Copy the rows of the tables' files, and compile what changes pools.
-
-        Args:
-            arrays: By table, its buffers (processor.tables.table.Table.arrays). Those of an arena are kept.
-        """
-        self._arrays = arrays
+    def allocate(self) -> None:
+        """Take the memory of the pools, and compile what changes them; raises whatever the device's library does."""
         for key, pool in self.pools.items():
             pool.rows = self._run(device_modules.zeros(pool.size, key.dim, _element(key)), [], _shape(pool), key)
             if ROW_TYPES[key.dtype].scaled:
@@ -214,6 +209,14 @@ class RowMirror:
                 self._program(pool, False, count)
                 if pool.scales is not None:
                     self._program(pool, True, count)
+
+    def load(self, arrays: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+        """Copy the rows of the tables' files.
+
+        Args:
+            arrays: By table, its buffers (processor.tables.table.Table.arrays). Those of an arena are kept.
+        """
+        self._arrays = arrays
         for number, table in enumerate(self._tables):
             if not self._placed[number]:
                 continue

@@ -62,6 +62,7 @@ class Mirrored:
         self.table = table
         entry = table.spec
         self.mirror = RowMirror(CompilesOnce(), [entry], [entry.rows if placed is None else placed])
+        self.mirror.allocate()
         self.mirror.load([table.arrays])
         self.key = PoolKey(entry.dtype, entry.dim)
 

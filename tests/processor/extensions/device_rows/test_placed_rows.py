@@ -141,6 +141,18 @@ def test_rows_stay_in_memory_where_nothing_runs_on_a_device(gpu, tmp_path):
         assert not counters(host)
 
 
+def test_rows_stay_in_memory_where_the_device_cannot_take_them(gpu, tmp_path, monkeypatch, caplog):
+    def fail(mirror):
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
+
+    monkeypatch.setattr(row_mirror.RowMirror, "allocate", fail)
+    on_device, _ = repositories(tmp_path)
+    with Processor.initialize(ProcessorConfig(str(on_device), **ALONE)) as device:
+        device.process(PredictRequest(MODEL, request(np.random.default_rng(0), 3)))
+        assert not counters(device)
+    assert "clicks version 1: rows stay in memory: RESOURCE_EXHAUSTED: out of memory" in caplog.messages
+
+
 def test_rows_stay_in_memory_where_a_device_has_no_room(gpu, tmp_path, monkeypatch):
     room_for(gpu, monkeypatch, 0)
     on_device, _ = repositories(tmp_path)
