@@ -166,6 +166,7 @@ class InProcessHost(ModelHost):
             options.runs,
             self._lookups,
             self._states,
+            options.device_rows_mb << 20,
         )
 
     def group_stats(self) -> dict[str, GroupStats]:

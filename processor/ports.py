@@ -170,7 +170,8 @@ class Extension:
             it: from their number, reader slots, the clock and the cores of their threads.
         user_states: The store of user states; None for nothing.
         device_rows: What runs a version's graphs on rows in the memory of a device (processor.running.placed_rows):
-            from its files, its subgraphs, its plan and, by subgraph, its opened programs; None for nothing.
+            from its files, its subgraphs, its plan, by subgraph its opened programs, and the bytes that rows may take;
+            None for nothing.
         core_planner: What plans the cores of session groups while they serve; None for nothing.
         descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
         explanations: What explains a list of items: "item", one of them, and "items", their columns (None for a version
@@ -195,7 +196,7 @@ class Extension:
     answerers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     stages: Mapping[str, Callable[[int, Sequence[int], Any, frozenset[int]], Any]] = field(default_factory=dict)
     user_states: UserStateStore | None = None
-    device_rows: Callable[[Any, Any, Any, Any], Any] | None = None
+    device_rows: Callable[[Any, Any, Any, Any, int], Any] | None = None
     core_planner: CorePlanner | None = None
     descriptions: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     explanations: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)

@@ -48,6 +48,7 @@ EXTENSIONS = {
     "admin_port": "admin",
     "admin_token": "admin",
     "delta_guard": "guard",
+    "device_rows_mb": "device_rows",
     "import_timeout_s": "auto_import",
     "import_cpu_s": "auto_import",
     "import_memory_bytes": "auto_import",

@@ -139,7 +139,7 @@ def engine(repository: Path, by_place: bool) -> Iterator[Processor]:
         stack.enter_context(patch.object(device_modules, "gathering", lambda *arguments: b""))
         if not by_place:
             stack.enter_context(patch.object(Replica, "_place", lambda *arguments: None))
-        options: dict[str, Any] = {"sessions": 1, "device_stages": 1, "delta_guard": "off"}
+        options: dict[str, Any] = {"sessions": 1, "device_stages": 1, "device_rows_mb": 8192, "delta_guard": "off"}
         yield stack.enter_context(Processor.initialize(ProcessorConfig(str(repository), **options)))
 
 

@@ -154,15 +154,11 @@ class Device(Protocol):
 
     Attributes:
         target: Kind of device that its machine code runs on; for a CPU the manifest's features specify it.
-        room: Bytes of its memory that may be taken, less what has been taken.
     """
 
     client: Any
     places: Any
     target: str
-
-    @property
-    def room(self) -> int: ...
 
     def compile(self, stablehlo: bytes) -> Any:
         """Compile a portable StableHLO artifact for this device."""
@@ -238,10 +234,6 @@ class _Cpu:
 
         self._view = view
         self._sharding = sharding
-
-    @property
-    def room(self) -> int:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
     def compile(self, stablehlo: bytes) -> Any:
         return self.client.compile_and_load(stablehlo, self.places, _options(CPU_OPTIONS))
@@ -364,12 +356,6 @@ class JaxDevice:
         self._put, self._copying = jax.device_put, copying
         self._inputs: dict[int, tuple[weakref.ref[Matrix], Any]] = {}
         self._aval, self._sharding = jax.core.ShapedArray, jax.sharding.SingleDeviceSharding(self._place)
-
-    @property
-    def room(self) -> int:
-        # XLA_PYTHON_CLIENT_MEM_FRACTION bounds it.
-        known = self._place.memory_stats() or {}
-        return int(known.get("bytes_limit", 0)) - int(known.get("bytes_in_use", 0))
 
     def compile(self, stablehlo: bytes) -> Any:
         return self.client.compile_and_load(stablehlo, self.places, _options(()))

@@ -1,4 +1,4 @@
-"""Protocols of what runs graphs on rows in the memory of a device (Extension.device_rows)."""
+"""The seam of what runs graphs on rows in the memory of a device (Extension.device_rows)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.backends import IoSpec, Program
 from freshet_serving.processor.counter_block import Snapshot
+from freshet_serving.processor.ports import ENGINE, missing
 
 if TYPE_CHECKING:
     from freshet_serving.processor.features.bound_request import BatchView
     from freshet_serving.processor.running.buffers import Tensors
+
+OPTION, EXTENSION = "device_rows_mb", "device_rows"
+
+
+def check_device_rows(field: str = "") -> None:
+    """Raise BadInput if no extension has rows on a device.
+
+    Args:
+        field: Beginning of the option's name in messages.
+    """
+    if ENGINE.only(EXTENSION) is None:
+        raise missing(field + OPTION, EXTENSION)
 
 
 class PlacedInputs(Protocol):

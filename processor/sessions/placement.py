@@ -93,6 +93,11 @@ def plan(
             from freshet_serving.processor.sessions.stages import check_stages
 
             check_stages(own_options.device_stages, "" if name == DEFAULT else f"groups.{name[:64]}.")
+        if own_options.device_rows_mb:
+            # Loaded where rows are to lie on a device.
+            from freshet_serving.processor.running.placed_rows import check_device_rows
+
+            check_device_rows("" if name == DEFAULT else f"groups.{name[:64]}.")
         # Inline, the event loop's thread is a session; helpers are added only on request.
         sessions = own_options.sessions or (1 if config.compute == "inline" else min(cores, MAX_SESSIONS))
         options = GroupOptions(**{**asdict(own_options), "sessions": sessions}, compute=config.compute, cpus=cpus)
@@ -192,6 +197,7 @@ class Groups:
             "policy": options.policy,
             "compute": options.compute,
             "device_stages": options.device_stages,
+            "device_rows_mb": options.device_rows_mb,
             "queue_rows": group.queue_rows,
             **({} if self.planning is None else self.planning.describe(name)),
         }

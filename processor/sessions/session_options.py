@@ -44,6 +44,16 @@ class SessionOptions:
             folded=True,
         ),
     )
+    device_rows_mb: int = field(
+        default=0,
+        metadata=option(
+            "Memory of a GPU for the rows of a version, which the GPU then gathers itself",
+            between(0, 1 << 24, "none"),
+            unit="MiB",
+            heading=COMPUTING,
+            folded=True,
+        ),
+    )
     policy: Policy = field(
         default="shared",
         metadata=option(
@@ -101,6 +111,7 @@ class GroupConfig:
     max_queue_rows: int | None = None
     max_queue_ids: int | None = None
     device_stages: int | None = None
+    device_rows_mb: int | None = None
     p99_ms: float | None = None
     share: float | None = None
     min_cores: int | None = None

@@ -211,6 +211,7 @@ class Replica:
         runs: int = 1,
         lookups: InputLookups = NO_LOOKUPS,
         states: ProcessStates | None = None,
+        device_nbytes: int = 0,
     ) -> None:
         """Read the executables' files; raise FreshetError if they cannot be served.
 
@@ -226,6 +227,7 @@ class Replica:
                 may be in progress at once.
             lookups: What looks up inputs in this process.
             states: What keeps users' parts in this process.
+            device_nbytes: Memory of a device for rows of tables; 0 for none.
         """
         self.manifest: Manifest = files.manifest
         self.model = files.manifest.model
@@ -265,7 +267,7 @@ class Replica:
                 name: open_programs(files, run.spec, threads, runs, subgraph=name)
                 for name, run in self.graphs.by_name.items()
             }
-        self._placed = self._place(files, opened)
+        self._placed = self._place(files, opened, device_nbytes) if device_nbytes else None
         self._sizes = {n: BufferSize(self.graphs.by_name[n].spec, max(part.chosen)) for n, part in opened.items()}
         self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
         self._opened = opened[self.graphs.undivided.name]
@@ -514,13 +516,10 @@ class Replica:
             )  # fmt: skip
         self._recorded = []
 
-    def _place(self, files: Package, opened: Mapping[str, OpenedPrograms]) -> PlacedRows | None:
+    def _place(self, files: Package, opened: Mapping[str, OpenedPrograms], nbytes: int) -> PlacedRows | None:
         """Have rows lie on the device that runs the version, if one does; return None where they stay in memory."""
-        targets = {entry.target for part in opened.values() for entry in part.chosen.values()}
-        create = ENGINE.only("device_rows") if any(t.startswith("cuda") for t in targets) else None
-        if create is None or self.remote is not None:
-            return None
-        placed: PlacedRows | None = create(files, self.graphs, self.plan, opened)
+        create = ENGINE.only("device_rows") if self.remote is None else None
+        placed: PlacedRows | None = create(files, self.graphs, self.plan, opened, nbytes) if create else None
         for name, inputs in placed.inputs.items() if placed is not None else ():
             self.graphs.by_name[name].place(inputs)
         return placed

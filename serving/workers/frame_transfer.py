@@ -213,6 +213,7 @@ class FrameReceiver:
             options.runs,
             lookups,
             states,
+            options.device_rows_mb << 20,
         )
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}

@@ -216,7 +216,7 @@ def device_rows(check: Check) -> Figures:
     """Rows in the device's memory beside rows sent: right, rows a second, and how busy the device is."""
     on_device = only(check.bundle, check.folder / "rows", "xla", check.device_target)
     sessions = max(2, (os.cpu_count() or 2) - 1)
-    config = ProcessorConfig(repository=str(on_device), sessions=sessions, device_stages=2)
+    config = ProcessorConfig(repository=str(on_device), sessions=sessions, device_stages=2, device_rows_mb=4096)
     alone = check.xla().with_weights(check.weights[0])
     for way in ("rows by place", "rows sent"):
         with ExitStack() as stack:

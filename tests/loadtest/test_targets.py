@@ -87,6 +87,7 @@ SMALLEST = {
     "tests.programs.retrieval_story": "--minutes 0.05 --out OUT",
     "tests.programs.short_of_memory": "--minutes 0.05 --changes 100 --out OUT",
     "tests.programs.state_service": "--rounds 2 --users 300 --budget-mb 16 --asked 50 --minutes 0.05 --out OUT",
+    "tests.programs.device_story": "--deltas 8 --out OUT",
     "tests.programs.state_story": "--minutes 0.05 --out OUT",
 }
 """Settings of each program that targets run. OUT: an empty folder, where there are no data either."""

@@ -18,10 +18,10 @@ from freshet_serving.processor.ports import Extension
 __all__: list[str] = []
 
 
-def _open(files: Any, graphs: Any, plan: Any, opened: Any) -> Any:
+def _open(files: Any, graphs: Any, plan: Any, opened: Any, nbytes: int) -> Any:
     from freshet_serving.processor.extensions.device_rows.placed_rows import open_device_rows
 
-    return open_device_rows(files, graphs, plan, opened)
+    return open_device_rows(files, graphs, plan, opened, nbytes)
 
 
 def _describe(manifest: Any) -> str:

@@ -1,9 +1,9 @@
 """Decide which tables of a version lie on the device that runs it, and open what runs its graphs there.
 
 A version runs on rows of the device if XLA runs all of its buckets on one, in float32, and the package has their
-portable forms. Of its tables those lie there that features of one row, or short lists, read; as many as fit into half
-of the device's memory, those first that are read most often a byte, and of the next one some rows (hot_rows). All
-others, and features that are filled in another way, are filled by the host, in the same lines.
+portable forms. Of its tables those lie there that features of one row, or short lists, read; as many as fit into the
+bytes that are given, those first that are read most often a byte, and of the next one some rows (hot_rows). All others,
+and features that are filled in another way, are filled by the host, in the same lines.
 
 On the host stay tables with a memory budget, whose rows may be on disk; those in a row store; and those with a default
 row other than zeros whose type is not float32.
@@ -95,7 +95,7 @@ class DeviceRows:
 
 
 def open_device_rows(
-    files: Package, graphs: GraphRun, plan: SparsePlan, opened: Mapping[str, OpenedPrograms]
+    files: Package, graphs: GraphRun, plan: SparsePlan, opened: Mapping[str, OpenedPrograms], nbytes: int
 ) -> DeviceRows | None:
     """Return a version's rows on the device that runs it, or None if they stay in memory.
 
@@ -106,12 +106,13 @@ def open_device_rows(
         graphs: Its subgraphs.
         plan: Its sparse plan.
         opened: Its programs by subgraph.
+        nbytes: Bytes that rows may take.
     """
     on = _device(opened)
     if on is None:
         return None
     try:
-        return _opened(files, graphs, plan, opened, on)
+        return _opened(files, graphs, plan, opened, nbytes, on)
     except Exception as error:
         why = str(error).partition("\n")[0][:200]
         log.warning("%s version %d: rows stay in memory: %s", files.manifest.model, files.manifest.version, why)
@@ -119,12 +120,12 @@ def open_device_rows(
 
 
 def _opened(
-    files: Package, graphs: GraphRun, plan: SparsePlan, opened: Mapping[str, OpenedPrograms], on: Device
+    files: Package, graphs: GraphRun, plan: SparsePlan, opened: Mapping[str, OpenedPrograms], nbytes: int, on: Device
 ) -> DeviceRows | None:
     manifest = files.manifest
     poolings = {name: _poolings(graph, graphs.by_name[name], plan) for name, graph in subgraphs(manifest).items()}
     every = [pooling for by_input in poolings.values() for pooling, _ in by_input.values()]
-    placed = placed_rows(manifest.tables, every, on.room // 2)
+    placed = placed_rows(manifest.tables, every, nbytes)
     mirror = RowMirror(on, manifest.tables, placed)
     inputs, programs = dict[str, SlotInputs](), dict[str, Program]()
     for name, by_input in poolings.items():
@@ -212,7 +213,7 @@ def _device(opened: Mapping[str, OpenedPrograms]) -> Device | None:
     if not all(e.backend == "xla" and e.precision == "float32" and e.origin for e in entries):
         return None
     targets = {entry.target for entry in entries}
-    return device(targets.pop(), 1) if len(targets) == 1 else None
+    return device(targets.pop(), 1) if len(targets) == 1 and entries[0].target.startswith("cuda") else None
 
 
 def _poolings(graph: Subgraph, run: SubgraphRun, plan: SparsePlan) -> dict[str, tuple[Pooling, Fill | None]]:

@@ -45,11 +45,19 @@ def request(random: np.random.Generator, rows: int, users: int = 1) -> dict:
     }
 
 
-def delta(random: np.random.Generator, manifest, step: int, dense=None) -> Delta:
-    """Some rows of every table, one removed, and dense weights if there are some."""
+def delta(random: np.random.Generator, manifest, step: int, dense=None, parent=None) -> Delta:
+    """Some rows of every table, one removed, and dense weights if given; on the step before, or on `parent`."""
     tables = {}
     for table in manifest.tables:
         keys = random.permutation(60)[: random.integers(1, 12)].astype(np.int64)
         rows = random.normal(size=(len(keys), table.dim)).astype(np.float32)
         tables[table.name] = TableDelta(keys[1:], rows[1:], keys[:1])
-    return Delta(MODEL, manifest.version, step, step - 1, tables, dense or {}, published_at=float(step))
+    return Delta(
+        MODEL,
+        manifest.version,
+        step,
+        step - 1 if parent is None else parent,
+        tables,
+        dense or {},
+        published_at=float(step),
+    )

@@ -23,6 +23,9 @@ from tests.support.played_gpu import put_xla
 
 STAGED = {"device_stages": 1, "sessions": 2}
 ALONE = {"sessions": 1, "compute": "inline"}
+ROOM = {"device_rows_mb": 1}
+SOME = 3500
+"""Bytes for some of the rows."""
 
 
 @pytest.fixture
@@ -38,8 +41,9 @@ def encoded(change):
     return file.getvalue()
 
 
-def room_for(gpu, monkeypatch, nbytes):
-    monkeypatch.setattr(type(gpu), "room", nbytes)
+def room_for(monkeypatch, nbytes):
+    open_rows = placed_rows.open_device_rows
+    monkeypatch.setattr(placed_rows, "open_device_rows", lambda *known: open_rows(*known[:-1], nbytes))
 
 
 def counters(processor):
@@ -47,14 +51,14 @@ def counters(processor):
 
 
 @pytest.mark.parametrize(
-    ("options", "room"), [(STAGED, 7000), (ALONE, 1 << 30)], ids=["some rows, device stages", "all rows, inline"]
+    ("options", "room"), [(STAGED, SOME), (ALONE, 1 << 20)], ids=["some rows, device stages", "all rows, inline"]
 )
 def test_deltas_and_rollbacks_answer_as_on_the_host(options, room, gpu, tmp_path, monkeypatch):
-    room_for(gpu, monkeypatch, room)
+    room_for(monkeypatch, room)
     on_device, on_host = repositories(tmp_path)
     random = np.random.default_rng(0)
     with (
-        Processor.initialize(ProcessorConfig(str(on_device), delta_guard="off", **options)) as device,
+        Processor.initialize(ProcessorConfig(str(on_device), delta_guard="off", **options, **ROOM)) as device,
         Processor.initialize(ProcessorConfig(str(on_host), delta_guard="off", **ALONE)) as host,
     ):
         manifest, generation = host.predictor.manifest(MODEL)
@@ -82,7 +86,7 @@ def test_deltas_and_rollbacks_answer_as_on_the_host(options, room, gpu, tmp_path
         told = counters(device)
     assert told["changed_rows"] > 20
     assert told["nbytes"] > 0
-    if room < 1 << 20:
+    if room == SOME:
         assert told["host_rows"] > 0
 
 
@@ -92,7 +96,7 @@ def test_replies_beside_deltas_are_of_the_generation_that_they_name(gpu, tmp_pat
     random = np.random.default_rng(1)
     asked = [PredictRequest(MODEL, request(random, rows)) for rows in (2, 8, 20)]
     replies, stop = [], threading.Event()
-    with Processor.initialize(ProcessorConfig(str(on_device), delta_guard="off", **STAGED)) as device:
+    with Processor.initialize(ProcessorConfig(str(on_device), delta_guard="off", **STAGED, **ROOM)) as device:
         manifest, generation = device.predictor.manifest(MODEL)
 
         def ask(number):
@@ -126,7 +130,7 @@ def test_replies_beside_deltas_are_of_the_generation_that_they_name(gpu, tmp_pat
 def test_little_is_sent_of_a_row(gpu, tmp_path):
     on_device, _ = repositories(tmp_path)
     random = np.random.default_rng(0)
-    with Processor.initialize(ProcessorConfig(str(on_device), delta_guard="off", **ALONE)) as device:
+    with Processor.initialize(ProcessorConfig(str(on_device), delta_guard="off", **ALONE, **ROOM)) as device:
         before = counters(device)["sent_nbytes"]
         device.process(PredictRequest(MODEL, request(random, 8, 8)))
         told = counters(device)
@@ -137,7 +141,7 @@ def test_little_is_sent_of_a_row(gpu, tmp_path):
 
 def test_rows_stay_in_memory_where_nothing_runs_on_a_device(gpu, tmp_path):
     _, on_host = repositories(tmp_path)
-    with Processor.initialize(ProcessorConfig(str(on_host), **ALONE)) as host:
+    with Processor.initialize(ProcessorConfig(str(on_host), **ALONE, **ROOM)) as host:
         assert not counters(host)
 
 
@@ -147,16 +151,17 @@ def test_rows_stay_in_memory_where_the_device_cannot_take_them(gpu, tmp_path, mo
 
     monkeypatch.setattr(row_mirror.RowMirror, "allocate", fail)
     on_device, _ = repositories(tmp_path)
-    with Processor.initialize(ProcessorConfig(str(on_device), **ALONE)) as device:
+    with Processor.initialize(ProcessorConfig(str(on_device), **ALONE, **ROOM)) as device:
         device.process(PredictRequest(MODEL, request(np.random.default_rng(0), 3)))
         assert not counters(device)
     assert "clicks version 1: rows stay in memory: RESOURCE_EXHAUSTED: out of memory" in caplog.messages
 
 
-def test_rows_stay_in_memory_where_a_device_has_no_room(gpu, tmp_path, monkeypatch):
-    room_for(gpu, monkeypatch, 0)
+@pytest.mark.parametrize("room", [0, 100])
+def test_rows_stay_in_memory_without_room(room, gpu, tmp_path, monkeypatch):
+    room_for(monkeypatch, room)
     on_device, _ = repositories(tmp_path)
-    with Processor.initialize(ProcessorConfig(str(on_device), **ALONE)) as device:
+    with Processor.initialize(ProcessorConfig(str(on_device), **ALONE, **(ROOM if room else {}))) as device:
         device.process(PredictRequest(MODEL, request(np.random.default_rng(0), 3)))
         assert not counters(device)
 
