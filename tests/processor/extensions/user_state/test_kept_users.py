@@ -27,16 +27,8 @@ from freshet_serving.processor.features.user_calls import (
     SCORE,
     UserCall,
 )
-from freshet_serving.processor.package import (
-    Feature,
-    Input,
-    InputFiller,
-    Manifest,
-    Output,
-    SequenceEntry,
-    TableEntry,
-)
-from freshet_serving.processor.versions.erasure import ErasedUser, bound_keys
+from freshet_serving.processor.package import Feature, Input, InputFiller, Manifest, Output, SequenceEntry, TableEntry
+from freshet_serving.processor.versions.erasure import ErasedUser
 
 PAGES, PROCESSES, MOST = 128, 2, 4
 NBYTES = 8 * (
@@ -100,22 +92,6 @@ class Opened:
 @pytest.fixture
 def opened():
     return Opened()
-
-
-@pytest.mark.parametrize("text", [False, True], ids=["number", "text"])
-def test_erasure_by_the_users_key_reaches_what_is_kept_under_any_id(opened, text):
-    inputs = [replace(i, dtype="string") if text and i.name == "user" else i for i in MODEL.inputs]
-    model = replace(MODEL, inputs=inputs)
-    for sequence_id, number in ((b"a session", 7), (b"7", 7), (b"another", 8)):
-        user = user_of(number, [(1, 10)]) | ({"user": Strings.of([str(number)])} if text else {})
-        opened.call(sequence_id, user, PREPARE, model=model)
-        opened.call(sequence_id, events_of([(2, 20)]), process=1, model=model)
-    erased = ErasedUser("m", ("user",), "7", bound_keys("7", ("user",), [model]))
-    assert SharedStates(opened.memory, PROCESSES).erase_user(erased) == {"user_states": 2}
-    for sequence_id in (b"a session", b"7"):
-        with pytest.raises(UserGone):
-            opened.call(sequence_id, CANDIDATES, model=model)
-    assert opened.call(b"another", CANDIDATES, model=model)[1].version
 
 
 def test_user_who_was_just_changed_does_not_make_room_for_states_that_nobody_reads(opened):
