@@ -356,7 +356,10 @@ def price(whole, user, candidate):
 def test_fewest_divided_rows_divide_the_longest_histories_too():
     graphs = price({1: 1.0, 16: 4.0}, {1: 1.0}, {16: 2.0})
     graphs._lengths = [SimpleNamespace(length=4)]
-    graphs._worth_dividing = {4: [False, True, True], graphs._longest.length: [False, False, True]}
+    divided = {4: [False, True, True], graphs._longest.length: [False, False, True]}
+    graphs.split = SimpleNamespace(
+        divided_now=divided.__getitem__, pays=lambda length, rows: divided[length][min(rows, 2)]
+    )
     assert graphs.fewest_divided == 2
 
 

@@ -29,7 +29,7 @@ def seconds(times, rows, unit="s"):
     trainer = make_trainer("hstu", LENGTH, timed=True)
     out = np.full((rows, entry.width), 9, np.float32)
     with trainer._pooling(bound) as write:
-        trainer.run._fillers = [("x", lambda *a: None), ("history", SequenceFill(GraphInput("history", []), plan))]
+        trainer.run.fillers = [("x", lambda *a: None), ("history", SequenceFill(GraphInput("history", []), plan))]
         write(slice(0, rows), {"x": np.empty((rows, 1), np.float32), "history": out})
     return out[:, -LENGTH:].tolist()
 
@@ -64,7 +64,7 @@ def test_inputs_of_fewer_places_hold_the_first_ones():
         filled[length] = np.full((1, wide), 9, np.float32)
         with trainer._pooling(bound) as write:
             given = GraphInput("history", ["requests", wide])
-            trainer.run._fillers = [("x", lambda *a: None), ("history", SequenceFill(given, plan))]
+            trainer.run.fillers = [("x", lambda *a: None), ("history", SequenceFill(given, plan))]
             write(slice(0, 1), {"x": np.empty((1, 1), np.float32), "history": filled[length]})
     np.testing.assert_array_equal(filled[2], filled[LENGTH][:, kept_columns(entry, 2)])
     assert filled[2][0, -2:].tolist() == [30, 0]

@@ -323,7 +323,7 @@ def test_light_model_keeps_its_latency_beside_three_times_saturation():
     alone, _ = latencies({light: 200})
     beside, refused = latencies({light: 200, ("busy", 64): 3 * saturation})
     for percentile in (50, 99):
-        assert np.percentile(beside["light"], percentile) < 4 * np.percentile(alone["light"], percentile)
+        assert np.percentile(beside["light"], percentile) < 5 * np.percentile(alone["light"], percentile)
     assert refused["light"] == 0
     in_time = sum(latency_s <= DEADLINE_S for latency_s in beside["busy"])
     assert in_time > 0.85 * saturation * SIMULATED_S

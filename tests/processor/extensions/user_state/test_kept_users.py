@@ -99,7 +99,6 @@ def test_user_who_was_just_changed_does_not_make_room_for_states_that_nobody_rea
     opened.call(b"u", user_of(7, []), PREPARE)
     for n in range(500):
         opened.call(b"u", events_of([(n, n)]))
-        # Long, so it is admitted; nobody reads it.
         words = np.ones(2 * arena.PAGE, np.int64)
         assert store.keep(names.name(b"", b"s", bytes([n % 250, n // 250])), 1, np.arange(512), [words], store.erasures)
     assert store.figures.evicted > 400
