@@ -13,6 +13,7 @@ SET = {
     "admin_port": 0,
     "admin_token": "secret",
     "delta_guard": "strict",
+    "device_rows_mb": 64,
     "import_timeout_s": 5.0,
     "import_cpu_s": 5,
     "import_memory_bytes": 1 << 33,
@@ -21,7 +22,7 @@ SET = {
 }
 
 
-@needs("admin", "auto_import", "user_state")
+@needs("admin", "auto_import", "device_rows", "user_state")
 @pytest.mark.parametrize("option", EXTENSIONS)
 def test_option_of_a_missing_extension_is_refused(option, without_extensions):
     config = ServeConfig("fake", **{option: SET[option]})
