@@ -18,7 +18,7 @@ from freshet_serving.compiler.building.compile import AnyDenseGraph
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph
 from freshet_serving.compiler.passes.decompose import decompose
-from freshet_serving.compiler.passes.flops import PassEffect, dense_flops
+from freshet_serving.compiler.passes.flops import PassEffect, dense_flops, proof_rows
 from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.compiler.passes.shorter_histories import kept_columns, shortened, shortened_rows
 from freshet_serving.compiler.passes.state_classes import StateClass, state_class
@@ -271,6 +271,6 @@ def lengths(sequences: Sequence[SequenceEntry]) -> list[int]:
 
 
 def _same(a: DenseGraph, b: DenseGraph) -> bool:
-    given = a.sample(PROOF_ROWS)
+    given = a.sample(proof_rows(a, PROOF_ROWS))
     wanted, got = a.run(given), b.run(given)
     return all(np.allclose(got[n], wanted[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in wanted)

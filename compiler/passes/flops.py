@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.passes.graph import Graph, Node, Ref
 
+PROOF_FLOPS, LEAST_PROOF_ROWS = 20_000_000_000, 4
+"""Two forms of a graph are compared on rows of so much work at most, but on a few in any case."""
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin"})
 MOVES = frozenset(
@@ -88,6 +90,16 @@ def flops(graph: Graph) -> int:
 def dense_flops(dense: DenseGraph) -> int:
     """Return the floating-point operations per row of a dense graph as it is."""
     return flops(Graph.of_dense(dense))
+
+
+def proof_rows(dense: DenseGraph, most: int) -> int:
+    """Return how many rows to compare two forms of a graph on: fewer where a row takes much work, and so much memory.
+
+    Args:
+        dense: The graph.
+        most: Most rows.
+    """
+    return max(LEAST_PROOF_ROWS, min(most, PROOF_FLOPS // max(1, dense_flops(dense))))
 
 
 def counted(graph: Graph) -> bool:

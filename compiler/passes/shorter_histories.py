@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.flops import proof_rows
 from freshet_serving.compiler.passes.graph import Edit, Graph, Node, Ref
 from freshet_serving.compiler.passes.optimise import improve
 from freshet_serving.compiler.passes.patterns import part
@@ -63,7 +64,7 @@ def shortened(dense: DenseGraph, sequences: Sequence[SequenceEntry], length: int
     except _NoRule:
         return None
     found = short.to_dense({name: dense.weights[name] for name in short.weights})
-    rows = dense.sample(PROOF_ROWS)
+    rows = dense.sample(proof_rows(dense, PROOF_ROWS))
     emptied = {n: _emptied(rows[n], kept[n]) if n in kept else rows[n] for n in rows}
     got, wanted = found.run(shortened_rows(emptied, kept)), dense.run(emptied)
     alike = all(np.allclose(got[n], wanted[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in wanted)

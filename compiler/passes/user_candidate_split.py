@@ -34,7 +34,7 @@ import numpy as np
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.passes.flops import PRODUCTS, flops
+from freshet_serving.compiler.passes.flops import PRODUCTS, flops, proof_rows
 from freshet_serving.compiler.passes.graph import Edit, Graph, Node, Ref, Shape, X
 from freshet_serving.compiler.passes.optimise import improve
 from freshet_serving.compiler.passes.patterns import part, summed
@@ -587,7 +587,7 @@ def _of_rows(graph: Graph) -> bool:
 
 def _same(dense: DenseGraph, found: UserCandidateSplit, columns: Sequence[int], histories: Collection[str]) -> bool:
     """Return whether both graphs together compute what the whole does, for two users with several candidates each."""
-    rows = dense.sample(PROOF_ROWS)
+    rows = dense.sample(proof_rows(dense, PROOF_ROWS))
     for first in (0, 1):
         given = {name: np.roll(array, -first, 0) for name, array in rows.items()}
         given[X][:, columns] = given[X][0, columns]
