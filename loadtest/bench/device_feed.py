@@ -2,8 +2,8 @@
 
 The benchmark's DeepFM: 26 ids of tables with 16 floats a row, 13 floats, half of both the user's, who is sent once a
 request. The device is played: it has the rows of all tables by place, takes what is sent to it, and computes nothing,
-so what is measured is what the engine does for it, from arrays to a reply: bind, find places, hand over. Sixteen requests
-are under way at once, through one session and one device stage.
+so what is measured is what the engine does for it, from arrays to a reply: bind, find places, hand over. Sixteen
+requests are under way at once, through one session and one device stage.
 
 - **lookups alone**: the kernel that finds places, over requests that have been bound before; in turn with the engine.
 - **rows sent**: the engine as it feeds a device that has no rows: the host pools and sends all columns.
