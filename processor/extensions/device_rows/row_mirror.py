@@ -154,13 +154,14 @@ class RowMirror:
         """
         self.devices = np.zeros((max(1, len(tables)), slot_kernels.DEVICE_FIELDS), np.int64)
         self.counts = MirrorCounts()
-        self._device, self._tables, self._placed = device, tables, placed
+        self._device, self._tables, self._placed = device, tables, list(placed)
         self._exclusion, self._writing = _Exclusion(), threading.Lock()
         self._maps: dict[int, NDArray[np.int32]] = {}
         self._arrays: Sequence[Mapping[str, NDArray[Any]]] = ()
         self._epoch, self._missed = -1, 0
         self._programs: dict[tuple[PoolKey, bool, int], Any] = {}
         self._hot: dict[int, HotRows] = {}
+        self._tiered = False
         self.phases = Phases()
         rows: dict[PoolKey, int] = {}
         for number, table in enumerate(tables):
@@ -191,7 +192,7 @@ class RowMirror:
     @property
     def partial(self) -> bool:
         """Return True if a row may have no place."""
-        return bool(self._hot) or any(pool.next >= pool.size for pool in self.pools.values())
+        return bool(self._hot) or self._tiered or any(pool.next >= pool.size for pool in self.pools.values())
 
     @contextmanager
     def reading(self) -> Iterator[Mapping[PoolKey, Pool]]:
@@ -221,11 +222,16 @@ class RowMirror:
             if not self._placed[number]:
                 continue
             own, pool = arrays[number], self.pools[PoolKey(table.dtype, table.dim)]
-            self._maps[number] = np.zeros(max(1, len(own["meta"])), np.int32)
-            self.devices[number, slot_kernels.ARENA] = self._maps[number].ctypes.data
             first, default = (int(self.devices[number, n]) for n in (slot_kernels.FIRST, slot_kernels.DEFAULT))
             if own["default"].any():
                 self._write(pool, np.array([default], np.int32), own["default"][None], None)
+            if "ring" in own:
+                # A memory budget is the server's and not the package's: it is known here first.
+                self._placed[number], self._tiered = 0, True
+                self._hot.pop(number, None)
+                continue
+            self._maps[number] = np.zeros(max(1, len(own["meta"])), np.int32)
+            self.devices[number, slot_kernels.ARENA] = self._maps[number].ctypes.data
             scales = own["scales"]
             for at in range(0, self._placed[number], UPLOAD):
                 stop = min(at + UPLOAD, self._placed[number])
@@ -250,7 +256,7 @@ class RowMirror:
                     for number, table in enumerate(self._tables)
                     if self._placed[number] and PoolKey(table.dtype, table.dim) == key
                 ]
-                places = np.concatenate([places for places, _, _ in changes])
+                places = np.concatenate([np.empty(0, np.int32), *(places for places, _, _ in changes)])
                 if len(places):
                     rows = np.concatenate([rows for _, rows, _ in changes])
                     scales = np.concatenate([scales for _, _, scales in changes])

@@ -9,7 +9,8 @@ A place is the number of a row in a pool (extensions.device_rows.row_mirror), in
     devices  int64 [T, DEVICE_FIELDS], by table of the version:
              FIRST    place of the file's first row
              DEFAULT  place of the default row
-             ARENA    address of int32 [slots], the place of each slot of the arena; 0 for a slot without one
+             ARENA    address of int32 [slots], the place of each slot of the arena, 0 for a slot without one; 0 for a
+                      table with a memory budget, none of whose rows has one: they move between slots with old stamps
              BASE     address of int32 [rows], the place of each row of the file, 0 for one without; 0 if all have one
              NOTES    address of int64 [1 + NOTED], rows of the file that had no place (hot_rows)
              USED     address of uint8 by place from FIRST on, set to 1 where one is read
@@ -54,6 +55,7 @@ from freshet_serving.processor.kernels.rows import (
     NUMBERED,
     SETTLED,
     TABLE_NBYTES,
+    TIERED,
     row_at,
     scale_at,
     unchanged,
@@ -132,6 +134,8 @@ def place_of(devices, number, base_rows, ref):
         base_rows: Rows of the table's file.
         ref: The row's ref, 0 or more.
     """
+    if devices[number, ARENA] == 0:
+        return np.int64(0)
     if ref < base_rows:
         if devices[number, BASE] != 0:
             place = load_i32(devices[number, BASE] + 4 * ref)
@@ -241,7 +245,7 @@ def fill(tables, devices, lookups, inputs, spans, epoch, slots, counts):
                             there = lookups[f, AT] + within
                             dim = lookups[f, DIM]
                             host = lookups[f, HOST] + out_row * lookups[f, PITCH] + 4 * there * dim
-                            dtype = load_i64(table + DTYPE)
+                            dtype = load_i64(table + DTYPE) % TIERED
                             if dtype == FLOAT32:
                                 copy_row(host, row_at(table, ref), dim)
                             else:

@@ -58,12 +58,12 @@ class Lines:
 class Mirrored:
     """One table with its mirror."""
 
-    def __init__(self, table, placed=None):
+    def __init__(self, table, placed=None, budget=False):
         self.table = table
         entry = table.spec
         self.mirror = RowMirror(CompilesOnce(), [entry], [entry.rows if placed is None else placed])
         self.mirror.allocate()
-        self.mirror.load([table.arrays])
+        self.mirror.load([table.arrays | ({"ring": np.zeros(1, np.int64)} if budget else {})])
         self.key = PoolKey(entry.dtype, entry.dim)
 
     @property

@@ -116,6 +116,18 @@ def test_rows_without_room_come_from_the_host():
     assert mirrored.mirror.counts.changed_rows == spare
 
 
+def test_rows_of_a_table_with_a_memory_budget_come_from_the_host():
+    mirrored = Mirrored(served_table(range(ROWS), default=(1.0, 2.0, 3.0, 4.0)), budget=True)
+    np.testing.assert_array_equal(mirrored.read(mirrored.fill([99, 1], 0))[:, 0], mirrored.rows_of([99, 1], 0))
+    rows = np.ones((2, 4), np.float32)
+    mirrored.table.apply(TableDelta(np.array([3, 5]), rows, np.empty(0, np.int64)), 1)
+    for epoch in (0, 1):
+        lines = mirrored.fill(range(ROWS), epoch)
+        assert (lines.places < 0).all()
+        np.testing.assert_array_equal(mirrored.read(lines)[:, 0], mirrored.rows_of(range(ROWS), epoch))
+    assert mirrored.mirror.counts.changed_rows == 0
+
+
 @pytest.mark.parametrize("default", [(), (1.0, 2.0, 3.0, 4.0)])
 def test_unknown_keys_read_the_default_row_or_that_of_the_unknown_key(default):
     table = served_table(range(ROWS), default=default, unknown_key=-7)
