@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from freshet_serving.processor.backends import missing, refused
+from freshet_serving.processor.backends.xla import stablehlo_dialects
 from freshet_serving.processor.errors import BadInput
 
 KIB, GIB = 2**10, 2**30
@@ -148,14 +149,7 @@ def _described(target: str) -> list[Any]:
 
 
 def _module(stablehlo: bytes) -> Any:
-    from jaxlib.mlir import ir
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import stablehlo as dialect
 
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    with ir.Context() as context:
-        context.append_dialect_registry(registry)
-        context.load_all_available_dialects()
-        dialect.register_dialect(context)
+    with stablehlo_dialects() as context:
         return dialect.deserialize_portable_artifact(context, stablehlo)

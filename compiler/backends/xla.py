@@ -16,7 +16,7 @@ from freshet_serving.compiler.backends.gpu_targets import UNTUNED, compile_ahead
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.backends import Artefact, Program
-from freshet_serving.processor.backends.xla import Xla, device
+from freshet_serving.processor.backends.xla import Xla, device, stablehlo_dialects
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.running.bounded import row_errors
@@ -188,15 +188,9 @@ def portable(text: str, precision: str = "float32") -> bytes:
         precision: Precision of the operands of its products.
     """
     from jaxlib.mlir import ir
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import stablehlo as dialect
 
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    with ir.Context() as context:
-        context.append_dialect_registry(registry)
-        context.load_all_available_dialects()
-        dialect.register_dialect(context)
+    with stablehlo_dialects():
         plain = ir.Module.parse(text).operation.get_asm(enable_debug_info=False)
         symbols: dict[str, str] = {"@main": "@main"}
         renamed = _NAMES.sub(lambda m: symbols.setdefault(m[0], f"@f{len(symbols)}"), plain)

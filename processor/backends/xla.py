@@ -286,6 +286,22 @@ def _single_device(places: Any, place: Any) -> Any:
     return DevicePlace(place)
 
 
+@contextmanager
+def stablehlo_dialects() -> Iterator[Any]:
+    """Yield a context of MLIR that knows StableHLO."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    from jaxlib.mlir.dialects import stablehlo
+
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    with ir.Context() as context:
+        context.append_dialect_registry(registry)
+        context.load_all_available_dialects()
+        stablehlo.register_dialect(context)
+        yield context
+
+
 def cuda() -> Device:
     """Return the first CUDA device, through jax's plug-in; raise BadInput with what is missing."""
     if find_spec("jax_plugins") is None:

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+from freshet_serving.processor.backends.xla import stablehlo_dialects
 from freshet_serving.processor.errors import Corrupt
 from freshet_serving.processor.extensions.device_rows.slot_layout import PlacedFeature, PoolKey, SlotLayout
 
@@ -27,27 +26,11 @@ _MAIN = re.compile(r"func\.func (?:public )?@main\((?P<arguments>.*?)\) -> \(?(?
 _TENSOR = re.compile(r"tensor<[^>]*>")
 
 
-@contextmanager
-def _dialects() -> Iterator[Any]:
-    """Yield a context that knows StableHLO."""
-    from jaxlib.mlir import ir
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-    from jaxlib.mlir.dialects import stablehlo
-
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    with ir.Context() as context:
-        context.append_dialect_registry(registry)
-        context.load_all_available_dialects()
-        stablehlo.register_dialect(context)
-        yield context
-
-
 def _text(portable: bytes) -> str:
     """Return a portable artifact as text; raise Corrupt if it is none."""
     from jaxlib.mlir.dialects import stablehlo
 
-    with _dialects() as context:
+    with stablehlo_dialects() as context:
         try:
             return str(stablehlo.deserialize_portable_artifact(context, portable).operation.get_asm())
         except Exception as error:
@@ -58,7 +41,7 @@ def _module(text: str) -> bytes:
     """Return a module's text as what clients compile."""
     from jaxlib.mlir import ir
 
-    with _dialects():
+    with stablehlo_dialects():
         written = io.BytesIO()
         ir.Module.parse(text).operation.write_bytecode(written)
         return written.getvalue()

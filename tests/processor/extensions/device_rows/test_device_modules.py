@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
-from freshet_serving.processor.backends.xla import device
+from freshet_serving.processor.backends.xla import device, stablehlo_dialects
 from freshet_serving.processor.errors import Corrupt
 from freshet_serving.processor.extensions.device_rows import device_modules
 from freshet_serving.processor.extensions.device_rows.slot_layout import slot_layout
@@ -23,7 +23,7 @@ def identity(width):
 
     kind = f"tensor<{ROWS}x{width}xf32>"
     text = f"module {{ func.func @main(%arg0: {kind}) -> {kind} {{ return %arg0 : {kind} }} }}"
-    with device_modules._dialects():
+    with stablehlo_dialects():
         return _jax.mlir.serialize_portable_artifact(str(ir.Module.parse(text)), "1.0.0")
 
 
