@@ -203,9 +203,11 @@ class RowMirror:
     def allocate(self) -> None:
         """Take the memory of the pools, and compile what changes them; raises whatever the device's library does."""
         for key, pool in self.pools.items():
-            pool.rows = self._run(device_modules.zeros(pool.size, key.dim, _element(key)), [], _shape(pool), key)
+            zeros = self._device.compile(device_modules.zeros(pool.size, key.dim, _element(key)))
+            pool.rows = self._run(zeros, [], pool, False)
             if ROW_TYPES[key.dtype].scaled:
-                pool.scales = self._run(device_modules.zeros(pool.size, 1, "f32"), [], (pool.size, 1), None)
+                zeros = self._device.compile(device_modules.zeros(pool.size, 1, "f32"))
+                pool.scales = self._run(zeros, [], pool, True)
             for count in COPIED:
                 self._program(pool, False, count)
                 if pool.scales is not None:
@@ -322,21 +324,13 @@ class RowMirror:
             content = self._device.keep(np.ascontiguousarray(rows[padded]))
             scaled = None if scales is None else self._device.keep(np.ascontiguousarray(scales[padded][:, None]))
             with self._exclusion.writing():
-                pool.rows = self._updated(self._program(pool, False, count), pool.rows, to, content, _shape(pool), pool)
+                pool.rows = self._run(self._program(pool, False, count), [pool.rows, to, content], pool, False)
                 if scaled is not None:
                     program = self._program(pool, True, count)
-                    pool.scales = self._updated(program, pool.scales, to, scaled, (pool.size, 1), None)
+                    pool.scales = self._run(program, [pool.scales, to, scaled], pool, True)
             nbytes += count * (4 + row_nbytes(pool.key))
             at = own.stop
         return nbytes
-
-    def _updated(
-        self, program: Any, array: Any, places: Any, content: Any, shape: tuple[int, ...], pool: Pool | None
-    ) -> Any:
-        handler = self._device.handler(shape, np.dtype(np.float32) if pool is None else _dtype(pool.key))
-        (result,) = program.execute_sharded([array, places, content]).consume_with_handlers([handler])
-        result.block_until_ready()
-        return result
 
     def _program(self, pool: Pool, scales: bool, count: int) -> Any:
         key = pool.key, scales, count
@@ -345,9 +339,12 @@ class RowMirror:
             self._programs[key] = self._device.compile(device_modules.update(pool.size, dim, element, count))
         return self._programs[key]
 
-    def _run(self, module: bytes, arguments: list[Any], shape: tuple[int, ...], key: PoolKey | None) -> Any:
-        handler = self._device.handler(shape, np.dtype(np.float32) if key is None else _dtype(key))
-        (result,) = self._device.compile(module).execute_sharded(arguments).consume_with_handlers([handler])
+    def _run(self, program: Any, arguments: list[Any], pool: Pool, scales: bool) -> Any:
+        """Return what a program makes of a pool's rows or scales, once it is ready."""
+        shape, dtype = ((pool.size, 1), np.dtype(np.float32)) if scales else (_shape(pool), _dtype(pool.key))
+        handler = self._device.handler(shape, dtype)
+        (result,) = program.execute_sharded(arguments).consume_with_handlers([handler])
+        result.block_until_ready()
         return result
 
 
