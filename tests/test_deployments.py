@@ -1,5 +1,10 @@
 """deploy/: what clusters, compose and systemd read is what they take, and names options and metrics that there are.
-Rendered charts, which lie in deploy/helm/rendered, are held against the schemas; where Go is, rendered anew."""
+Rendered charts, which lie in deploy/helm/rendered, are held against the schemas; where Go is, rendered anew.
+
+There is no cluster here, so what can be read is checked. Rejected: charts without rendered files (what a change does
+would not be seen); an operator (a Deployment, a Service and a bucket need none); storage initializers (they download a
+version once and no delta after it).
+"""
 
 import ast
 import dataclasses

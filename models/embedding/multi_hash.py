@@ -5,6 +5,9 @@ hashing is configured, choice() derives it from the number of ids. An id has sev
 
 Rejected: DeepRec's other ways to combine rows. Concatenated rows are narrower for the same bytes and distinguish ids no
 better. Products have no gradient where a row is near zero, which is where rows start.
+
+To everything else a hashed table is an ordinary one: a transform in the manifest turns a value into keys, and pooling
+adds their rows. An older server refuses that manifest by the transform's name.
 """
 
 from __future__ import annotations

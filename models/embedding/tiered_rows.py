@@ -20,6 +20,9 @@ Invariants
 
 Rejected: a copy on disk of each row in memory, so that clean rows need not be written again (training writes to nearly
 every row that it fetches); rows on disk by page (the rows of a page are unrelated).
+
+Also rejected: fetching rows when a batch needs them. A tenth of the ids of 4,096 rows are 3,000 small reads, which take
+longer than the batch on an SSD of 16,000 reads a second, and ten times as long as a scan for forty batches.
 """
 
 from __future__ import annotations

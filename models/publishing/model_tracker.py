@@ -11,6 +11,12 @@ Invariants
   whole table is compared with the served one. So after a kill at any moment, the next publication makes the served
   state equal to the trainer's.
 - What a rollback undid is restored in the trainer before anything is published.
+
+Measured with 2 million rows of 16 floats on two cores: a publication of 2,000 collected rows takes a fortieth of the
+time of one by comparison.
+
+Rejected: the ids that a step looks up (momentum, Adam, decay and tied weights move other rows too); a hash for each row
+in place of the copy (no longer exact to the bit).
 """
 
 from __future__ import annotations

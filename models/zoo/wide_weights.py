@@ -3,6 +3,12 @@
 A feature with `wide = true` reads a table of dim 1. The network does not see it: each of these columns is multiplied by
 a weight of its own, which begins as 1, and added to the logit. So an id, such as a pair of a cross, is memorised
 whatever the network makes of the others, and parts of a cross with decay differ in what they count.
+
+A network that needs an embedding and a linear weight of the same id reads both from one row, of one column more.
+Measured with 26 tables of dim 1 beside 26 of dim 16: 26 tables of dim 17 take 0.71 to 0.79 of the time to look up.
+
+Rejected: merging two tables of the same ids by itself. Their admission, optimizer and row type may differ, a delta
+would carry both whenever one changes, and the gain is under a fiftieth of a training step.
 """
 
 from __future__ import annotations

@@ -11,6 +11,12 @@ as the bound. Hysteresis is therefore not needed, and there is none. A version t
 
 Invariants: `expected` and the models that are excused are replaced as a whole, by who holds the host's lock; everything
 else here is read by any thread, and waits for nobody. check() and tell() have one caller at a time.
+
+max_staleness_s has no default: an outage of the store makes every replica stale at the same moment, and all of a fleet
+that can answer would leave its load balancer. A held delta counts as current, since a hold is a decision.
+
+Rejected: replicas that ask each other or elect a leader (the change log says what to serve, and one replica could make
+others unready); a limit on how many are unready at once (needs the same).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 This is the only such table. With API keys, a route that is not listed requires an admin scope. A test walks every route
 of every port and fails for a missing one, so a new route must be added here.
+
+Rejected: scopes for single models. Labels and aliases would have to be resolved before a request may be refused.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Thread ownership: observe(), predicted() and phase() are called only on the data port's event loop, and only append
 values; scrape() runs in any thread and sorts the values into histograms (_Series).
+
+Reading and encoding are timed for one request in 16, and values are sorted by the hundred: one at a time takes three
+times as long. All metrics together cost 1.6 % of processor time at most (`make bench`, scenario observe).
 """
 
 from __future__ import annotations

@@ -6,7 +6,10 @@ so it has all that they need. What is left that could make a difference are the 
 versions, and nothing is fetched while building.
 
 freshet-client has no source distribution of its own: its files are a part of freshet-serving's, whose source
-distribution holds serving/client/pyproject.toml as well (docs/decisions/0071).
+distribution holds serving/client/pyproject.toml as well: one of its own would need a second layout.
+
+Rejected: `python -m build` (its environments download the newest backends); versions from git tags (a tree without git
+could not be built).
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Everything but one thing is as in the explained generation; that one is taken from the other, and the same executable
 scores the row again. The rows of all features and histories are scored together, bucket by bucket. The changes need not
 add up to the whole: a network lets features interact.
+
+Rejected: Shapley values, which need as many runs as there are subsets of features to share out interactions.
 """
 
 from __future__ import annotations

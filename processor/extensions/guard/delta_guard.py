@@ -38,7 +38,7 @@ Costs: a dozen comparisons per delta, three numbers per figure. Small steps that
 drift.
 
 Rejected: a mean and deviation of each figure (figures of good streams have long tails: of 2,000 deltas some lie beyond
-any number of deviations; docs/decisions/0065); bounds in absolute terms alone (a delta every ten seconds and one a day
+any number of deviations); bounds in absolute terms alone (a delta every ten seconds and one a day
 differ by more than a good delta and a bad one); a bound on the number of rows (a delta after a pause is a large one).
 """
 

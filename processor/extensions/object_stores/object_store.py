@@ -22,7 +22,8 @@ waits. It does not survive a fork: open a store in the process that uses it.
 Limited only in time: the bytes of one page of a listing, and the number of empty pages. The library reads pages by
 itself and reports none.
 
-Rejected: fsspec, whose s3fs has no conditional creation and brings an event loop (docs/decisions/0073).
+Rejected: fsspec, whose s3fs has no conditional creation and brings an event loop; boto3, which opens S3 alone; and
+retries of a creation by the library: the second is refused because of the first, like one by another writer.
 """
 
 from __future__ import annotations

@@ -11,6 +11,9 @@ Costs: two system calls, and no wait where nobody else has the lock.
 
 Rejected: a word of the arena that is compared and set (who takes a dead holder's place has to know that it is dead);
 locks of the open file (F_OFD_SETLK: workers inherit the file, so all of them would hold one lock).
+
+Without locks, an eraser compared an entry and then wrote zeros, and the owner could put another user there in between.
+Also rejected: a message to the segment's process, which may be busy or gone.
 """
 
 from __future__ import annotations

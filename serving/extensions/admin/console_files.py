@@ -3,6 +3,10 @@
 They are read once, at the start, by the names in FILES: no path of a request ever reaches a folder. The
 Content-Security-Policy restricts the page: scripts and styles of this port only, none inline, no HTML made from
 strings, no embedding in a frame.
+
+Rejected: a framework with a build (the page could not be changed in an installed package, and would be ten times as
+large); EventSource (it sends no authorization header, and a token in an address ends up in logs); opening the data
+port to the page's origin (any page with the address could ask for scores).
 """
 
 from __future__ import annotations
