@@ -23,7 +23,6 @@ from loadtest.bench.bench_report import markdown, summary, unmet
 from loadtest.bench.harness import LAYOUTS, Bench
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed
-from loadtest.reports.charts import against_goal, bars, percentiles
 from loadtest.reports.report import machine, origin
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
@@ -109,26 +108,10 @@ def stored(out: Path) -> list[dict[str, Any]]:
 
 
 def write_page(out: Path) -> list[dict[str, Any]]:
-    """bench.md and its pictures from bench.json; returns the results."""
+    """bench.md from bench.json; returns the results."""
     results = stored(out)
-    rows = [
-        against_goal(r["what"], r["ratio"]["median"], r["ratio"]["low"], r["ratio"]["high"], r["goal"])
-        for result in results
-        for r in result["rows"]
-        if r["goal"]
-    ]
-    latencies = {result["title"]: result["latencies"] for result in results if result["latencies"]}
-    plots = {}
-    if rows:
-        title = "Ratios and their aims: further right is better, right of 1 an aim is met"
-        bars(rows, title, "share of the aim", out / "bench-ratios.png")
-        plots["ratios and their aims"] = "bench-ratios.png"
-    if latencies:
-        title = "Latency by percentile, from when a request was due: lower is better"
-        percentiles(latencies, title, out / "bench-latency.png")
-        plots["latency"] = "bench-latency.png"
     if results:
-        (out / "bench.md").write_text(markdown(results, plots))
+        (out / "bench.md").write_text(markdown(results))
     return results
 
 

@@ -25,11 +25,9 @@ from loadtest.load.launch import CommandFailed, serving
 from loadtest.peers.measure import GOALS, PeerBench, PeerSettings, document, write_compiled, write_model
 from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import PEERS, chosen
-from loadtest.reports.charts import Bar, bars
-from loadtest.reports.report import machine, origin, told
+from loadtest.reports.report import machine, origin
 
 RESULTS = Path(__file__).parents[1] / "results"
-DRAWN = {"throughput": "throughput", "light": "light load"}
 VENVS = Path(".peers")
 QUICK = {"rounds": 1, "seconds": 2.0, "table_rows": 20_000}
 
@@ -134,25 +132,10 @@ def stored(out: Path) -> list[dict[str, Any]]:
 
 
 def write_page(out: Path) -> list[dict[str, Any]]:
-    """peers.md and its picture from peers.json; returns the results."""
+    """peers.md from peers.json; returns the results."""
     results = stored(out)
-    rows = [
-        Bar(f"{r['name']}, {DRAWN[f['what']]}, {f['candidates']}", **_ratio(f))
-        for r in results
-        for v in r["variants"][:1]
-        for f in v["figures"]
-        if f["what"] in DRAWN
-    ]
-    if rows:
-        title = "Freshet / each tuned peer, by candidates a request: further right is better for Freshet"
-        bars(rows, title, "throughput over the peer's; the peer's median latency over ours", out / "peers.png")
-    (out / "peers.md").write_text(markdown(results, "peers.png"))
+    (out / "peers.md").write_text(markdown(results))
     return results
-
-
-def _ratio(figure: dict[str, Any]) -> dict[str, Any]:
-    r = figure["ratio"]
-    return {"median": r["median"], "low": r["low"], "high": r["high"], "text": told(r["median"])}
 
 
 if __name__ == "__main__":

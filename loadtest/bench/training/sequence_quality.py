@@ -36,9 +36,7 @@ from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench import needs
-from loadtest.bench.training.keras_quality import SCORED_ROWS
-from loadtest.bench.training.quality_rows import EPOCHS, Run, best_epoch, said
-from loadtest.bench.training.sequence_rows import SequenceRows
+from loadtest.bench.training.sequence_rows import EPOCHS, SCORED_ROWS, Run, SequenceRows, best_epoch, said
 from loadtest.reports.report import machine, opening, origin
 
 HERE = Path(__file__).parent
