@@ -24,7 +24,6 @@ bench_retrieval_peers  `make -C loadtest retrieval-peers`
 retrieval_side  our side of it
 retrieval_peer  one vector index of it, and the data that all sides search
 foreign_models  `make -C loadtest models`
-store_outages   reads of online features while the store is well, slow, wrong or gone
 bench_blocked   `make -C loadtest blocked`
 blocked_side    the probed server of it
 costly_requests   `make -C loadtest costly`

@@ -39,7 +39,6 @@ SMALLEST = {
     " --kept OUT/kept.json --results OUT",
     "loadtest.bench.training.late_labels": "--seeds 1 --out OUT/join",
     "loadtest.bench.training.loops": "--deltas 1 --out OUT",
-    "loadtest.bench.training.next_item_race": "--seeds 1 --epochs 1 --data OUT --work OUT",
     "loadtest.bench.training.race": "--rounds 1 --seconds 0.1 --table-rows 1000 --batches 64 --torch= --out OUT",
     "loadtest.bench.training.sequence_quality": "--only din --rows 1000 --data OUT --alone --out OUT",
     "loadtest.bench.verdict.lookup_race": "--rounds 1 --seconds 0.01 --fbgemm= --out OUT",

@@ -14,12 +14,9 @@ torch_side    PyTorch with sparse EmbeddingBags
 sequence_quality  AUC of rankers over histories; loadtest/results/sequence-quality.md
 sequence_rows  MovieLens-1M with histories, cut in three
 next_item_logs  NDCG of default next-item files on logs that differ; loadtest/results/next-item-logs.md
-next_item_race  NDCG of next-item models over all items; loadtest/results/next-item.md
-next_item_side  one of Freshet's
 rectools_side  RecTools' SASRec, in a process and environment of its own
 leave_one_out  what they learn and are measured on
 fuxictr_din_side  FuxiCTR's DIN, in a process and environment of its own
-fuxictr_fit   what ends both: its fit, and the AUC
 event_race    a file without a network on logs of events; loadtest/results/event-logs.md
 event_rivals  counts, logistic regression and LightGBM in it, in an environment of their own
 event_din_side  DIN in PyTorch in it

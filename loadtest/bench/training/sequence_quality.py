@@ -7,7 +7,7 @@ epochs the best on the choosing rows is kept. Freshet's settings are those that 
 the times. FuxiCTR's DIN has an embedding for each id of the learned rows and one for all others, the same layers, Adam
 at its default rate with the better of two batches by seed 0, its own early stopping, and an environment of its own.
 `deepfm` has no history. Each run is kept when it ends; the command continues where it was stopped, seed after seed.
-Next-item models, which are measured over all items, are in next-item.md.
+Next-item models, which are measured over all items, are in next-item-logs.md.
 """
 
 from __future__ import annotations
