@@ -41,6 +41,7 @@ lookup          lookups against numpy.take, and against an overlay index
 bench_hashing   the hash kernel against the library
 cold_start      `make -C loadtest cold-start`
 startup_time    a start from a snapshot against a fresh version
+words           `make -C loadtest words`: words of docs, lines, options, flags
 """
 
 __all__ = ["calibration_rows"]
