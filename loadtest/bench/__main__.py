@@ -41,7 +41,6 @@ def arguments() -> argparse.ArgumentParser:
     add("--only", default="", help=f"scenarios, separated by commas: {', '.join((*SCENARIOS, *ON_DEMAND))}")
     add("--rounds", type=int, help=f"turns of each side [{d.rounds}]")
     add("--seconds", type=float, help=f"length of a turn [{d.seconds:g}]")
-    add("--micro-rounds", type=int, help=f"turns of each pair of micro [{d.micro_rounds}]")
     add("--table-rows", type=int, help=f"rows of each of the 26 tables [{d.table_rows}]")
     add("--minutes", type=float, default=d.minutes, help=f"length of the soak [{d.minutes:g}]")
     add("--layouts", default="", help=f"of {'; '.join(side.name for side in LAYOUTS)}; separated by semicolons [all]")

@@ -39,7 +39,6 @@ def arguments() -> argparse.ArgumentParser:
     add("--only", default="", help=f"peers, separated by spaces: {' '.join(peer.name for peer in PEERS)}")
     add("--rounds", type=int, help=f"turns of each side [{d.rounds}]")
     add("--seconds", type=float, help=f"length of a turn [{d.seconds:g}]")
-    add("--connections", type=int, help=f"of wrk when it saturates [{d.connections}]")
     add("--table-rows", type=int, help=f"rows of each of the 26 tables [{d.table_rows}]")
     add("--serve", default="", metavar="OPTIONS", help='more options for freshet serve, as "--workers 2"')
     add(
