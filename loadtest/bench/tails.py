@@ -60,8 +60,6 @@ AIM = 1.3
 CAPACITY_S = 1.5
 LAYOUTS = {"one process": "1", "two workers": "2"}
 STAMPED = "loadtest.bench.stamped_server"
-ROUND = 1, 2
-"""Digits behind the point: of milliseconds and shares, of ratios."""
 
 
 def capacity(bed: Bed) -> float:
