@@ -91,7 +91,7 @@ def main() -> int:
     document = {**result.document(), "machine": facts, "settings": settings, "layouts": {}, "origin": made}
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "choices.json").write_text(json.dumps(document, indent=1) + "\n")
-    (arguments.out / "choices.md").write_text(markdown([document], {}).replace("# Benchmarks", "# Choices", 1))
+    (arguments.out / "choices.md").write_text(markdown([document]).replace("# Benchmarks", "# Choices", 1))
     print(summary([document]))
     if short := unmet([document]):
         print("\nshort of their goal:", *short, sep="\n- ")
