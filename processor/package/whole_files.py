@@ -199,25 +199,6 @@ def _whole_file(path: Path, name: Callable[[Path, Path], None]) -> Iterator[Bina
     fsync_folder(path.parent)
 
 
-def durable_aside(path: Path, data: bytes) -> Path:
-    """Write a file beside `path`, durable and under a hidden name, for give_name(); return where it is.
-
-    Args:
-        path: The name that it may get.
-        data: Its content.
-    """
-    temporary = hidden_beside(path)
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return temporary
-
-
 def give_name(temporary: Path, path: Path) -> None:
     """Give a complete file a name that must be new. Not durable before the folder is fsynced.
 

@@ -52,8 +52,8 @@ from freshet_serving.processor.package import (
     SUFFIX,
     Delta,
     DeltaBytes,
-    durable_aside,
     file_sha256,
+    hidden_beside,
     parse_delta,
     read_delta_file,
     same_content,
@@ -202,10 +202,20 @@ class ChangeLog(LogReader):
         if record is None or self.storage.remote:
             return
         data, path = self._sealed(record)[1], self.folder / record_name(record.number)
-        # If it fails, commit() says why.
-        with contextlib.suppress(OSError):
+        aside = hidden_beside(path)
+        try:
             path.parent.mkdir(exist_ok=True)
-            self._prepared = data, durable_aside(path, data)
+            with open(aside, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._prepared = data, aside
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            # commit() will try again, and say why it fails.
+            if not isinstance(error, OSError):
+                raise
 
     def commit(self, delta: Delta, kept: DurableDelta) -> ChainLink:
         """Commit the record of a delta whose file is durable; remove the file if that fails.

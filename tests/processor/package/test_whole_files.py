@@ -98,10 +98,3 @@ def test_paths_that_stay_inside_are_resolved(tmp_path):
     (tmp_path / "b").symlink_to("a")
     assert inside(tmp_path, "b/x/../y") == tmp_path.resolve() / "a" / "y"
     assert inside(tmp_path, "") == tmp_path.resolve()
-
-
-def test_durable_aside_is_whole_and_hidden(tmp_path):
-    aside = whole_files.durable_aside(tmp_path / "name", b"data")
-    assert aside.name.startswith(".")
-    assert aside.read_bytes() == b"data"
-    assert list(tmp_path.iterdir()) == [aside]
