@@ -91,8 +91,8 @@ def _state(note: Any, counted: dict[str, int], user: Subgraph | None) -> Iterato
         little = ", which is little" if share < LITTLE else ""
         yield (
             f"user state: {note['class']}, append {note['append']} ({note['why']}); a hit saves at most {share:.0%} of "
-            f"the FLOPs of a request of {STATE_CANDIDATES} candidates{little}; its numbers take {4 * numbers:,} bytes "
-            f"as float32, {2 * numbers:,} as float16"
+            f"the FLOPs of a request of {STATE_CANDIDATES} candidates{little}; its numbers take {4 * numbers:,} bytes, "
+            "as float16 about half"
         )
 
 

@@ -24,8 +24,8 @@ def test_bounds_are_spelled_as_they_are_parsed(spelled):
 
 @pytest.mark.parametrize(
     "raw",
-    [{}, {"steps": 1 << 32}, {"steps": None}, {"age_s": -1.0}, {"age_s": True}, {"s": 1}, {"dtype": "int8"}, {"dtype": None},
-     {"dtype": ["float16"]}, {"dtype": "float16", "steps": 0}, 5],
+    [{}, {"steps": 1 << 32}, {"steps": None}, {"age_s": -1.0}, {"age_s": True}, {"s": 1}, {"dtype": "int8"},
+     {"dtype": None}, {"dtype": ["float16"]}, {"dtype": "float16", "steps": 0}, 5],
 )  # fmt: skip
 def test_wrong_bounds_are_named(raw):
     with pytest.raises(BadInput, match=r"^m\.user_state"):

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.processor.engine import PredictRequest
+from freshet_serving.processor.extensions.user_state.state_tensors import SMALL
 from freshet_serving.processor.features.user_calls import PREPARE, UserCall
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.erasure import ErasedUser, erase
@@ -31,7 +32,10 @@ def scores(parts, user, request, step=None, rounded=False):
     found = parts.scores(user, request, step)
     if rounded:
         kept = parts.parts[parts.key]
-        parts.parts[parts.key] = {n: t.astype(np.float16).astype(np.float32) for n, t in kept.items()}
+        largest = max(t.size for t in kept.values())
+        parts.parts[parts.key] = {
+            n: t if SMALL * t.size <= largest else t.astype(np.float16).astype(np.float32) for n, t in kept.items()
+        }
         found = parts.scores(user, request, step)
         parts.parts[parts.key] = kept
     return found
@@ -94,7 +98,7 @@ def test_state_takes_half_of_the_memory_and_types_do_not_mix(package, repository
         assert counted(processor)["misses.absent"] == 2
         assert named_step(ask(processor, requests[5])) == 0
         # Pages are whole, and states of small networks few of them.
-        assert counted(processor)["nbytes"] - as_float32 <= as_float32 / 2 + 512
+        assert counted(processor)["nbytes"] - as_float32 <= as_float32 * 0.6 + 512
         processor.host.set_policy("m", {"user_state": None})
         assert named_step(ask(processor, requests[5])) is None
         assert (counted(processor)["hits"], counted(processor)["rounded"]) == (2, 1)
@@ -107,7 +111,7 @@ def test_user_that_float16_does_not_hold_is_computed_anew(package, repository, n
         replica = processor.predictor.replica("m")
         outputs = replica.manifest.graphs["user"].outputs
         computed = {output.name: np.ones((1, *output.dims[1:]), np.float32) for output in outputs}
-        computed[outputs[-1].name][0, -1] = number
+        max(computed.values(), key=np.size)[0, -1] = number
         bounds = exact.UserBounds(exact.OldestUsers(dtype="float16"))
         bound = replica.plan.bind_inputs(requests[3])._replace(user_bounds=bounds)
         with replica.pinned(1) as state:
