@@ -102,8 +102,8 @@ def test_rounded_replies_name_themselves_and_are_near_those_without_a_store(tmp_
                     apart = max(apart, float(np.abs(reply.outputs["score"] - expected).max()))
                 else:
                     np.testing.assert_allclose(reply.outputs["score"], expected, rtol=1e-5, atol=1e-6)
-        until(lambda: total(live, "freshet_model_user_state_float16_hits_total") >= named)
-        assert total(live, "freshet_model_user_state_beyond_float16_total") == 0
+        until(lambda: total(live, "freshet_model_user_state_rounded_hits_total") >= named)
+        assert total(live, "freshet_model_user_state_beyond_range_total") == 0
         _, _, report = live.get("/admin/models/m/user_state", admin=True)
         assert {version["dtype"] for version in json.loads(report)["versions"]} == {"float16"}
     assert named > 10

@@ -33,7 +33,7 @@ COUNTERS = (
         "Steps by which the user part was older, summed over such hits.",
     ),
     Slot(
-        BLOCK, "rounded", "model_user_state_float16_hits",
+        BLOCK, "rounded", "model_user_state_rounded_hits",
         "Of the hits, those whose user part was kept as float16.",
     ),
     Slot(
@@ -43,7 +43,7 @@ COUNTERS = (
     Slot(BLOCK, "kept", "model_user_state_kept", "User parts that were kept."),
     Slot(BLOCK, "unkept", "model_user_state_not_kept", "User parts that were computed and not admitted."),
     Slot(
-        BLOCK, "beyond", "model_user_state_beyond_float16",
+        BLOCK, "beyond", "model_user_state_beyond_range",
         "User parts that were computed and not kept, as float16 does not hold one of their numbers.",
     ),
     Slot(
