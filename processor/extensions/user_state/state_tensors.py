@@ -30,7 +30,6 @@ from freshet_serving.processor.features.bound_request import address
 from freshet_serving.processor.features.user_bounds import FLOAT32
 from freshet_serving.processor.kernels.conversion import copy_typed, store_typed
 from freshet_serving.processor.package import ROW_TYPES, Subgraph, all_below
-from freshet_serving.processor.package.tensors import RowType
 from freshet_serving.processor.running.buffers import Tensors
 
 Int64s = NDArray[np.int64]
@@ -45,7 +44,7 @@ class _Output(NamedTuple):
     Attributes:
         name: Its name.
         numbers: How many numbers it has.
-        kind: The type that they are kept in.
+        dtype: The type that they are kept in.
         first: Its first word; each output begins with a new one.
         stop: The word after its last.
         room: The first word of memory that it is widened into, if it is not float32.
@@ -53,14 +52,14 @@ class _Output(NamedTuple):
 
     name: str
     numbers: int
-    kind: RowType
+    dtype: str
     first: int
     stop: int
     room: int
 
     @property
     def exact(self) -> bool:
-        return self.kind is ROW_TYPES[FLOAT32]
+        return self.dtype == FLOAT32
 
 
 class StateTensors:
@@ -87,9 +86,9 @@ class StateTensors:
         self.words = self.room = 0
         counts = [math.prod(output.dims[1:]) for output in graph.outputs]
         for output, count in zip(graph.outputs, counts, strict=True):
-            kind = ROW_TYPES[FLOAT32 if SMALL * count <= max(counts) else dtype]
-            stop = self.words + -(-count * kind.dtype.itemsize // 8)
-            self._outputs.append(_Output(output.name, count, kind, self.words, stop, self.room))
+            kept_as = FLOAT32 if SMALL * count <= max(counts) else dtype
+            stop = self.words + -(-count * ROW_TYPES[kept_as].dtype.itemsize // 8)
+            self._outputs.append(_Output(output.name, count, kept_as, self.words, stop, self.room))
             self.words, self.room = stop, self.room + (0 if self._outputs[-1].exact else -(-count // 2))
 
     def tensors(self, words: Int64s, room: Int64s) -> Tensors:
@@ -104,7 +103,7 @@ class StateTensors:
             source = words[output.first :]
             if not output.exact:
                 target = room[output.room :]
-                copy_typed(output.kind.code, address(target), address(source), 0, output.numbers)
+                copy_typed(ROW_TYPES[output.dtype].code, address(target), address(source), 0, output.numbers)
                 source = target
             found[output.name] = source.view(np.float32)[None, : output.numbers]
         return found
@@ -120,9 +119,9 @@ class StateTensors:
         for output in self._outputs:
             piece: NDArray[Any] = np.ascontiguousarray(computed[output.name][request], np.float32)
             if not output.exact:
-                if not all_below(piece, output.kind.below):
+                if not all_below(piece, ROW_TYPES[output.dtype].below):
                     return None
                 source, piece = piece, np.zeros(output.stop - output.first, np.int64)
-                store_typed(output.kind.code, address(piece), 0, address(source), output.numbers)
+                store_typed(ROW_TYPES[output.dtype].code, address(piece), 0, address(source), output.numbers)
             pieces.append(piece)
         return pieces
