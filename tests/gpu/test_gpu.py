@@ -24,7 +24,7 @@ from tests.support.played_gpu import put_cuda, put_tensorrt, put_xla
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long, pytest.mark.campaign]
 
 TENSORRT = {"tensorrt", "tensorrt-deltas", "tensorrt-weights"}
-NOT_ON_A_PROCESSOR = {"host-memory", "xla-ahead", "xla-unrecorded", *TENSORRT}
+NOT_ON_A_PROCESSOR = {"host-memory", "xla-ahead", "xla-unrecorded", "xla-recorded", *TENSORRT}
 # Servers are processes of their own, where no GPU is played.
 NOT_ON_A_PLAYED_GPU = {"about", "onnxruntime", "http"}
 
@@ -193,6 +193,9 @@ def test_report_has_one_line_per_step_for_any_content():
         Outcome("c", "what", SKIPPED, "none here"),
     ]
     text = markdown("NVIDIA H200", {"driver": "1"}, outcomes)
-    assert "| b | what | failed: E: line one / two | 0 |" in text
+    assert "| b | failed: E: line one / two | 0 |" in text
     assert "| x/y | 1 |" in text
+    sides = [["sent, load", "2"], ["sent, error", "3"], ["by place, load", "4"]]
+    text = markdown("NVIDIA H200", {}, [Outcome("a", "what", PASSED, figures=sides)])
+    assert "| | sent | by place |\n|---|---|---|\n| load | 2 | 4 |\n| error | 3 |  |" in text
     assert file_name("NVIDIA H200 / x") == "REPORT-NVIDIA-H200-x.md"
