@@ -10,7 +10,6 @@ figure_sources  reads figures from the reports
 training_figures  those of training and of lookups
 learning_figures  those of streams, guards, joins and several processes
 store_figures  those of object stores
-words         words of docs, pages, lines by folder, options and flags
 """
 
 __all__ = ["charts", "live_page", "report", "training_figures"]

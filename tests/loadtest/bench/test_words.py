@@ -2,7 +2,7 @@ import subprocess
 
 import pytest
 
-from loadtest.reports import words
+from loadtest.bench import words
 
 
 @pytest.fixture
