@@ -154,6 +154,18 @@ def test_crashing_hanging_or_garbled_process_fails_its_step(code, why, bundle, m
     assert (outcome.result, outcome.why) == (FAILED, why)
 
 
+def test_step_that_the_end_of_the_check_cuts_off_is_skipped_unless_it_had_enough_time(monkeypatch, tmp_path):
+    def hang(arguments, *, timeout, **options):
+        raise command.subprocess.TimeoutExpired(arguments, timeout)
+
+    monkeypatch.setattr(command.subprocess, "run", hang)
+    (tmp_path / "bundle.json").write_text("{}")
+    options = ["--bundle", str(tmp_path), "--out", str(tmp_path), "--device", "cpu", "--only", "boundary"]
+    assert command.main(["check", "--minutes", "1", *options]) == 0
+    assert "| skipped: the check's 1 minutes were over after 60 s of it |" in (tmp_path / "REPORT-CPU.md").read_text()
+    assert command.main(["check", "--minutes", "3", *options]) == 1
+
+
 def test_failed_step_keeps_earlier_figures_and_its_output(bundle, tmp_path, monkeypatch):
     run = command.subprocess.run
 
