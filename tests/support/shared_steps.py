@@ -89,14 +89,14 @@ def _share(module):
     def shared(function, takes, threads, settings=""):
         owner = getattr(function, "__self__", None)
         if getattr(owner, "shared_key", None) is None:
-            return create(function, takes, threads)
+            return create(function, takes, threads, settings)
         history = repr([getattr(owner, name, None) for name in ("sequence", "item")])
         compiled = owner.shared_key, history, function.__name__, tuple(takes), threads
         with lock:
             if compiled not in made:
                 if len(made) >= MOST:
                     del made[next(iter(made))]
-                made[compiled] = create(function, takes, threads)
+                made[compiled] = create(function, takes, threads, settings)
             return made[compiled]
 
     step.__init__, functions.__init__, functions.rows_are_alone = begin_step, begin_functions, rows_are_alone
