@@ -31,13 +31,13 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 IMAGE_ARGS ?=
 RELEASE_ARGS ?=
-DOCS := 'mkdocs-material>=9.6' 'mkdocs-redirects>=1.2.2'
+DOCS := properdocs mkdocs-materialx 'mkdocs-redirects>=1.2.2'
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TORCH := torch==2.13.0
 TEST_ARGS ?=
 CORE_ARGS ?=
 
-.PHONY: help install demo test test-long test-affected core-alone check docs docs-reference format bench faults mutants loadtest conformance kills release image-check gpu-check constraints clean
+.PHONY: help install demo test test-long test-affected core-alone check docs format bench faults mutants loadtest conformance kills release image-check gpu-check constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,15 +68,9 @@ check: .venv/.dev .venv/.kernels ## lint, format, types, spelling
 	$(BIN)/mypy
 	$(BIN)/codespell
 
-docs: .venv/.docs ## the documentation as a site: build/site; DOCS_ARGS=serve shows it while you write
-	NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs $(or $(DOCS_ARGS),build --strict)
-
-docs-reference: .venv/.kernels ## the pages of docs/reference that are made of the code
-	$(BIN)/python -m generators.options_page
-	$(BIN)/python -m generators.commands_page
-	$(BIN)/python -m generators.training_page
-	$(BIN)/python -m generators.admin_page
-	$(BIN)/python -m generators.python_page
+docs: .venv/.docs .venv/.kernels ## the documentation as a site: build/site; DOCS_ARGS=serve shows it while you write
+	$(BIN)/python -m generators.reference
+	.venv/docs/bin/properdocs $(or $(DOCS_ARGS),build --strict)
 
 format: .venv/.dev ## lint and format, put right
 	$(BIN)/ruff check --fix .

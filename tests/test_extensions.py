@@ -30,7 +30,7 @@ def test_list_of_extensions_leads_to_their_pages():
 
 
 def test_site_has_a_place_for_each_page():
-    placed = re.findall(r": extensions/(\w+)\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    placed = re.findall(r": extensions/(\w+)\.md$", (ROOT / "properdocs.yml").read_text(), re.MULTILINE)
     assert set(placed) >= NAMES
 
 

@@ -80,7 +80,7 @@ def test_every_link_leads_to_a_file():
 
 
 def test_every_page_has_one_place_in_the_site():
-    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    nav = (ROOT / "properdocs.yml").read_text().partition("\nnav:\n")[2]
     placed = re.findall(r"([\w/-]+\.md)$", nav, re.MULTILINE)
     project = {name for name in placed if name.startswith("project/")}
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
@@ -111,7 +111,7 @@ def test_list_or_table_follows_an_empty_line():
 
 
 def test_an_old_name_of_a_page_leads_to_a_page():
-    config = (ROOT / "mkdocs.yml").read_text()
+    config = (ROOT / "properdocs.yml").read_text()
     moved = re.findall(r"^        ([\w/-]+\.md): ([\w/-]+\.md)$", config, re.MULTILINE)
     assert moved
     for old, new in moved:

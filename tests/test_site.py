@@ -1,7 +1,6 @@
 """The site: built without a warning, every link and anchor leads somewhere, and nothing is fetched from elsewhere."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -9,36 +8,43 @@ from pathlib import Path
 
 import pytest
 
+from generators import reference
+
 ROOT = Path(__file__).parents[1]
-MKDOCS = ROOT / ".venv" / "docs" / "bin" / "mkdocs"
+PROPERDOCS = ROOT / ".venv" / "docs" / "bin" / "properdocs"
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(not MKDOCS.exists(), reason="what builds the site is not here: make .venv/.docs"),
+    pytest.mark.skipif(not PROPERDOCS.exists(), reason="what builds the site is not here: make .venv/.docs"),
 ]
-ENVIRONMENT = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
 PLACED = ("SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables():
+    reference.main()
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     # Without --quiet, which hides warnings from --strict.
-    command = [MKDOCS, "build", "--strict", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    command = [PROPERDOCS, "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
 def test_the_build_fails_for_a_link_to_a_missing_anchor(tmp_path):
-    for name in ("docs", "mkdocs.yml", *PLACED):
+    for name in ("docs", "properdocs.yml", *PLACED):
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    shutil.copytree(reference.FOLDER, tmp_path / "build" / "reference")
     page = tmp_path / "docs" / "how-to" / "client.md"
     page.write_text(page.read_text() + "\n[gone](access.md#no-such-heading)\n")
     done = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True, check=True)
-    (options,) = re.findall(r"mkdocs (build .*)$", done.stdout, re.MULTILINE)
-    command = [MKDOCS, *options.split(), "--site-dir", str(tmp_path / "site")]
-    built = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    (options,) = re.findall(r"properdocs (build .*)$", done.stdout, re.MULTILINE)
+    command = [PROPERDOCS, *options.split(), "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert built.returncode != 0
     assert "no-such-heading" in built.stderr
 

@@ -1,8 +1,8 @@
-"""Add repository files to the site: a hook of MkDocs.
+"""Add repository files to the site: a hook of ProperDocs.
 
 Pages link to files outside docs/ (reports, examples, ARCHITECTURE.md), because they are read in the repository too.
 Such a file becomes part of the site under project/, with the files it links to itself; a link to a folder becomes plain
-text. So every link of the site works, and MkDocs checks it. PLACED are the files that have a place in the menu.
+text. So every link of the site works, and ProperDocs checks it. PLACED are the files that have a place in the menu.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File
+from properdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 DOCS, PROJECT = "docs", "project"

@@ -70,6 +70,7 @@ startup_time    a start from a snapshot against a fresh version
 scale           one table of 20 million rows
 memory_budget   a memory budget against all rows in memory
 dtypes          smaller rows on real data
+words           `make -C loadtest words`: words of docs, lines, options, flags
 """
 
 __all__ = ["calibration_rows"]

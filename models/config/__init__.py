@@ -5,6 +5,7 @@ model_section     [model]
 arch_options      the options of [model] that the architecture's builder accepts
 data_section      [data]
 feature_sections  [features.*]
+file_keys         all sections and keys, for help and reference
 sequence_sections  [sequences.*]
 sequence_defaults  what a file with [sequences] and no arch gets
 history_features  features that are made of the events of a history
@@ -29,6 +30,7 @@ __all__ = [
     "entity_sections",
     "evaluate_section",
     "feature_sections",
+    "file_keys",
     "gate_section",
     "guard_section",
     "history_features",

@@ -28,6 +28,14 @@ bench_app = typer.Typer(help="The benchmark's model and its deltas, without trai
 RepositoryOption = Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
 
 
+def _show_keys(value: bool) -> None:
+    if value:
+        from freshet_serving.models.config.file_keys import keys_as_text
+
+        typer.echo(keys_as_text())
+        raise typer.Exit
+
+
 def train(
     config: Annotated[
         Path, typer.Option(help="Training file (TOML): model, data, features, publish (docs/how-to/train.md).")
@@ -76,6 +84,10 @@ def train(
             "--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file, such as train.seed=1; repeatable."
         ),
     ] = None,
+    help_keys: Annotated[
+        bool,
+        typer.Option("--help-keys", callback=_show_keys, is_eager=True, help="Show every key of the file and exit."),
+    ] = False,
 ) -> None:
     """Trains a model on your own table, publishes a version, then deltas. Run it again after a crash to continue."""
     from freshet_serving.models.config.train_config import StartOptions

@@ -1,13 +1,9 @@
 import re
 
 import freshet_serving
-from generators.python_page import PAGE, page
-
-
-def test_python_imports_page_is_current():
-    assert PAGE.read_text() == page(), "make docs-reference"
+from generators.python_page import page
 
 
 def test_every_name_is_on_the_page():
-    told = set(re.findall(r"^(?:### |\| `)(\w+)", PAGE.read_text(), re.MULTILINE))
+    told = set(re.findall(r"^(?:### |\| `)(\w+)", page(), re.MULTILINE))
     assert set(freshet_serving.__all__) <= told

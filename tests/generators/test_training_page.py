@@ -4,7 +4,7 @@ import typing
 from freshet_serving.models.config.gate_section import GateConfig
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.processor.options import options_of
-from generators.training_page import PAGE, page
+from generators.training_page import page
 
 MADE = {
     "ModelConfig": {"options"},
@@ -15,10 +15,6 @@ MADE = {
     "TableConfig": {"train"},
 }
 """Fields that no key of the file gives."""
-
-
-def test_training_file_page_is_current():
-    assert PAGE.read_text() == page(), "make docs-reference"
 
 
 def test_every_field_set_by_a_key_has_a_description():

@@ -79,6 +79,7 @@ SMALLEST = {
     "tests.fuzz": "--cases 100 --out OUT",
     "tests.gpu bundle": "--rows 10 --buckets 1 --out OUT/bundle",
     "tests.gpu compile": "--only nobody --out OUT/compile.md",
+    "loadtest.bench.words": "",
     "tests.programs.canary": "--requests 100 --keys 10 --out OUT",
     "tests.programs.delta_campaign": "--deltas 5 --out OUT/campaign.md",
     "tests.programs.endings": "--rounds 1 --out OUT",
