@@ -32,7 +32,7 @@ GPU_ARGS ?=
 IMAGE_ARGS ?=
 RELEASE_ARGS ?=
 DOCS := properdocs mkdocs-materialx 'mkdocs-redirects>=1.2.2'
-TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
+TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit towncrier
 TORCH := torch==2.13.0
 TEST_ARGS ?=
 CORE_ARGS ?=

@@ -53,6 +53,8 @@ def refusals(root: Path) -> list[str]:
         found.append(f"CHANGELOG.md: a section '## {version}, YYYY-MM-DD' wanted, got none")
     elif any(pending.strip() for pending in UNRELEASED.findall(changelog)):
         found.append("CHANGELOG.md: nothing under Unreleased wanted, got entries that no version has")
+    if pending := sorted(path.name for path in (root / "changes").glob("+*.md")):
+        found.append(f"changes/: no file wanted, got {len(pending)}, {pending[0]} first; run towncrier build")
     tag = tag_of(version)
     if git(root, "tag", "--list", tag) and git(root, "rev-parse", f"{tag}^{{commit}}") != git(
         root, "rev-parse", "HEAD"

@@ -61,6 +61,13 @@ def test_changelog_without_the_version_is_refused(tree, changelog, why):
     assert refusals(tree) == [why]
 
 
+def test_changes_that_no_version_has_are_refused(tree):
+    (tree / "changes").mkdir()
+    (tree / "changes" / "+more.added.md").write_text("More.\n")
+    write(tree, "1.2.0", CHANGELOG)
+    assert refusals(tree) == ["changes/: no file wanted, got 1, +more.added.md first; run towncrier build"]
+
+
 def test_version_that_an_index_would_normalise_is_refused(tree):
     write(tree, "1.2", CHANGELOG.replace("1.2.0", "1.2"))
     assert refusals(tree) == ["project.version: a version such as 1.2.0 or 1.2.0rc1 wanted, got '1.2'"]
