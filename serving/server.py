@@ -160,6 +160,7 @@ class Server:
             start_s: Monotonic second from which the ready line counts; now if None.
         """
         check_extensions(config)
+        warn_of_unused(config)
         self._config = config
         self._layout = layout or Layout.here(config)
         self._bulk: ThreadPoolExecutor | None = None
@@ -427,6 +428,15 @@ class Server:
             self._watching.close()
         self._reserved.close()
         log.info("stopped")
+
+
+def warn_of_unused(config: ServeConfig) -> None:
+    """Log a line for each model whose kept users have bounds or a type where nothing of users is kept."""
+    if config.user_state_mb:
+        return
+    for name, policy in config.policies().items():
+        if policy.user_state is not None:
+            log.warning("model.%s.user_state: nothing of users is kept, as user_state_mb is 0; set it", name)
 
 
 def _importer(config: ServeConfig, host: ModelHost) -> Importer:

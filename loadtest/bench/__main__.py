@@ -23,7 +23,6 @@ from loadtest.bench.bench_report import markdown, summary, unmet
 from loadtest.bench.harness import LAYOUTS, Bench
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed
-from loadtest.reports.charts import against_goal, bars, percentiles
 from loadtest.reports.report import machine, origin
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
@@ -42,7 +41,6 @@ def arguments() -> argparse.ArgumentParser:
     add("--only", default="", help=f"scenarios, separated by commas: {', '.join((*SCENARIOS, *ON_DEMAND))}")
     add("--rounds", type=int, help=f"turns of each side [{d.rounds}]")
     add("--seconds", type=float, help=f"length of a turn [{d.seconds:g}]")
-    add("--micro-rounds", type=int, help=f"turns of each pair of micro [{d.micro_rounds}]")
     add("--table-rows", type=int, help=f"rows of each of the 26 tables [{d.table_rows}]")
     add("--minutes", type=float, default=d.minutes, help=f"length of the soak [{d.minutes:g}]")
     add("--layouts", default="", help=f"of {'; '.join(side.name for side in LAYOUTS)}; separated by semicolons [all]")
@@ -109,26 +107,10 @@ def stored(out: Path) -> list[dict[str, Any]]:
 
 
 def write_page(out: Path) -> list[dict[str, Any]]:
-    """bench.md and its pictures from bench.json; returns the results."""
+    """bench.md from bench.json; returns the results."""
     results = stored(out)
-    rows = [
-        against_goal(r["what"], r["ratio"]["median"], r["ratio"]["low"], r["ratio"]["high"], r["goal"])
-        for result in results
-        for r in result["rows"]
-        if r["goal"]
-    ]
-    latencies = {result["title"]: result["latencies"] for result in results if result["latencies"]}
-    plots = {}
-    if rows:
-        title = "Ratios and their aims: further right is better, right of 1 an aim is met"
-        bars(rows, title, "share of the aim", out / "bench-ratios.png")
-        plots["ratios and their aims"] = "bench-ratios.png"
-    if latencies:
-        title = "Latency by percentile, from when a request was due: lower is better"
-        percentiles(latencies, title, out / "bench-latency.png")
-        plots["latency"] = "bench-latency.png"
     if results:
-        (out / "bench.md").write_text(markdown(results, plots))
+        (out / "bench.md").write_text(markdown(results))
     return results
 
 

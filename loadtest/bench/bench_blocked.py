@@ -234,7 +234,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="of a turn")
     parser.add_argument("--table-rows", type=int, default=100_000, help="of each of the 26 tables")
     parser.add_argument("--delta-rows", type=int, default=100_000)
-    parser.add_argument("--json-bytes", type=int, default=JSON_NBYTES - (1 << 16))
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     console, made = Console(), origin("-C loadtest blocked", "ARGS", sys.argv[1:])
@@ -246,7 +245,7 @@ def main() -> int:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             material = pool.submit(prepared, folder, *sizes, options.rounds).result()
         with probed(material.repository, folder / "serve.log") as server:
-            kinds = turns(server, material, options.seconds, json_body(options.json_bytes, options.table_rows))
+            kinds = turns(server, material, options.seconds, json_body(JSON_NBYTES - (1 << 16), options.table_rows))
             for kind in (IDLE, "deltas", IDLE, "JSON", IDLE, "versions"):
                 for _ in range(options.rounds):
                     found = summary(server.waited_ms(kinds[kind]))

@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,7 +37,6 @@ from freshet_serving.processor.running.split_choice import EVIDENCE, RECENT
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import SessionStats
-from loadtest.bench.bench_backends import in_turn
 from loadtest.bench.bench_report import markdown, summary, unmet
 from loadtest.bench.bench_useronce import manifest, requests
 from loadtest.bench.harness import Result, Row
@@ -91,7 +91,7 @@ def main() -> int:
     document = {**result.document(), "machine": facts, "settings": settings, "layouts": {}, "origin": made}
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "choices.json").write_text(json.dumps(document, indent=1) + "\n")
-    (arguments.out / "choices.md").write_text(markdown([document], {}).replace("# Benchmarks", "# Choices", 1))
+    (arguments.out / "choices.md").write_text(markdown([document]).replace("# Benchmarks", "# Choices", 1))
     print(summary([document]))
     if short := unmet([document]):
         print("\nshort of their goal:", *short, sep="\n- ")
@@ -231,6 +231,20 @@ def forced(replica: Replica, works: Sequence[OneRequest], divided: bool) -> Call
         del graphs.worth_dividing
 
     return run_forced
+
+
+def in_turn(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each, round by round, in random order: who runs before leaves its code and weights in the caches."""
+    names, random = list(runs), np.random.default_rng(0)
+    for name in names:
+        runs[name](), runs[name]()
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in random.permutation(names):
+            started_s = time.perf_counter()
+            runs[name]()
+            times[name].append(time.perf_counter() - started_s)
+    return times
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
 Document = Mapping[str, Any]
 
 
-def markdown(results: Iterable[Document], plots: Mapping[str, str]) -> str:
-    """results: as in bench.json, in order. plots: title -> file beside the page."""
+def markdown(results: Iterable[Document]) -> str:
+    """results: as in bench.json, in order."""
     results = list(results)
     parts = [
         "# Benchmarks",
@@ -20,7 +20,6 @@ def markdown(results: Iterable[Document], plots: Mapping[str, str]) -> str:
         "from the lower to the upper quartile unless a note says otherwise. Absolute figures are given for "
         "orientation; they are those of a machine that others share.",
         f"{BEGIN}\n{summary(results)}\n{END}",
-        *(f"![{title}]({file})" for title, file in plots.items()),
     ]
     for result in results:
         parts += [f"## {result['title']}", _conditions(result)]

@@ -41,7 +41,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.package.delta import Delta, TableDelta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from loadtest.bench.bench_sequences import CANDIDATES, ITEMS, USERS, published
+from loadtest.bench.history_models import CANDIDATES, ITEMS, USERS, published
 from loadtest.reports.report import machine, opening, origin, table
 
 RESULTS = Path(__file__).parents[1] / "results"

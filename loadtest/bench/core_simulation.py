@@ -28,8 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -168,7 +166,6 @@ def main() -> None:
         "mixes": mixes,
     }
     args.out.mkdir(parents=True, exist_ok=True)
-    plot(days[-1]["cores_by_turn"], args.out / "cores.png")
     (args.out / "cores.json").write_text(json.dumps(results, indent=1) + "\n")
     (args.out / "cores.md").write_text(page(results))
 
@@ -428,19 +425,6 @@ def most_load(holds: Callable[[float], bool], high: float = 2.0) -> float:
     return low
 
 
-def plot(by_turn: Sequence[Sequence[int]], path: Path) -> None:
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    columns = np.array(by_turn).T
-    hours = np.linspace(0, 24, len(by_turn))
-    names = [*(f"group {n + 1}" for n in range(len(columns) - 1)), "lent"]
-    axes.stackplot(hours, columns, labels=names, colors=[*(f"C{n}" for n in range(len(columns) - 1)), "0.85"])
-    axes.set(xlabel="hour of the day", ylabel="cores", xlim=(0, 24))
-    axes.legend(loc="upper left", fontsize=8)
-    figure.savefig(path, dpi=120)
-
-
 def page(results: dict[str, Any]) -> str:
     rows = [
         [
@@ -463,8 +447,6 @@ def page(results: dict[str, Any]) -> str:
         [
             *opening("Planned cores", __doc__ or "", results),
             table(header, rows),
-            "",
-            "![Cores of each group over a day](cores.png)",
             "",
             table(["tried models", "cores", *ways], mixes),
             "",

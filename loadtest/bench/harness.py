@@ -64,14 +64,13 @@ class Row:
 @dataclass(slots=True)
 class Result:
     """The result of a scenario. checks: (what must hold, whether it did, what was seen). facts: (what, figure),
-    for orientation. latencies: label -> encoded histogram. refused: what could not be run, and why."""
+    for orientation. refused: what could not be run, and why."""
 
     name: str
     title: str
     rows: list[Row] = field(default_factory=list)
     checks: list[tuple[str, bool, str]] = field(default_factory=list)
     facts: list[tuple[str, str]] = field(default_factory=list)
-    latencies: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 

@@ -25,11 +25,9 @@ from loadtest.load.launch import CommandFailed, serving
 from loadtest.peers.measure import GOALS, PeerBench, PeerSettings, document, write_compiled, write_model
 from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import PEERS, chosen
-from loadtest.reports.charts import Bar, bars
-from loadtest.reports.report import machine, origin, told
+from loadtest.reports.report import machine, origin
 
 RESULTS = Path(__file__).parents[1] / "results"
-DRAWN = {"throughput": "throughput", "light": "light load"}
 VENVS = Path(".peers")
 QUICK = {"rounds": 1, "seconds": 2.0, "table_rows": 20_000}
 
@@ -41,7 +39,6 @@ def arguments() -> argparse.ArgumentParser:
     add("--only", default="", help=f"peers, separated by spaces: {' '.join(peer.name for peer in PEERS)}")
     add("--rounds", type=int, help=f"turns of each side [{d.rounds}]")
     add("--seconds", type=float, help=f"length of a turn [{d.seconds:g}]")
-    add("--connections", type=int, help=f"of wrk when it saturates [{d.connections}]")
     add("--table-rows", type=int, help=f"rows of each of the 26 tables [{d.table_rows}]")
     add("--serve", default="", metavar="OPTIONS", help='more options for freshet serve, as "--workers 2"')
     add(
@@ -134,25 +131,10 @@ def stored(out: Path) -> list[dict[str, Any]]:
 
 
 def write_page(out: Path) -> list[dict[str, Any]]:
-    """peers.md and its picture from peers.json; returns the results."""
+    """peers.md from peers.json; returns the results."""
     results = stored(out)
-    rows = [
-        Bar(f"{r['name']}, {DRAWN[f['what']]}, {f['candidates']}", **_ratio(f))
-        for r in results
-        for v in r["variants"][:1]
-        for f in v["figures"]
-        if f["what"] in DRAWN
-    ]
-    if rows:
-        title = "Freshet / each tuned peer, by candidates a request: further right is better for Freshet"
-        bars(rows, title, "throughput over the peer's; the peer's median latency over ours", out / "peers.png")
-    (out / "peers.md").write_text(markdown(results, "peers.png"))
+    (out / "peers.md").write_text(markdown(results))
     return results
-
-
-def _ratio(figure: dict[str, Any]) -> dict[str, Any]:
-    r = figure["ratio"]
-    return {"median": r["median"], "low": r["low"], "high": r["high"], "text": told(r["median"])}
 
 
 if __name__ == "__main__":

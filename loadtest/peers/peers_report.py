@@ -12,7 +12,7 @@ BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
 Document = Mapping[str, Any]
 
 
-def markdown(results: Iterable[Document], plot: str) -> str:
+def markdown(results: Iterable[Document]) -> str:
     """results: as in peers.json."""
     results = list(results)
     parts = [
@@ -23,7 +23,6 @@ def markdown(results: Iterable[Document], plot: str) -> str:
         "For each line all settings of a peer are tried, those without a wait for batches among them, and the best for "
         "that line is taken.",
         f"{BEGIN}\n{summary(results)}\n{END}",
-        f"![throughput]({plot})",
     ]
     for result in results:
         parts.append(f"## {result['name']}")

@@ -100,8 +100,8 @@ class PublishConfig:
     key: str = field(
         default="",
         metadata=option(
-            "private key that signs what is published ([signing.md](../how-to/signing.md)); empty: "
-            "`FRESHET_KEY`; without either, versions are not signed"
+            "private key that signs what is published ([access.md](../how-to/access.md#sign-models-and-deltas)); "
+            "empty: `FRESHET_KEY`; without either, versions are not signed"
         ),
     )
     gate: GateConfig = field(

@@ -19,7 +19,7 @@ from freshet_serving.processor.options import TYPE_NAMES, type_name
 
 T = TypeVar("T")
 
-CHOSEN = "[chosen](../how-to/hyperparameter-defaults.md)"
+CHOSEN = "[chosen](../how-to/train.md#defaults)"
 """Help text for a default that models.training.defaults chooses."""
 ITEM_NAMES = {str: "strings", int: "integers", float: "numbers"}
 

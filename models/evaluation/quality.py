@@ -117,5 +117,5 @@ def next_step(scored: ScoredRows, steps: int, named: Sequence[str]) -> str:
         return f"{guess}, after {steps} steps: {again} --set train.epochs=5, or more rows"
     return (
         f"{guess}: check that data.label is the right column and that the features can predict it"
-        " (docs/how-to/hyperparameter-defaults.md)"
+        " (docs/how-to/train.md#defaults)"
     )

@@ -8,8 +8,8 @@ digits; one in int8 by errors of each row, which cancel in the mean.
 Costs: the trainer scores COMPARED_ROWS.
 
 Rejected: calibration against the newest labels with tighter bounds (it reports as many good nights,
-loadtest/results/nights.md); the mean score against that of the version before on the same rows (it reported 4 of 6 good
-nights of the shop, whose calibration differs by a fifth from night to night); a regression on the log-odds of the
+nights.md of commit 5a7d3e30); the mean score against that of the version before on the same rows (it reported 4 of 6
+good nights of the shop, whose calibration differs by a fifth from night to night); a regression on the log-odds of the
 version before (its intercept has the error of that mean: where good retrains differ by 5 % in the odds, it finds 6 of
 100 such nights at three sigmas; its slope is 0.85 on good nights and bad ones).
 """

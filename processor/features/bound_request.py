@@ -93,7 +93,7 @@ class BoundRequest(NamedTuple):
         used: The records of the inputs that it leaves out; None if it leaves none out.
         limit: The time that a stage may take for it; None for any.
         cells: What a stage computes for it (package.stage_entries).
-        user_bounds: How old the user's part may be; None if it has to be that of the reply's generation.
+        user_bounds: How old the user's part may be, and whether it may be rounded; None if it has to be exact.
     """
 
     rows: int
@@ -110,7 +110,7 @@ class BoundRequest(NamedTuple):
 
     def with_exact_user(self) -> BoundRequest:
         """Return the request for a user part of the generation that is read."""
-        return self if self.user_bounds is None else self._replace(user_bounds=None)
+        return self if self.user_bounds is None else self._replace(user_bounds=self.user_bounds.exact())
 
     def without_flags(self) -> BoundRequest:
         """Return the request for readers whose records are not those of its reply."""

@@ -25,7 +25,8 @@ Invariants
 - Every row leaves exactly once: in a batch, as expired, or by drain(). The rest of a divided ticket leaves whole when
   it expires or is drained.
 - A batch has at most `max_rows` rows, unless it is one larger ticket (its session runs several buckets); a chunk has at
-  most the ticket's chunk_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids.
+  most the ticket's chunk_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids. In front of a
+  device (`grows`) a batch is full where more rows would cost in proportion, by its measured costs.
 - Divided and undivided tickets each have the full queue bounds: neither kind can shut the other out. Nor can a model
   or a key (processor.sessions.fair_shares).
 - An expired ticket is never computed. Neither is one that would be late even if it ran alone from now on, as long as
@@ -66,8 +67,6 @@ MARGIN = 1.15
 # costs nothing: a queue of two thirds of a deadline keeps sessions as busy. At 3x saturation, 64 candidates and
 # deadlines of 100 ms, four alternating rounds: 1.7 times the goodput of a margin of 1.15, and 1.2 times that of 2.
 WAIT_MARGIN = 1.5
-
-
 # Up to this many ids never take long.
 LIGHT_IDS = 1 << 16
 
@@ -227,6 +226,7 @@ class Batcher(Generic[T]):
 
     def __init__(self, max_rows: int, max_queue_rows: int, window_s: float = 0.0, max_queue_ids: int = 1 << 62) -> None:
         self._max_rows, self._window_s = max_rows, window_s
+        self.grows = False  # Set in front of a device: batches have more rows where those cost little more.
         # Keyed by id of the target; divided tickets by its complement.
         self._target_queues: dict[int, _TargetQueue[T]] = {}
         self._shares = FairShares(max_queue_rows, max_queue_ids)
@@ -397,10 +397,10 @@ class Batcher(Generic[T]):
             now_s: The clock's reading.
 
         Returns:
-            max_rows while no other model is asked.
+            max_rows while no other model is asked; with `grows`, more if they cost little more.
         """
         if now_s >= self._mixed_until_s:
-            return self._max_rows
+            return max(self._max_rows, target.costs.turn_rows(0.0)) if self.grows else self._max_rows
         return min(self._max_rows, target.costs.turn_rows(SHORT_TURN_S))
 
     def predict_s(self, target: BatchTarget, rows: int, ids: int) -> float:
@@ -512,7 +512,7 @@ class Batcher(Generic[T]):
         closes_s = heavy_ids = math.inf
         if self._shares.backlogs[0].ids > LIGHT_IDS:
             heavy_ids = target.costs.heavy_ids
-        most = self._max_rows if now_s >= self._mixed_until_s else self.turn_rows(target, now_s)
+        most = self.turn_rows(target, now_s)
         if free > 1:
             most = min(most, -(-target_queue.rows // target.costs.splits(target_queue.rows, free)))
         while target_queue.lanes:

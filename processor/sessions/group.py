@@ -591,4 +591,6 @@ class SessionGroup:
 
 def _queue(options: GroupOptions) -> Queue:
     rows, ids, window_s = options.max_queue_rows, options.max_queue_ids, options.batch_window_us / 1e6
-    return Queue(Batcher(options.max_batch_rows, rows, window_s, ids))
+    batcher = Batcher[Work](options.max_batch_rows, rows, window_s, ids)
+    batcher.grows = options.device_stages > 0
+    return Queue(batcher)

@@ -296,14 +296,14 @@ class Predictor:
             answerer.check(request, replica)
         if replica.lookup is not None and request.filled is None:
             if (blank := with_blank_row(replica.manifest, request.inputs)) is not None:
-                self._submit_none(request, blank, replica, route.limits, deadline_s, done)
+                self._submit_none(request, blank, replica, route, deadline_s, done)
                 return
             end_s = math.inf if deadline_s is None else deadline_s
             filled = replica.lookup.fill(request.inputs, end_s, request.left_out)
             request.inputs, request.filled = filled.inputs, filled
         if completed is not None and not completed.scores:
             blank = user_requests.with_blank_candidates(replica, request.inputs)
-            self._submit_none(request, blank, replica, route.limits, deadline_s, done)
+            self._submit_none(request, blank, replica, route, deadline_s, done)
             return
         if answerer is not None:
             answerer.submit(request, replica, deadline_s, route.limits, done)
@@ -318,7 +318,7 @@ class Predictor:
             # Asked only here: requests with candidates should not pay for it.
             if (blank := with_blank_row(replica.manifest, request.inputs)) is None:
                 raise
-            self._submit_none(request, blank, replica, route.limits, deadline_s, done)
+            self._submit_none(request, blank, replica, route, deadline_s, done)
             return
         if replica.sample.wanted:
             # A preview reads records of a state that is not served: it must not write the flags of this reply.
@@ -349,13 +349,16 @@ class Predictor:
         request: PredictRequest,
         blank: Mapping[str, Column],
         replica: Replica,
-        limits: RequestLimits,
+        route: ModelRoute,
         deadline_s: float | None,
         done: Done,
     ) -> None:
         """Queue a request for no candidates: it is checked and computed as one blank row, which nobody else sees."""
-        bound = replica.plan.bind_inputs(blank, limits)
-        done = without_rows(done)
+        bound, done = replica.plan.bind_inputs(blank, route.limits), without_rows(done)
+        if (oldest := route.routes.traffic.users) is not None and oldest.rounded:
+            from freshet_serving.processor.features.user_bounds import UserBounds
+
+            bound = bound._replace(user_bounds=UserBounds(oldest).exact())
         self.groups.of(request.model).enqueue(
             Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller,
                  sender=request.sender)

@@ -108,7 +108,7 @@ class PredictReply(NamedTuple):
         dropped_rows: Rows of the request that have no outputs for that reason, where the model drops them.
         item_generation: For the best items, the generation that their vectors are of, where they lag.
         unfilled: Of the best items, how many fewer there are for each user than the request asks for.
-        state_generation: The generation that the user's part is of, where it was kept and is older; None else.
+        state_generation: The generation that the user's part is of, if kept and older or rounded; None else.
     """
 
     outputs: dict[str, NDArray[Any]]

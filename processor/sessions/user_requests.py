@@ -3,7 +3,7 @@
 Such a request is completed once, before anything else looks at its inputs. One that only changes or forgets what is
 kept is answered without a batch. One that prepares is computed with blank candidates, which nobody else sees, so that
 what is computed of the user is kept where such things are (processor.running.user_states). A request that may be
-answered with an older user's part has its reply say of which generation that was.
+answered with an older or rounded user's part has its reply say of which generation that was.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ class LoadedVersion(NamedTuple):
     def publish(self, delta: Delta, data: DeltaBytes, content: str) -> float:
         """Serve a delta on the head of the change log; return the milliseconds that applying it took.
 
-        The delta is made durable while its rows are staged, and recorded once it can be served.
+        The delta and its record are made durable while its rows are staged; the record gets its name, and so counts,
+        once the delta can be served.
 
         Args:
             delta: The delta.
@@ -78,14 +79,16 @@ class LoadedVersion(NamedTuple):
         digest = delta_digest(change_log.history.head.digest, content)
         kept: list[DurableDelta] = []
 
+        def keep() -> None:
+            kept.append(change_log.keep(delta, data))
+            change_log.prepare(delta, kept[0])
+
         def commit() -> None:
             if change_log.commit(delta, kept[0]).digest != digest:
                 raise Conflict("delta: another delta was published at the same time; the server applies that one first")
 
         try:
-            apply_ms = log_applier.apply(
-                version, delta, digest, keep=lambda: kept.append(change_log.keep(delta, data)), commit=commit
-            )
+            apply_ms = log_applier.apply(version, delta, digest, keep=keep, commit=commit)
         except DeltaHeld as held:
             if not kept:
                 raise

@@ -13,7 +13,7 @@ file until it is unset.
     delta_guard    bounds of a delta: processor.watching.DeltaBounds
     unjudged       "serve" | "hold": what to do with a new version that the gate cannot judge
     bake_s         seconds for which a replaced version stays loaded (VersionSelection)
-    user_state     "exact" | bounds of how old kept user parts may be: features.user_bounds
+    user_state     "exact" | bounds of how old kept user parts may be, and their type: features.user_bounds
     max_rows       rows of a request, instead of the server's limit; max_ids, max_cells: likewise
                    (processor.features.limits)
 """
@@ -98,7 +98,7 @@ class ModelPolicy:
         delta_guard: Bounds of a delta.
         unjudged: SERVE or HOLD, for a new version that the gate cannot judge.
         bake_s: Seconds for which a replaced version stays loaded.
-        user_state: Bounds of how old kept user parts may be; None if they have to be exact.
+        user_state: Bounds of how old kept user parts may be, and their type; None if they have to be exact.
         max_rows: Rows of a request; 0 for the server's limit.
         max_ids: Ids of a request; 0 for the server's limit.
         max_cells: Values that an imported model's own graph computes for a request; 0 for the server's limit.

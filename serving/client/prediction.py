@@ -75,7 +75,7 @@ class Prediction:
         item_generation: Of the best items, the generation that their vectors are of, where they lag; else "".
         unfilled: Of the best items, how many fewer there are for each user than the request asks for.
         sequence_version: Of a user whose inputs the server keeps, the version after the request; else 0.
-        state_generation: The generation that the user's part is of, where it was kept and is older; else "".
+        state_generation: The generation that the user's part is of, where it was kept and is older or rounded; else "".
     """
 
     model: str

@@ -7,6 +7,7 @@ none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ def work_lines(manifest: Manifest) -> list[str]:
     return [
         *lines,
         *_shares(counted, [0, *shorter_lengths(manifest)]),
-        *_state(manifest.notes.get(USER_STATE), counted),
+        *_state(manifest.notes.get(USER_STATE), counted, manifest.graphs.get(USER)),
     ]
 
 
@@ -79,17 +80,19 @@ def _shares(counted: dict[str, int], lengths: Sequence[int]) -> Iterator[str]:
         yield f"a request of n candidates{which}: {of_user:,} + {of_score:,} n FLOPs; the user's part is {shares}"
 
 
-def _state(note: Any, counted: dict[str, int]) -> Iterator[str]:
+def _state(note: Any, counted: dict[str, int], user: Subgraph | None) -> Iterator[str]:
     """Yield the line on what memory for users can save (docs/extensions/user_state.md)."""
     if not isinstance(note, dict) or not all(isinstance(note.get(key), str) for key in ("class", "append", "why")):
         return
     of_user, of_score = counted.get(USER, 0), counted.get(SCORE, 0)
-    if of_user:
+    if of_user and user is not None:
+        numbers = sum(math.prod(output.dims[1:]) for output in user.outputs)
         share = of_user / (of_user + STATE_CANDIDATES * of_score)
         little = ", which is little" if share < LITTLE else ""
         yield (
             f"user state: {note['class']}, append {note['append']} ({note['why']}); a hit saves at most {share:.0%} of "
-            f"the FLOPs of a request of {STATE_CANDIDATES} candidates{little}"
+            f"the FLOPs of a request of {STATE_CANDIDATES} candidates{little}; its numbers take {4 * numbers:,} bytes, "
+            "as float16 about half"
         )
 
 

@@ -61,7 +61,7 @@ def inspect(
     out: Annotated[Path | None, typer.Option(help="With --graph: SVG file to draw the partition to.")] = None,
     signature: Annotated[str, typer.Option(help="With --graph: signature of a SavedModel.")] = "serving_default",
     tables: Annotated[
-        bool, typer.Option("--tables", help="Describe the tables of MODEL (docs/how-to/tables.md).")
+        bool, typer.Option("--tables", help="Describe the tables of MODEL (docs/how-to/table-memory.md).")
     ] = False,
     generation: Annotated[str, typer.Option(help="With --tables: generation, such as 3.17. [newest]")] = "",
     since: Annotated[str, typer.Option(help="With --tables: generation to compare with. [step 0]")] = "",

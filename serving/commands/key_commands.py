@@ -9,7 +9,9 @@ import typer
 
 from freshet_serving.serving.commands.completion import models
 
-keys_app = typer.Typer(help="Keys that sign what is served (docs/how-to/signing.md).", no_args_is_help=True)
+keys_app = typer.Typer(
+    help="Keys that sign what is served (docs/how-to/access.md#sign-models-and-deltas).", no_args_is_help=True
+)
 
 KeyOption = Annotated[str, typer.Option(envvar="FRESHET_KEY", help="Private key to sign written files with.")]
 RepositoryOption = Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")]

@@ -1,6 +1,6 @@
 """A guarded server under load: each fault is held, or soon rolled back, and no request fails for it.
 
-Soon is counted in requests, because seconds depend on the machine; seconds are in loadtest/results/guard.md.
+Soon is counted in requests, because seconds depend on the machine; seconds are in guard.md of commit 5a7d3e30.
 """
 
 import http.client

@@ -1,5 +1,6 @@
 """Kept users over two workers: replies are those without a store, also while workers are killed and replaced."""
 
+import json
 import os
 import signal
 
@@ -64,6 +65,49 @@ def test_workers_share_states_and_answer_as_without_them(tmp_path):
         until(lambda: total(live, "freshet_model_user_state_hits_total") > 20)
         assert total(live, "freshet_model_user_state_bytes") > 0
         assert total(live, 'freshet_model_user_state_misses_total{cause="rows"') >= 0
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_rounded_replies_name_themselves_and_are_near_those_without_a_store(tmp_path, processes):
+    trainer, apart = make_trainer("hstu", LENGTH, True, units=32, layers=2), 0.0
+    trainer.learn(make_batch(64, (LENGTH,), timed=True))
+    repository, dice = tmp_path / "repository", np.random.default_rng(0)
+    publish(trainer, repository, (1, CANDIDATES))
+    columns = make_batch(CANDIDATES, (LENGTH,), seed=3, items=38, timed=True).columns
+    requests = [of_request(columns, CANDIDATES, user) for user in range(USERS)]
+    (tmp_path / "serve.toml").write_text('[model.m.user_state]\ndtype = "float16"\n')
+    options = ("--config", str(tmp_path / "serve.toml"), "--workers", str(processes), "--user-state-mb", "8")
+    options += ("--delta-guard", "off", "--undo-depth", "3")
+    plain = Processor.initialize(ProcessorConfig(str(repository), sessions=1, delta_guard="off", undo_depth=3))
+    with plain, LiveServer(repository, *options, log=tmp_path / "serve.log") as live:
+        log, named = Log(repository, plain), 0
+
+        def ask(user):
+            with Client(f"http://127.0.0.1:{live.http_port}") as client:
+                return client.predict("m", requests[user])
+
+        for turn in range(40):
+            if turn % 8 == 1:
+                log.publish({"item": log.some(4)}, dense=turn % 16 == 1)
+            elif turn == 22:
+                plain.rollback("m", f"1.{plain.host.catalogue['m'].pick(None).position.undoable[-1]}")
+            plain.poll()
+            served = str(plain.host.catalogue["m"].pick(None).generation)
+            for user in dice.integers(0, USERS, 3).tolist():
+                reply = until(lambda user=user, now=served: r if str((r := ask(user)).generation) == now else None)
+                expected = plain.process(PredictRequest("m", requests[user])).outputs["score"]
+                assert reply.state_generation in ("", served)
+                if reply.state_generation:
+                    named += 1
+                    apart = max(apart, float(np.abs(reply.outputs["score"] - expected).max()))
+                else:
+                    np.testing.assert_allclose(reply.outputs["score"], expected, rtol=1e-5, atol=1e-6)
+        until(lambda: total(live, "freshet_model_user_state_rounded_hits_total") >= named)
+        assert total(live, "freshet_model_user_state_beyond_range_total") == 0
+        _, _, report = live.get("/admin/models/m/user_state", admin=True)
+        assert {version["dtype"] for version in json.loads(report)["versions"]} == {"float16"}
+    assert named > 10
+    assert 0 < apart < 2e-3
 
 
 @pytest.mark.parametrize("processes", [1, 2])

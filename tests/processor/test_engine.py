@@ -208,10 +208,10 @@ def test_manifest_is_returned_with_the_answering_generation(root, open_processor
 def test_client_messages_contain_no_path(root, open_processor, monkeypatch):
     processor = open_processor()
 
-    def refuse(path):
+    def refuse(temporary, path):
         raise OSError(errno.ENOSPC, "no space", str(path))
 
-    monkeypatch.setattr(storage_module, "exclusive_file", refuse)
+    monkeypatch.setattr(storage_module, "give_name", refuse)
     path = publish(root, 1)
     data = path.read_bytes()
     path.unlink()

@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving import Client, Ragged, UserGone
-from loadtest.bench.bench_sequences import CANDIDATES, ITEMS, USERS, published
+from loadtest.bench.history_models import CANDIDATES, ITEMS, USERS, published
 from loadtest.load.processes import cpu_s, tree
 from loadtest.reports.report import machine, opening, origin, table
 from tests.e2e.servers import ALONE, LiveServer

@@ -19,7 +19,7 @@ import tritonclient.http as triton
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.front import catalog
 from freshet_serving.serving.serve_config import ServeConfig
-from freshet_serving.serving.server import DRAIN_STEPS, Server
+from freshet_serving.serving.server import DRAIN_STEPS, Server, warn_of_unused
 from tests.serving.fakes import FakeProcessor
 from tests.support.extensions import needs, there
 from tests.support.waiting import until
@@ -88,6 +88,16 @@ def test_ports_answer_503_while_loading_and_then_predict():
         until(lambda: processor.polls > polls + 2)
     assert codes == [0]
     assert processor.closed
+
+
+@needs("user_state")
+def test_bounds_of_users_without_memory_for_users_are_reported(caplog):
+    model = {"a": {"user_state": {"dtype": "float16"}}, "b": {"user_state": "exact"}, "c": {}}
+    warn_of_unused(ServeConfig("fake", model=model, user_state_mb=64))
+    assert not caplog.text
+    warn_of_unused(ServeConfig("fake", model=model))
+    (line,) = caplog.messages
+    assert line.startswith("model.a.user_state: nothing of users is kept")
 
 
 def test_processor_that_fails_to_open_ends_the_server_with_1(caplog):

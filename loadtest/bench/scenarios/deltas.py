@@ -17,7 +17,6 @@ from loadtest.bench.harness import Bench, Result, Row, ServerSide
 from loadtest.load.admin_calls import post_delta
 from loadtest.load.launch import RunningServer
 from loadtest.load.openloop import Openloop
-from loadtest.load.outcome import encode, merge
 from loadtest.load.sides import Ratio, Side, compare, ratio, values
 
 CANDIDATES = 64
@@ -35,7 +34,7 @@ def run(bench: Bench) -> Result:
     seconds = 3 * bench.seconds
     with bench.server(bench.main, repository) as server, chain(bench, repository) as write:
         bench.saturate(server, CANDIDATES)
-        histograms: dict[str, list[str]] = {"with deltas": [], "without": []}
+        rounds_of = {"with deltas": 0, "without": 0}
         failed: list[str] = []
 
         def load() -> float:
@@ -45,7 +44,8 @@ def run(bench: Bench) -> Result:
         rates: list[float] = []  # of each round, for both its sides
 
         def turn(label: str) -> dict[str, float]:
-            number = len(histograms[label])
+            number = rounds_of[label]
+            rounds_of[label] += 1
             if number == len(rates):
                 rates.append(load())
             rate = rates[number]
@@ -55,7 +55,6 @@ def run(bench: Bench) -> Result:
                 start_s = generator.started() + job.warm_s
                 taken = [_post_at(start_s + n * EVERY_S, server, file) for n, file in enumerate(files)]
                 found = generator.result()
-            histograms[label].append(found.hdr)
             failed.extend([*found.faults, *(code for code in found.statuses if code != "200")])
             served = {"served after ms": statistics.median(taken)} if taken else {}
             return {
@@ -67,7 +66,7 @@ def run(bench: Bench) -> Result:
                 **served,
             }
 
-        sides = [Side(label, functools.partial(turn, label)) for label in histograms]
+        sides = [Side(label, functools.partial(turn, label)) for label in rounds_of]
         turns = compare(sides, bench.rounds, bench.say)
         small = _single(bench, server, load(), [write(SMALL) for _ in range(SMALL_COUNT)], SMALL_EVERY_S)
         largest = min(LARGE, 26 * bench.table_rows)
@@ -96,7 +95,6 @@ def run(bench: Bench) -> Result:
                 f"waiting; the generator took {cores:.2f} cores",
             )
         )
-        result.latencies[f"64 candidates, {LOAD:.0%} load, {name}"] = encode(merge(histograms[name]))
     return result
 
 

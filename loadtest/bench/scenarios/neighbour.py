@@ -13,7 +13,7 @@ from loadtest.bench.scenarios.single import echo
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, RunningServer
 from loadtest.load.openloop import Openloop
-from loadtest.load.outcome import Figures, encode, merge
+from loadtest.load.outcome import Figures
 from loadtest.load.sides import Side, compare, ratio, values
 
 A, B = "bench", "bench-b"
@@ -56,13 +56,11 @@ def run(bench: Bench) -> Result:
 def _measure(bench: Bench, side: ServerSide, server: RunningServer, result: Result) -> None:
     rate = A_LOAD * bench.saturate(server, A_CANDIDATES, A).per_s
     labels = ("alone", "with B", "an echo alone", "an echo with B")
-    histograms: dict[str, list[str]] = {label: [] for label in labels}
     with echo(reply_nbytes(server, bench.payload(A_CANDIDATES, A)), 1) as echo_port:
 
         def turn(label: str) -> dict[str, float]:
             port = echo_port if "echo" in label else server.http_port
             found = beside(bench, server, rate, saturated="with B" in label, port=port)
-            histograms[label].append(found.hdr)
             return {
                 "p99 ms": found.latency_ms["p99"],
                 "p50 ms": found.latency_ms["p50"],
@@ -78,7 +76,6 @@ def _measure(bench: Bench, side: ServerSide, server: RunningServer, result: Resu
     for label in labels:
         p50, p99 = (statistics.median(values(turns, label, f"{q} ms")) for q in ("p50", "p99"))
         result.facts.append((f"{side.name}, A {label}, {rate:.0f} requests/s", f"p50 {p50:.2f} ms, p99 {p99:.2f} ms"))
-        result.latencies[f"{side.name}, A {label}"] = encode(merge(histograms[label]))
 
 
 def beside(bench: Bench, server: RunningServer, rate: float, saturated: bool, port: int = 0) -> Figures:

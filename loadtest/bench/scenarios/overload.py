@@ -6,7 +6,6 @@ import functools
 import statistics
 
 from loadtest.bench.harness import CORES, Bench, Result, Row, ServerSide
-from loadtest.load.outcome import encode, merge
 from loadtest.load.sides import Side, compare, ratio, values
 
 CANDIDATES = 64
@@ -46,7 +45,6 @@ def _measure(
     of = side.name if candidates == CANDIDATES else f"{side.name}, {candidates} candidate, {connections} connections"
     with bench.server(side) as server:
         bench.saturate(server, candidates)
-        histograms: dict[float, list[str]] = {factor: [] for factor in (*FACTORS, *goals)}
         statuses: dict[float, dict[str, int]] = {factor: {} for factor in goals}
 
         def turn(factor: float) -> dict[str, float]:
@@ -61,7 +59,6 @@ def _measure(
                 deadline_s=DEADLINE_S,
                 send_deadline=True,
             )
-            histograms[factor].append(found.hdr)
             for code, count in found.statuses.items() if factor in goals else ():
                 statuses[factor][code] = statuses[factor].get(code, 0) + count
             return {
@@ -72,7 +69,7 @@ def _measure(
                 "generator cores": found.cores,
             }
 
-        sides = [Side(f"{f:g}x", functools.partial(turn, f)) for f in histograms]
+        sides = [Side(f"{f:g}x", functools.partial(turn, f)) for f in (*FACTORS, *goals)]
         turns = compare(sides, bench.rounds, bench.say)
     best = max(FACTORS, key=lambda f: statistics.median(values(turns, f"{f:g}x", "of saturation")))
     peak = values(turns, f"{best:g}x", "of saturation")
@@ -95,8 +92,4 @@ def _measure(
                 f"{of}: offered {name}",
                 f"goodput {good:.0f}/s, {share:.2f} of {rate:.0f}/s; the generator took {cores:.2f} cores",
             )
-        )
-    for factor in (FACTORS[0], max(goals)):
-        result.latencies[f"{side.name}: {candidates} candidates, {factor:g}x saturation, answered"] = encode(
-            merge(histograms[factor])
         )

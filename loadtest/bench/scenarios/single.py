@@ -13,7 +13,7 @@ from loadtest.bench.harness import Bench, Result, Row, reply_nbytes
 from loadtest.load import wrk
 from loadtest.load.launch import free_ports
 from loadtest.load.openloop import drive
-from loadtest.load.outcome import Figures, encode, merge
+from loadtest.load.outcome import Figures
 from loadtest.load.sides import Side, compare, ratio, values
 
 CANDIDATES = 1
@@ -36,13 +36,11 @@ def run(bench: Bench) -> Result:
         }
         servers = [_side(bench, side.name, server.http_port) for side, server in started]
         turns = compare([*echoes.values(), *servers], bench.rounds, bench.say)
-        histograms: dict[str, list[str]] = {side.name: [] for side in (*echoes.values(), *servers)}
 
         def half(side: Side, port: int) -> dict[str, float]:
             # Half of what it reaches now: a shared machine's speed changes within minutes.
             rate = side.turn()["requests/s"] / 2
             found = drive(bench.job(port, CANDIDATES, rate))
-            histograms[side.name].append(found.hdr)
             return {"offered/s": rate, "failed": found.failed, **_tail(found)}
 
         ports = {side.name: server.http_port for side, server in started}
@@ -75,7 +73,6 @@ def run(bench: Bench) -> Result:
                 f"{waited:.0%} of the time",
             )
         )
-        result.latencies[f"{name}, 1 candidate, half load"] = encode(merge(histograms[name]))
     for name in turns:
         result.facts.append((name, f"{statistics.median(values(turns, name, 'requests/s')):.0f} requests/s"))
     result.notes.append(

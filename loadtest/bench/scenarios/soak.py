@@ -23,7 +23,7 @@ from loadtest.bench.scenarios.deltas import chain
 from loadtest.load.admin_calls import change_version, post_delta
 from loadtest.load.launch import RunningServer
 from loadtest.load.openloop import Openloop
-from loadtest.load.outcome import encode, merge, quantiles_ms
+from loadtest.load.outcome import merge, quantiles_ms
 from loadtest.load.processes import pss_nbytes, tree
 from loadtest.load.sides import ratio
 
@@ -122,8 +122,6 @@ def run(bench: Bench) -> Result:
         ("memory, MiB, cycle by cycle", " ".join(f"{n / 2**20:.0f}" for n in chores.pss)),
         ("p99, ms, tenth by tenth", " ".join(f"{ms:.1f}" for ms in p99)),
     ]
-    result.latencies["soak, first tenth"] = encode(merge([found.windows[0]["hdr"]]))
-    result.latencies["soak, last tenth"] = encode(merge([found.windows[-1]["hdr"]]))
     return result
 
 

@@ -212,31 +212,7 @@ def page(result: dict[str, Any]) -> str:
             f"| {sender} | {found['full_rows']:,} events | {fresh:.4f} | {daily:.4f} | {fresh - daily:+.4f} |"
             f" {found['held']:.0f} | {found['sent_to_served_s']:.2f} |"
         )
-    lines += ["", "![AUC of the stretches](follow.png)"]
     return "\n".join(lines) + "\n"
-
-
-def draw(result: dict[str, Any], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-    found = next(iter(result["senders"].values()))
-    events = np.arange(1, len(found["days"]) + 1) * result["delta_rows"]
-    for side, label in (("fresh", "deltas all the time"), ("daily", "once a simulated day")):
-        values = np.array(found["stretches"][side])
-        smooth = np.convolve(np.pad(values, 4, mode="edge"), np.ones(9) / 9, mode="valid")
-        (line,) = axes.plot(events, smooth, label=label)
-        axes.plot(events, values, ".", color=line.get_color(), alpha=0.3)
-    for n, (before, after) in enumerate(zip(found["days"], found["days"][1:])):
-        if before != after:
-            axes.axvline(events[n], color="0.85", lw=0.6, zorder=0)
-    axes.set(xlabel="events since the full version (a grey line: a simulated day)", ylabel="AUC of a stretch")
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def main() -> None:
@@ -264,7 +240,6 @@ def main() -> None:
         "simulated_days": len(set(next(iter(senders.values()))["days"])),
         "senders": senders,
     }
-    draw(result, arguments.out / "follow.png")
     (arguments.out / "follow.json").write_text(json.dumps(result, indent=1) + "\n")
     text = page(result)
     (arguments.out / "follow.md").write_text(text)

@@ -37,7 +37,7 @@ from freshet_serving.models.config.train_config import TrainConfig, parse_config
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.prefetch import PrefetchPipeline
-from freshet_serving.models.data.source import Batch
+from freshet_serving.models.data.source import Batch, Source
 from freshet_serving.models.data.synthetic import SyntheticSource, default_features
 from freshet_serving.models.streams.join_run import WINDOWS, JoinRun
 from freshet_serving.models.streams.join_settings import JoinSettings
@@ -47,7 +47,6 @@ from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.columns import Ragged
-from loadtest.bench.labelled_tables import FirstRows
 from loadtest.reports.report import machine, opening, origin, table
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -62,6 +61,23 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 
 Float64s = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Float64s]
+
+
+class FirstRows:
+    """The first rows of a stream."""
+
+    def __init__(self, source: Source, rows: int) -> None:
+        self._source, self._rows = source, rows
+        self.schema = source.schema
+
+    def count_rows(self) -> int:
+        return self._rows
+
+    def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
+        for batch in self._source.batches(rows, start):
+            if batch.start >= self._rows:
+                return
+            yield batch.slice(0, min(len(batch), self._rows - batch.start))
 
 
 def _half(random: np.random.Generator, rows: int) -> Float64s:

@@ -7,7 +7,7 @@ epochs the best on the choosing rows is kept. Freshet's settings are those that 
 the times. FuxiCTR's DIN has an embedding for each id of the learned rows and one for all others, the same layers, Adam
 at its default rate with the better of two batches by seed 0, its own early stopping, and an environment of its own.
 `deepfm` has no history. Each run is kept when it ends; the command continues where it was stopped, seed after seed.
-Next-item models, which are measured over all items, are in next-item.md.
+Next-item models, which are measured over all items, are in next-item-logs.md.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench import needs
-from loadtest.bench.training.keras_quality import SCORED_ROWS
-from loadtest.bench.training.quality_rows import EPOCHS, Run, best_epoch, said
-from loadtest.bench.training.sequence_rows import SequenceRows
+from loadtest.bench.training.sequence_rows import EPOCHS, SCORED_ROWS, Run, SequenceRows, best_epoch, said
 from loadtest.reports.report import machine, opening, origin
 
 HERE = Path(__file__).parent

@@ -189,6 +189,11 @@ def fill(tables, devices, lookups, inputs, spans, epoch, slots, counts):
         offset, places, listed = lookups[f, OFFSET], lookups[f, PLACES], lookups[f, LIST]
         table = at_tables + number * TABLE_NBYTES
         base_rows = load_i64(table + BASE_ROWS)
+        # Where all rows of the file have places, the place of one that no delta has changed is known from its key.
+        numbered, changed_bits = load_i64(table + NUMBERED), load_i64(table + CHANGED)
+        if devices[number, ARENA] == 0 or devices[number, BASE] != 0:
+            numbered = np.int64(0)
+        first_place, direct = devices[number, FIRST], np.int64(0)
         first_out = np.int64(0)
         for r in range(inputs.shape[0]):
             values, stride, splits = inputs[r, source, VALUES], inputs[r, source, STRIDE], inputs[r, source, SPLITS]
@@ -225,6 +230,10 @@ def fill(tables, devices, lookups, inputs, spans, epoch, slots, counts):
                         key = load_i64_anywhere(values + 8 * value)
                         target = (first_out + row) * pitch + offset + value - begin
                         value += 1
+                    if unchanged(numbered, changed_bits, key):
+                        flat[target] = first_place + key
+                        direct += 1
+                        continue
                     keys[count], targets[count], starts[count] = key, target, start_of(table, key)
                     count += 1
                 if count == 0:
@@ -262,6 +271,7 @@ def fill(tables, devices, lookups, inputs, spans, epoch, slots, counts):
                     if place < 0:
                         copy_row(host + k * lookups[f, PITCH], host, lookups[f, DIM])
             first_out += rows
+        counts[number, 0] += direct
     return absent_rows
 
 

@@ -4,6 +4,7 @@ user_states     looks and keeps for the runner
 state_gate      decides of which users it pays to look for a state
 user_reads      what the user's part of a request reads
 read_kernels    kernels over these inputs and rows
+state_tensors   tensors as words of a state, as float32 or float16
 state_names     names of states: keyed hashes
 state_erasure   names states by their users, and erases the states of a user
 state_store     one process's store

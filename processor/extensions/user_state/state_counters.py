@@ -33,11 +33,19 @@ COUNTERS = (
         "Steps by which the user part was older, summed over such hits.",
     ),
     Slot(
+        BLOCK, "rounded", "model_user_state_rounded_hits",
+        "Of the hits, those whose user part was kept as float16.",
+    ),
+    Slot(
         BLOCK, "look_s", "model_user_state_look_seconds",
         "Seconds spent naming requests and looking for their user part.", zero=0.0,
     ),
     Slot(BLOCK, "kept", "model_user_state_kept", "User parts that were kept."),
     Slot(BLOCK, "unkept", "model_user_state_not_kept", "User parts that were computed and not admitted."),
+    Slot(
+        BLOCK, "beyond", "model_user_state_beyond_range",
+        "User parts that were computed and not kept, as float16 does not hold one of their numbers.",
+    ),
     Slot(
         BLOCK, "unasked", "model_user_state_unasked",
         "Requests whose user part was not looked for, as looks for more users did not pay.",
@@ -52,7 +60,7 @@ COUNTERS = (
     ),
     NBYTES,
 )  # fmt: skip
-HITS, HIT_AGE_S, OLDER, OLDER_STEPS, LOOK_S, KEPT, UNKEPT, UNASKED, MISSES = range(9)
+HITS, HIT_AGE_S, OLDER, OLDER_STEPS, ROUNDED, LOOK_S, KEPT, UNKEPT, BEYOND, UNASKED, MISSES = range(11)
 SAVED = MISSES + len(CAUSES)
 
 
@@ -105,10 +113,20 @@ class StateCounters:
             self._block.cells[OLDER] += 1
             self._block.cells[OLDER_STEPS] += steps
 
+    def used_rounded(self) -> None:
+        """Count a hit of a user part that was kept as float16."""
+        with self._lock:
+            self._block.cells[ROUNDED] += 1
+
     def computed(self, kept: bool) -> None:
         """Count a user part that was computed."""
         with self._lock:
             self._block.cells[KEPT if kept else UNKEPT] += 1
+
+    def beyond(self) -> None:
+        """Count a user part that was computed, and that float16 does not hold."""
+        with self._lock:
+            self._block.cells[BEYOND] += 1
 
     def left_out(self) -> None:
         """Count a request that the gate left out (state_gate)."""

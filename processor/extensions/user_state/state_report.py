@@ -7,6 +7,7 @@ from typing import Any
 from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK, flops_of
 from freshet_serving.processor.extensions.user_state.user_counters import BLOCK as KEPT_USERS
+from freshet_serving.processor.features.user_bounds import FLOAT16, FLOAT32
 from freshet_serving.processor.package import USER
 from freshet_serving.processor.versions.erasure import user_inputs
 from freshet_serving.processor.versions.routes import find
@@ -25,16 +26,17 @@ def user_state_report(host: Any, model: str) -> dict[str, Any]:
         NotFound: There is no such model.
     """
     found = find(host.catalogue, model)
-    served = found.routes.served
+    served, users = found.routes.served, found.routes.traffic.users
+    dtype = FLOAT16 if users is not None and users.rounded else FLOAT32
     return {
         "model": model,
         # Each version has those of the model.
         "users": by_name(host.counted(found.pick(None)), KEPT_USERS) or None,
-        "versions": [one for _, v in sorted(served.items()) if (one := _of_version(host, v))],
+        "versions": [one for _, v in sorted(served.items()) if (one := _of_version(host, v, dtype))],
     }
 
 
-def _of_version(host: Any, version: Any) -> dict[str, Any] | None:
+def _of_version(host: Any, version: Any, dtype: str) -> dict[str, Any] | None:
     figures, manifest = by_name(host.counted(version), BLOCK), version.manifest
     if not figures:
         return None
@@ -43,6 +45,7 @@ def _of_version(host: Any, version: Any) -> dict[str, Any] | None:
     return {
         "version": manifest.version,
         "generation": str(version.generation),
+        "dtype": dtype,
         "looks": looks,
         "hit_rate": hits / looks if looks else None,
         "mean_age_s": figures["hit_age_s"] / hits if hits else None,

@@ -19,6 +19,10 @@ continues: never one that was rolled back, nor a newer one. It stays until it is
 computed anew. What is valid needs no bounds. All rows of a request read one user part: chunks of a large request,
 which may run at once, have no bounds, and neither has a prepare, so that what it computes is of its time.
 
+Rounded. A model may have its user parts kept as float16 (state_tensors). A reply that used one names its generation,
+also where that is the reply's own. Chunks and prepares read and keep such states too, of the pinned generation: a chunk
+that finds nothing uses what it has computed, so rows of a large request may differ by the rounding.
+
 Costs of a look: a hash of the user's inputs; where there is a state of the name, two or three cache misses for each
 row, which are prefetched, and a copy of the state. Costs of a miss: the hash, the stamps of rows that were read just
 before, and a copy into the arena. A gate (state_gate) leaves users out while that does not pay.
@@ -45,10 +49,11 @@ from freshet_serving.processor.extensions.user_state.state_erasure import Shared
 from freshet_serving.processor.extensions.user_state.state_gate import StateGate
 from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateName, StateStore, arena_memory
+from freshet_serving.processor.extensions.user_state.state_tensors import StateTensors
 from freshet_serving.processor.extensions.user_state.user_reads import UserReads
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.features.user_bounds import UserBounds
+from freshet_serving.processor.features.user_bounds import DTYPES, UserBounds
 from freshet_serving.processor.memory import place_in_file
 from freshet_serving.processor.package import USER, Manifest, Subgraph, role
 from freshet_serving.processor.running.buffers import Tensors
@@ -91,10 +96,9 @@ class UserPart:
     """One subgraph of the user: what it reads, and how its outputs lie in a state.
 
     Attributes:
-        scope: What its states are named by, beside what a request sends.
         reads: What it reads.
-        outputs: Name of each output, with the first of its numbers and the one after its last.
-        words: Words of all numbers; each output begins with a new word.
+        exact: Its states as float32.
+        rounded: Its states as float16.
         gate: Decides of which users to look for a state.
         flops: Its work; 0 if it is not known.
     """
@@ -103,19 +107,13 @@ class UserPart:
         """Lay out a subgraph.
 
         Args:
-            scope: See UserPart.
+            scope: What its states are named by, beside what a request sends and the type.
             graph: The subgraph.
             plan: The version's sparse plan.
             flops: See UserPart.
         """
-        self.scope, self.reads, self.gate, self.flops = scope, UserReads(graph, plan), StateGate(), flops
-        self.outputs: list[tuple[str, int, int]] = []
-        at = 0
-        for output in graph.outputs:
-            count = int(np.prod(output.dims[1:], dtype=np.int64))
-            self.outputs.append((output.name, at, at + count))
-            at += count + count % 2
-        self.words = at // 2
+        self.reads, self.gate, self.flops = UserReads(graph, plan), StateGate(), flops
+        self.exact, self.rounded = (StateTensors(scope, graph, dtype) for dtype in DTYPES)
 
 
 class VersionStates:
@@ -259,22 +257,25 @@ class PinnedStates:
             states.counters.left_out()
             return None
         erasures = process.store.erasures
-        name = process.names.name(EVERYBODY, part.scope, part.reads.content(inputs), states.subjects.of(bound))
-        stamps, words = partial(part.reads.stamps, tables, inputs, epoch), states.words(part.words)
-        bounds = arena.EXACT if asked is None else self._bounds(asked)
+        layout = part.rounded if asked is not None and asked.oldest.rounded else part.exact
+        name = process.names.name(EVERYBODY, layout.scope, part.reads.content(inputs), states.subjects.of(bound))
+        stamps, memory = partial(part.reads.stamps, tables, inputs, epoch), states.words(layout.words + layout.room)
+        words, room = memory[: layout.words], memory[layout.words :]
+        bounds = arena.EXACT if asked is None or not asked.oldest.bounded else self._bounds(asked)
         outcome, age_s = process.store.find(name, self.weights, stamps, words, bounds)
-        found = None
-        if outcome == arena.HIT:
-            numbers = words.view(np.float32)
-            found = {output: numbers[None, first:stop] for output, first, stop in part.outputs}
+        found = layout.tensors(words, room) if outcome == arena.HIT else None
         spent_s = process.clock.core_s() - began_s
         states.counters.looked(outcome, spent_s, age_s, part.flops)
-        if asked is not None and bounds[arena.AS_OF] >= 0 and (steps := self.step - int(bounds[arena.AS_OF])):
-            asked.step = self.step - steps
-            states.counters.used_older(steps)
         if found is not None:
+            steps = self.step - int(bounds[arena.AS_OF]) if bounds[arena.AS_OF] >= 0 else 0
+            if steps:
+                states.counters.used_older(steps)
+            if not layout.exact:
+                states.counters.used_rounded()
+            if asked is not None and (steps or not layout.exact):
+                asked.used(self.step - steps)
             part.gate.judge(draw, user_s, spent_s)
-        return UserLook(self, part, name, stamps, erasures, found, draw, spent_s)
+        return UserLook(self, part, layout, name, stamps, erasures, found, draw, spent_s)
 
     def _bounds(self, asked: UserBounds) -> Int64s:
         """Return what a request may read of states that are not valid (state_arena)."""
@@ -291,12 +292,13 @@ class UserLook:
         tensors: The user's tensors, until the next look of the thread; None if they have to be computed.
     """
 
-    __slots__ = ("_draw", "_erasures", "_name", "_part", "_spent_s", "_stamps", "_states", "tensors")
+    __slots__ = ("_draw", "_erasures", "_layout", "_name", "_part", "_spent_s", "_stamps", "_states", "tensors")
 
     def __init__(
         self,
         states: PinnedStates,
         part: UserPart,
+        layout: StateTensors,
         name: StateName,
         stamps: Callable[[], Int64s],
         erasures: int,
@@ -304,7 +306,8 @@ class UserLook:
         draw: int,
         spent_s: float,
     ) -> None:
-        self._states, self._part, self._name, self._stamps, self._erasures = states, part, name, stamps, erasures
+        self._states, self._part, self._layout = states, part, layout
+        self._name, self._stamps, self._erasures = name, stamps, erasures
         self.tensors, self._draw, self._spent_s = tensors, draw, spent_s
 
     def keep(self, computed: Tensors, request: int) -> None:
@@ -317,12 +320,15 @@ class UserLook:
         states, part = self._states.states, self._part
         process = states.process
         began_s = process.clock.core_s()
-        tensors = [np.ascontiguousarray(computed[name][request], np.float32) for name, _, _ in part.outputs]
-        kept = process.store.keep(
-            self._name, self._states.weights, self._stamps(), tensors, self._erasures, states.scope,
-            flip=self._states.flip, step=self._states.step,
-        )  # fmt: skip
-        states.counters.computed(kept)
+        pieces = self._layout.pieces(computed, request)
+        if pieces is None:
+            states.counters.beyond()
+        else:
+            kept = process.store.keep(
+                self._name, self._states.weights, self._stamps(), pieces, self._erasures, states.scope,
+                flip=self._states.flip, step=self._states.step,
+            )  # fmt: skip
+            states.counters.computed(kept)
         part.gate.judge(self._draw, 0.0, self._spent_s + process.clock.core_s() - began_s)
 
 

@@ -14,6 +14,8 @@ Invariants
 - A record is written after everything that it names is durable, so a kill leaves at most a file without a record. A
   delta's file without a record is treated like one that was dropped into the folder: the next writer adopts it if it
   continues the log, and the bytes of that record are the ones that its own writer would have written.
+- A prepared record is durable under a hidden name before it is committed. It is used only if it is, byte for byte, the
+  record to create, and becomes one only by its name, which is still given once, after all that it names is durable.
 - A record that no reader would accept is not created: append() parses a record with the reader's own check first.
 - An invalid record ends the log, until a repair sets it aside (processor.repository.log.repair).
 - Records are never removed, and are read once. Checking for a new one costs one lookup of one name. A start finds the
@@ -23,7 +25,8 @@ Invariants
   newest and, in turn, one of the others.
 - Where nothing can be written (a copy of a repository), files are adopted in memory: the same records, not stored.
 
-Costs for a writer: a delta takes two files, each made durable with its folder; a rollback takes one.
+Costs for a writer: a delta takes two files, each made durable with its folder; a rollback takes one. Of an upload only
+the last of these four fsyncs is left once its rows are staged and judged: keep() and prepare() run beside that.
 
 Rejected: one file that is appended to (no object store supports it, and a torn tail has no owner); a lease for one
 writer (a trainer that died would block the rollback of what it published); steps assigned by the store alone (a delta's
@@ -50,6 +53,7 @@ from freshet_serving.processor.package import (
     Delta,
     DeltaBytes,
     file_sha256,
+    hidden_beside,
     parse_delta,
     read_delta_file,
     same_content,
@@ -110,6 +114,8 @@ class ChangeLog(LogReader):
         super().__init__(version, unix_s)
         # Number of a record that may exist although writing it has failed.
         self._doubtful = 0
+        # Bytes of the record that was prepared, and where they are durable.
+        self._prepared: tuple[bytes, Path] | None = None
 
     @classmethod
     def of(cls, version: VersionReader, whole: bool = False) -> ChangeLog:
@@ -182,6 +188,35 @@ class ChangeLog(LogReader):
         content = data.data if isinstance(data, np.ndarray) else data
         return self._write(delta, lambda file: file.write(content), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}")
 
+    def prepare(self, delta: Delta, kept: DurableDelta) -> None:
+        """Make the record of a kept delta durable under a name that no reader opens, so that commit() is short.
+
+        Does nothing where the version does not live in a folder that can be written.
+
+        Args:
+            delta: The delta.
+            kept: Its file.
+        """
+        self._drop_prepared()
+        record = self._delta_record(delta, kept.path, kept.sha256, kept.nbytes)
+        if record is None or self.storage.remote:
+            return
+        data, path = self._sealed(record)[1], self.folder / record_name(record.number)
+        aside = hidden_beside(path)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with open(aside, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._prepared = data, aside
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            # commit() will try again, and say why it fails.
+            if not isinstance(error, OSError):
+                raise
+
     def commit(self, delta: Delta, kept: DurableDelta) -> ChainLink:
         """Commit the record of a delta whose file is durable; remove the file if that fails.
 
@@ -194,9 +229,12 @@ class ChangeLog(LogReader):
         except BaseException:
             self.forget(kept)
             raise
+        finally:
+            self._drop_prepared()
 
     def forget(self, kept: DurableDelta) -> None:
-        """Remove a file that was kept and not committed."""
+        """Remove a file that was kept and not committed, and the record that was prepared for it."""
+        self._drop_prepared()
         if kept.ours and not self.may_name(f"{DELTAS}/{kept.path.name}"):
             self.storage.remove(f"{DELTAS}/{kept.path.name}")
 
@@ -393,20 +431,14 @@ class ChangeLog(LogReader):
             record: The record.
             in_memory: If the folder is not writable, take the record without storing it.
         """
-        signer = self.may_write()
-        check_reason(record.reason)
-        self.history.check_next(record)
-        if signer is not None:
-            record = record.signed(signer, self._root)
-        data = record.to_bytes()
-        try:
-            ChainRecord.from_bytes(data, record.number)
-        except Corrupt as error:
-            raise BadInput(str(error)) from None
+        record, data = self._sealed(record)
         path = self.folder / record_name(record.number)
         try:
             self._write_unwritten()
-            self.storage.create(record_name(record.number), data)
+            if self._prepared is not None and self._prepared[0] == data:
+                self.storage.give(self._prepared[1], record_name(record.number))
+            else:
+                self.storage.create(record_name(record.number), data)
         except FileExistsError:
             return False
         except NotReady:
@@ -430,6 +462,26 @@ class ChangeLog(LogReader):
             self.remember()
         return True
 
+    def _sealed(self, record: ChainRecord) -> tuple[ChainRecord, bytes]:
+        """Return a record as it is stored, signed if records are; raise BadInput if no reader would accept it."""
+        signer = self.may_write()
+        check_reason(record.reason)
+        self.history.check_next(record)
+        if signer is not None:
+            record = record.signed(signer, self._root)
+        data = record.to_bytes()
+        try:
+            ChainRecord.from_bytes(data, record.number)
+        except Corrupt as error:
+            raise BadInput(str(error)) from None
+        return record, data
+
+    def _drop_prepared(self) -> None:
+        if self._prepared is not None:
+            with contextlib.suppress(OSError):
+                self._prepared[1].unlink(missing_ok=True)
+            self._prepared = None
+
     def _write_unwritten(self) -> None:
         """Write the records that were adopted in memory while the repository was not writable."""
         while self._unwritten:
@@ -438,19 +490,18 @@ class ChangeLog(LogReader):
             del self._unwritten[0]
 
     def _record_delta(self, delta: Delta, path: Path, digest: str, nbytes: int, in_memory: bool = False) -> ChainLink:
-        file = f"{DELTAS}/{path.name}"
-
-        def make() -> ChainRecord | None:
-            head = self.history.head
-            # Another writer adopted the very file between its two commits.
-            if head.record is not None and head.step == delta.step and head.record.sha256 == digest:
-                return None
-            self.check_delta(delta)
-            link = ChainLink(delta.step, delta_digest(head.digest, digest), head.digest)
-            return self.history.next(DELTA, link, file=file, sha256=digest, nbytes=nbytes, at=float(delta.published_at))
-
-        self.append(make, in_memory)
+        self.append(lambda: self._delta_record(delta, path, digest, nbytes), in_memory)
         return self.history.head
+
+    def _delta_record(self, delta: Delta, path: Path, digest: str, nbytes: int) -> ChainRecord | None:
+        """Return the record of a delta on the head as it was last read, or None if the head is that delta."""
+        head, file = self.history.head, f"{DELTAS}/{path.name}"
+        # Another writer adopted the very file between its two commits.
+        if head.record is not None and head.step == delta.step and head.record.sha256 == digest:
+            return None
+        self.check_delta(delta)
+        link = ChainLink(delta.step, delta_digest(head.digest, digest), head.digest)
+        return self.history.next(DELTA, link, file=file, sha256=digest, nbytes=nbytes, at=float(delta.published_at))
 
     def _write(self, delta: Delta, write: Callable[[BinaryIO], object], name: Callable[[str], str]) -> DurableDelta:
         """Write a delta's file; raise Conflict if its step is used for other content.

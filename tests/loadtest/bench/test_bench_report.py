@@ -6,20 +6,17 @@ from loadtest.bench import __main__ as bench
 from loadtest.bench.__main__ import ON_DEMAND, SCENARIOS
 from loadtest.bench.bench_report import BEGIN, END, markdown, summary, unmet
 from loadtest.bench.harness import Result, Row
-from loadtest.load.outcome import encode, of_microseconds
 from loadtest.load.sides import Ratio
 from loadtest.reports.report import origin
 
 
 def document(name="single", median=0.5, held=True):
-    import numpy as np
 
     result = Result(name, f"Title of {name}")
     result.rows.append(Row(f"{name}: server / echo", Ratio(median, median, median + 0.1, 3), (">=", 0.45)))
     result.rows.append(Row("no goal", Ratio(2, 2, 2, 3)))
     result.checks.append(("no request | failed", held, "none did"))
     result.facts.append(("server", "100 requests/s"))
-    result.latencies["half load"] = encode(of_microseconds(np.array([500, 900, 90_000])))
     result.refused["2 workers"] = "workers: 1 wanted"
     machine = {"cores": 2, "cpu": "a CPU", "python": "3.11", "load_average": 0.1}
     settings = {"rounds": 3, "seconds": 4.0, "table_rows": 100, "quick": False, "serve": ("--sessions", "2")}
@@ -35,7 +32,7 @@ def test_summary_lists_rows_with_goals_between_its_markers():
     assert "| group: server / echo | 0.10 | >= 0.45: NOT met |" in lines
     assert "| no request \\| failed | none did | NOT met |" in lines
     assert unmet(documents) == ["group: server / echo", "no request | failed"]
-    page = markdown(documents, {"ratios": "bench-ratios.png"})
+    page = markdown(documents)
     assert summary(documents) == page[page.index(BEGIN) + len(BEGIN) : page.index(END)].strip()
     for text in (
         "Title of group",
@@ -53,8 +50,7 @@ def test_result_replaces_only_the_last_of_its_scenario(tmp_path):
     bench.keep(tmp_path, document("single", 0.6))
     stored = bench.write_page(tmp_path)
     assert [(r["name"], r["rows"][0]["ratio"]["median"]) for r in stored] == [("single", 0.6), ("group", 0.5)]
-    names = {"bench.json", "bench.md", "bench-ratios.png", "bench-latency.png"}
-    assert {path.name for path in tmp_path.iterdir()} == names
+    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md"}
 
 
 def test_results_in_an_older_format_are_dropped(tmp_path):

@@ -51,7 +51,7 @@ def test_peer_that_could_not_run_is_reported_with_its_reason(tmp_path):
     assert '`make -C loadtest peers ARGS="--only mosec"`' in page
     assert "Freshet: `freshet serve`, workers=2 compute=inline." in page
     assert "could not be run" in summary(stored)
-    assert {p.name for p in tmp_path.iterdir()} == {"peers.json", "peers.md", "peers.png"}
+    assert {p.name for p in tmp_path.iterdir()} == {"peers.json", "peers.md"}
 
 
 def test_goals_apply_to_tuned_peers():

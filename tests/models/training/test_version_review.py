@@ -15,7 +15,7 @@ from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.errors import Refused
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.model_repository import Repository
-from loadtest.bench.training import night_packages
+from tests.models.training import night_packages
 from tests.models.training.streams import MixedSource, make_config
 from tests.models.training.test_lineage import Heard
 

@@ -161,6 +161,23 @@ def test_batch_stops_before_the_ticket_that_exceeds_its_limit():
     assert batcher.take(0.0).batch == tickets[2:]
 
 
+def test_batch_in_front_of_a_device_grows_while_rows_cost_nothing():
+    flat, steep = Target("flat", {8: 1.0, 64: 1.01}), Target("steep", {8: 1.0, 64: 8.0})
+    for target, count in ((flat, 64), (steep, 8)):
+        batcher = Batcher(8, 1000)
+        batcher.grows = True
+        tickets = put(batcher, *[1] * 100, target=target)
+        assert batcher.take(0.0).batch == tickets[:count]
+
+
+def test_other_models_in_front_of_a_device_keep_batches_short():
+    batcher, flat = Batcher(8, 1000), Target("flat", {8: 1.0, 64: 1.01})
+    batcher.grows = True
+    put(batcher, *[1] * 20, target=flat)
+    put(batcher, 1)
+    assert len(batcher.take(0.0).batch) <= 8
+
+
 def test_batch_holds_one_target_and_skips_the_others():
     batcher = Batcher(10, 100)
     first, other = put(batcher, 1), put(batcher, 1, target=Target("other"), now_s=0.1)

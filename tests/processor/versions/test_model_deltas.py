@@ -246,18 +246,23 @@ def test_upload_of_a_served_step_conflicts_and_keeps_the_file(root):
     assert path.read_bytes() == data
 
 
-@pytest.mark.parametrize("name", ["give_name", "exclusive_file"])
-def test_upload_that_cannot_be_stored_is_not_served(root, monkeypatch, name):
-    model = open_model(root)
+@pytest.mark.parametrize("stored", [0, 1], ids=["file", "record"])
+def test_upload_that_cannot_be_stored_is_not_served(root, monkeypatch, stored):
+    model, give_name, names = open_model(root), storage_module.give_name, []
 
-    def refuse(*_):
-        raise OSError(errno.ENOSPC, "no space")
+    def give_until_full(temporary, path):
+        if len(names) == stored:
+            raise OSError(errno.ENOSPC, "no space")
+        names.append(path)
+        give_name(temporary, path)
 
-    monkeypatch.setattr(storage_module, name, refuse)
+    monkeypatch.setattr(storage_module, "give_name", give_until_full)
     with pytest.raises(NotReady):
         model.apply_bytes(delta_bytes(root, 1, [1], tag=1))
     assert_serves(model, "1.0")
+    assert len(names) == stored
     assert files(deltas_folder(root)) == []
+    assert [path.name for path in (root / "small" / "1" / "chain").glob(".*")] == []
     assert model.poll() == []
 
 

@@ -43,6 +43,7 @@ def test_policy_round_trips_through_json():
         ({"steps": 3}, OldestUsers(3)),
         ({"age_s": 60}, OldestUsers(None, 60.0)),
         ({"steps": 3, "age_s": 0.5}, OldestUsers(3, 0.5)),
+        ({"dtype": "float16"}, OldestUsers(dtype="float16")),
     ],
 )
 def test_user_state_is_exact_or_within_steps_and_seconds(spelled, oldest):
@@ -56,7 +57,10 @@ def test_user_state_is_exact_or_within_steps_and_seconds(spelled, oldest):
 @pytest.mark.parametrize(
     ("spelled", "words"),
     [
-        ("bounded", "user_state: expected 'exact', or a section of 'steps', 'age_s' or both, got 'bounded'"),
+        (
+            "bounded",
+            "user_state: expected 'exact', or a section of 'steps', 'age_s', 'dtype' or several",
+        ),
         ({}, "user_state: expected 'exact', or a section"),
         (None, "user_state: expected 'exact'"),
         ([1], "user_state: expected 'exact'"),
@@ -67,6 +71,7 @@ def test_user_state_is_exact_or_within_steps_and_seconds(spelled, oldest):
         ({"age_s": 0}, "user_state.age_s: expected more than 0"),
         ({"age_s": float("nan")}, "user_state.age_s: expected more than 0"),
         ({"age_s": 1e9}, "user_state.age_s: expected more than 0, at most 86400 seconds, got '1000000000.0'"),
+        ({"dtype": "half"}, "user_state.dtype: expected 'float32' or 'float16', got 'half'"),
         ({"age_s": "60"}, "user_state.age_s: expected more than 0"),
     ],
 )

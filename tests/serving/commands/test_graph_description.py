@@ -86,7 +86,9 @@ def test_class_of_a_users_state_is_shown_with_what_a_hit_saves(manifest, candida
     notes = {FLOPS: COUNTS | {"score": candidate}, USER_STATE: note}
     line = work_lines(replace(manifest, notes=notes))[-1]
     assert line.startswith(f"user state: causal, append none (u0 mixes events); a hit saves at most {said}")
-    assert line.endswith("which is little") == (candidate == 20_000)
+    assert ("which is little" in line) == (candidate == 20_000)
+    numbers = sum(output.dims[1] for output in manifest.graphs["user"].outputs)
+    assert line.endswith(f"its numbers take {4 * numbers:,} bytes, as float16 about half")
 
 
 @pytest.mark.parametrize("note", [None, 3, {}, {"class": "whole", "append": 1, "why": ""}])

@@ -63,7 +63,7 @@ def test_unresponsive_server_is_contacted_once_per_file():
 
 
 def test_joining_page_matches_the_readme_features_and_existing_options():
-    page = (ROOT / "docs" / "how-to" / "label-joining.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "continuous-training.md").read_text().split("## Join delayed labels\n", 1)[1]
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     raw = tomllib.loads(text)
     config = parse_config({**raw, "data": {**raw["data"], "follow": True}})

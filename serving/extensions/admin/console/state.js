@@ -48,7 +48,7 @@ export function stateView(page) {
       v.user_flops ? `${short(v.saved_flops)} FLOPs` : null]);
     const causes = [...new Set(found.versions.flatMap(v => Object.keys(v.misses)))];
     const misses = found.versions.map(v => [h("b", {}, v.generation), ...causes.map(cause => number(v.misses[cause] || 0))]);
-    const others = found.versions.map(v => h("p", { class: "soft" }, `${v.generation}: ${Object.entries(v.counters).filter(([name]) => !SHOWN.test(name)).map(([name, count]) => `${name.replaceAll("_", " ")} ${number(count)}`).join(", ")}; users are told by ${v.user_inputs.join(", ") || "nothing that requests send"}`));
+    const others = found.versions.map(v => h("p", { class: "soft" }, `${v.generation}: kept as ${v.dtype}, ${Object.entries(v.counters).filter(([name]) => !SHOWN.test(name)).map(([name, count]) => `${name.replaceAll("_", " ")} ${number(count)}`).join(", ")}; users are told by ${v.user_inputs.join(", ") || "nothing that requests send"}`));
     replace(box, table("User state", COLUMNS, rows),
       h("h3", {}, "Not found, by cause"), table("Misses by cause", [{ title: "Version" }, ...causes.map(cause => ({ title: CAUSES[cause] || cause, number: true }))], misses), others, kept);
   }

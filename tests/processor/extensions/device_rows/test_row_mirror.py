@@ -30,7 +30,7 @@ def small():
     with ExitStack() as stack:
         for name, value in (("COPIED", (4, 16)), ("LEAST_SPARE", 10), ("SPARE", 10), ("TURN", 8), ("UPLOAD", 16)):
             stack.enter_context(mock.patch.object(row_mirror, name, value))
-        stack.enter_context(mock.patch.object(table_module, "MIN_ARENA_SLOTS", 60))
+        stack.enter_context(mock.patch.object(table_module, "MIN_ARENA_SLOTS", 600))
         yield
 
 

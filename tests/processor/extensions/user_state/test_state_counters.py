@@ -17,9 +17,12 @@ def test_looks_are_counted_by_outcome():
     counters.computed(True)
     counters.computed(False)
     counters.left_out()
+    counters.used_rounded()
+    counters.beyond()
     shown = by_name(counters.snapshot(4096), BLOCK)
     expected = {
         "hits": 1, "hit_age_s": 20.0, "look_s": 2.0, "kept": 1, "unkept": 1, "unasked": 1, "saved_flops": 300,
+        "rounded": 1, "beyond": 1,
         "nbytes": 4096,
     }  # fmt: skip
     assert {name: shown[name] for name in expected} == expected

@@ -10,12 +10,13 @@ from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK, StateCounters
 from freshet_serving.processor.extensions.user_state.state_report import user_state_report
 from freshet_serving.processor.extensions.user_state.user_counters import UserCounters
+from freshet_serving.processor.features.user_bounds import OldestUsers
 from freshet_serving.processor.features.user_calls import APPEND
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import FLOPS
 
 
-def host_of(**counted):
+def host_of(users=None, **counted):
     """A host with a model "m" of versions 1 (with states) and 2 (without)."""
     manifest = {
         n: SimpleNamespace(
@@ -25,7 +26,8 @@ def host_of(**counted):
         for n in (1, 2)
     }  # fmt: skip
     versions = {n: SimpleNamespace(manifest=manifest[n], generation=Generation(n, 5)) for n in (1, 2)}
-    model = SimpleNamespace(routes=SimpleNamespace(served=versions), pick=lambda number: versions[1])
+    routes = SimpleNamespace(served=versions, traffic=SimpleNamespace(users=users))
+    model = SimpleNamespace(routes=routes, pick=lambda number: versions[1])
     return SimpleNamespace(catalogue={"m": model}, counted=lambda version: counted if version is versions[1] else {})
 
 
@@ -44,6 +46,15 @@ def test_rates_ages_and_saved_work_are_of_hits_and_looks():
     assert (one["user_flops"], one["saved_flops"]) == (1000, 2000)
     assert one["counters"]["repaired"] == 9
     assert one["counters"]["nbytes"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("users", "dtype"), [(None, "float32"), (OldestUsers(5), "float32"), (OldestUsers(dtype="float16"), "float16")]
+)
+def test_type_of_what_is_kept_is_reported(users, dtype):
+    host, snapshot = host_of(users), StateCounters().snapshot(0)
+    host.counted = lambda version: snapshot if version.manifest.version == 1 else {}
+    assert [one["dtype"] for one in user_state_report(host, "m")["versions"]] == [dtype]
 
 
 def test_version_that_nobody_has_asked_has_no_rates():

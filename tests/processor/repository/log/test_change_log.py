@@ -107,6 +107,55 @@ def test_uncommitted_upload_is_removed(version, tmp_path):
     assert list((version.folder / "deltas").iterdir()) == []
 
 
+def hidden(version):
+    return list((version.folder / "chain").glob(".*"))
+
+
+def test_prepared_record_counts_only_once_it_is_committed(version, tmp_path, monkeypatch):
+    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
+    change_log = ChangeLog.of(version)
+    kept = change_log.keep(delta, (tmp_path / "made").read_bytes())
+    change_log.prepare(delta, kept)
+    assert ChangeLog.of(version).history.head.step == 0
+    assert len(hidden(version)) == 1
+    monkeypatch.setattr(storage_module, "exclusive_file", refuse_to_write)
+    link = change_log.commit(delta, kept)
+    assert ChangeLog.of(version).history.head == link
+    assert hidden(version) == []
+
+
+def test_record_is_made_anew_if_another_writer_was_faster(version, tmp_path):
+    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
+    change_log = ChangeLog.of(version)
+    kept = change_log.keep(delta, (tmp_path / "made").read_bytes())
+    change_log.prepare(delta, kept)
+    ChangeLog.of(version).hold("elsewhere")
+    link = change_log.commit(delta, kept)
+    assert [record.kind for record in records(version)] == ["hold", "delta"]
+    assert ChangeLog.of(version).history.head == link
+    assert hidden(version) == []
+
+
+def test_forgotten_delta_leaves_no_prepared_record(version, tmp_path):
+    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
+    change_log = ChangeLog.of(version)
+    kept = change_log.keep(delta, (tmp_path / "made").read_bytes())
+    change_log.prepare(delta, kept)
+    change_log.forget(kept)
+    assert hidden(version) == records(version) == list((version.folder / "deltas").iterdir()) == []
+
+
+def test_record_that_cannot_be_prepared_is_created_by_its_commit(version, tmp_path, monkeypatch):
+    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
+    change_log = ChangeLog.of(version)
+    kept = change_log.keep(delta, (tmp_path / "made").read_bytes())
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_files.os, "fsync", lambda fd: refuse_to_write(fd, errno.ENOSPC))
+        change_log.prepare(delta, kept)
+    assert hidden(version) == []
+    assert change_log.commit(delta, kept).step == 1
+
+
 def test_each_record_names_its_predecessor_from_the_manifest_on(version):
     change_log = ChangeLog.of(version)
     for step in (1, 2):
