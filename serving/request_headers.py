@@ -16,7 +16,7 @@ A reply's x-unknown-rows and x-dropped-rows list rows of the request, from 0, wh
 
 A reply's x-sequence-version is the version of the kept user after the request (processor.features.user_calls).
 
-A reply's x-state-generation is the generation that the user's part is of, where it was kept and is older.
+A reply's x-state-generation is the generation that the user's part is of, where it was kept and is older or rounded.
 
 A reply's x-unfilled is how many fewer best items there are for each user than the request asks for.
 

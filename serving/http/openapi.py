@@ -30,7 +30,7 @@ ANSWERING = {
     "x-model-generation": ("string", "Version and step that answered, such as 3.17."),
     "x-model-digest": ("string", "Digest of the rows and weights that answered, if the request has x-model-digest."),
     "x-item-generation": ("string", "For the best items: the generation of the items' vectors, where they lag."),
-    "x-state-generation": ("string", "The generation of the user's part, where it was kept and is older."),
+    "x-state-generation": ("string", "The generation of the user's part, where it was kept and is older or rounded."),
     "x-request-id": ("string", "The request's x-request-id."),
     "x-unfilled": ("integer", "With x-top-items: how many fewer items there are for each user than asked for."),
     "x-ignored-inputs": ("string", "Columns of the request that the model does not have."),

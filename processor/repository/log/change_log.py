@@ -435,7 +435,7 @@ class ChangeLog(LogReader):
         path = self.folder / record_name(record.number)
         try:
             self._write_unwritten()
-            if self._prepared is not None and self._prepared[0] == data:
+            if self._prepared is not None and self._prepared[0] == data and self._prepared[1].exists():
                 self.storage.give(self._prepared[1], record_name(record.number))
             else:
                 self.storage.create(record_name(record.number), data)

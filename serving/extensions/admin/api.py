@@ -124,7 +124,7 @@ class Policy(StrictModel):
     delta_guard: dict[str, int | float | str] | None = None
     unjudged: str | None = Field(None, max_length=16)
     bake_s: int | float | None = None
-    user_state: str | dict[str, int | float | str] | None = None
+    user_state: str | dict[str, Any] | None = None
     max_rows: int | None = None
     max_ids: int | None = None
     max_cells: int | None = None

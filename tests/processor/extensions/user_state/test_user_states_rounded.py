@@ -163,3 +163,36 @@ def test_erasure_reaches_rounded_states_of_the_user_alone(package, repository):
         assert named_step(ask(processor, requests[2])) is None
         others = [request for request, key in zip(requests, keys) if key != keys[2]]
         assert {named_step(ask(processor, request)) for request in others} == {0}
+
+
+def rounded_words(processor, request):
+    """The words of what is kept of a user, as float32 and as float16."""
+    replica = processor.predictor.replica("m")
+    words = set()
+    with replica.pinned(1) as state:
+        for dtype in ("float32", "float16"):
+            bounds = exact.UserBounds(exact.OldestUsers(dtype=dtype))
+            bound = replica.plan.bind_inputs(request)._replace(user_bounds=bounds)
+            look = state.users.look(state.tables, state.epoch, replica.graphs.user, bound)
+            part = state.users.states.parts["user"]
+            layout = part.exact if dtype == "float32" else part.rounded
+            assert look.tensors is not None
+            for piece in layout.pieces({n: t.copy() for n, t in look.tensors.items()}, 0):
+                words |= set(np.frombuffer(piece.tobytes()[: piece.nbytes // 8 * 8], np.int64).tolist())
+    return words
+
+
+def test_erasure_leaves_no_number_of_the_user_in_the_memory(package, repository):
+    _, requests = package
+    with opened(repository, **bounded(dtype="float16")) as processor:
+        for dtype in ("float32", "float16"):
+            processor.host.set_policy("m", {"user_state": {"dtype": dtype}})
+            for request in requests:
+                ask(processor, request)
+        key, memory = int(requests[4]["user"][0]), processor.predictor.replica("m")._states.process.store._memory
+        others = [rounded_words(processor, r) for r in requests if int(r["user"][0]) != key]
+        mine = rounded_words(processor, requests[4]).difference(*others)
+        assert len(mine) > 9
+        assert mine <= set(memory.tolist())
+        assert erase(ErasedUser("m", ("user",), str(key), (key,))).counts["user_states"] >= 2
+        assert mine & set(memory.tolist()) == set()

@@ -40,7 +40,7 @@ JSON = {"content-type": "application/json"}
 POLICY = {
     "versions": [1], "split": {"stable": 50, "canary": 50}, "sticky_input": "user", "split_salt": 1,
     "shadow": "canary", "shadow_share": 0.5, "guard": {"max_error_rate": 1}, "delta_guard": {"mode": "on"},
-    "max_rows": 10, "max_ids": 10,
+    "max_rows": 10, "max_ids": 10, "user_state": {"steps": 3, "age_s": 60, "dtype": "float16"},
 }  # fmt: skip
 EXPLAIN = {
     "inputs": {"user": [3], "tags": [["a"]], "floats": [[0.5, 1, -2, 0]]},
@@ -67,6 +67,17 @@ def test_every_value_of_a_policy_is_answered_or_refused(tmp_path):
         for changed in variants(POLICY):
             reply = client("PUT", "/admin/models/small/policy", content=json.dumps(changed), headers=JSON)
             assert 200 <= reply.status_code < 500, (json.dumps(changed)[:300], reply.text)
+
+
+@pytest.mark.parametrize("value", [None, [1], {"a": 1}, 16, True, "bfloat16"])
+def test_refused_type_of_kept_users_is_named_with_those_expected(tmp_path, value):
+    write_package(tmp_path)
+    with processors(tmp_path) as build:
+        body = json.dumps({"user_state": {"dtype": value}})
+        reply = Real(build())("PUT", "/admin/models/small/policy", content=body, headers=JSON)
+        assert reply.status_code == 400
+        expected = f"policy.user_state.dtype: expected 'float32' or 'float16', got {str(value)!r}"
+        assert reply.json() == {"error": expected}
 
 
 def with_entities(root, build):
