@@ -25,7 +25,6 @@ def murmur3_32(data: bytes, seed: int = 0) -> int:
 
     Args:
         data: The bytes.
-        seed: The seed.
     """
     hashed, whole = seed, len(data) & ~3
     for (block,) in struct.iter_unpack("<I", data[:whole]):

@@ -96,7 +96,6 @@ def parse_reference(reference: str, where: str) -> tuple[str, int, str]:
     """Split "view:feature" or "view@v2:feature".
 
     Args:
-        reference: The reference.
         where: What has it, for the message.
 
     Returns:
@@ -122,7 +121,6 @@ class FeastRegistry:
         """Read a registry's file.
 
         Args:
-            path: The file.
             project: Feast's project.
 
         Raises:

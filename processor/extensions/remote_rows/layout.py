@@ -69,7 +69,6 @@ class StoredTable:
         """Return the StoredTable of a manifest's table.
 
         Args:
-            manifest: The manifest.
             table: The table's name.
 
         Raises:

@@ -38,7 +38,6 @@ def push(
     Args:
         reader: The version to copy from.
         tables: Names of tables; empty for all.
-        store: The store.
         progress: Called after each chunk of buckets.
 
     Returns:
@@ -90,9 +89,6 @@ def drop(model: str, version: int, tables: Sequence[str], store: RowStore) -> li
 
     Args:
         model: The model's name.
-        version: The version.
-        tables: Names of tables.
-        store: The store.
 
     Returns:
         The tables that were there.
