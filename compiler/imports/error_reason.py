@@ -23,11 +23,7 @@ UNSAID = "it gives no reason"
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason that an exception of a library gives, in one line.
-
-    Args:
-        error: The exception.
-    """
+    """Return the reason that an exception of a library gives, in one line."""
     text = str(getattr(error, "message", "") or error)
     named = NODE.search(text)
     text = " ".join((named[1] if named else text).split())
