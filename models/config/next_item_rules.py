@@ -110,7 +110,6 @@ def check_one_process(arch: str, processes: int) -> None:
 
     Args:
         arch: The network.
-        processes: Number of processes.
     """
     one = processes == 1 or arch not in NEXT_ITEM
     require(one, "--processes", "1 for a next-item network, which is trained by one process", processes)

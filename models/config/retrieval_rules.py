@@ -30,7 +30,6 @@ def tower_keys(features: Sequence[FeatureConfig], entities: Sequence[EntityConfi
     It is the key of the first entity of that side, or else the first feature of that side with one id or string a row.
 
     Args:
-        features: The features.
         entities: The sections [entities.*].
     """
     keys = [entity.key for entity in entities]
@@ -90,7 +89,6 @@ def check_one_process(model: ModelConfig, processes: int) -> None:
 
     Args:
         model: The section [model].
-        processes: Number of processes.
     """
     one = processes == 1 or not learns_to_retrieve(model)
     expected = f"1 for {model.arch}, which compares all rows of a step, unless model.loss is {LOG_LOSS!r}"

@@ -26,7 +26,6 @@ def read_sequences(
 
     Args:
         raw: The sections by name.
-        features: The model's features.
         data: The section [data].
 
     Returns:
@@ -64,7 +63,6 @@ def with_item_sides(
 
     Args:
         features: The model's features, those of sequences not among them.
-        columns: Columns of the sequences.
         raw: The sections of the features by name.
     """
     shared = {f.table for f in columns if f.table}
@@ -152,7 +150,6 @@ def _columns(
     """Return a sequence's columns as features.
 
     Args:
-        config: The sequence.
         others: Features whose tables it may share.
         kinds: Kinds of an event log's columns; {} for list columns.
         texts: List columns that hold strings, as far as features tell.

@@ -62,7 +62,6 @@ def open_bytes(path: DataPath, ahead: bool = True) -> BinaryIO:
     """Open a data file on disk or in a store.
 
     Args:
-        path: The file.
         ahead: True if it is read from its beginning on; else a stored file is read by ranges.
     """
     return path.open(ahead) if isinstance(path, StoredFile) else open(path, "rb")

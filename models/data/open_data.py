@@ -52,7 +52,6 @@ def open_source(data: DataConfig, features: Sequence[SequenceFeature], threads: 
 
     Args:
         data: The [data] section.
-        features: The features.
         threads: Reading threads; 0 lets the reader choose.
 
     Returns:

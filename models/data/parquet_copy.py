@@ -90,8 +90,6 @@ def record_batch(batch: Batch, schema: Schema, text: bool) -> pa.RecordBatch:
     """Convert a batch to an Arrow record batch with the column names of its schema.
 
     Args:
-        batch: The batch.
-        schema: Its schema.
         text: Write strings as UTF-8 text; else as bytes.
     """
     # The exact time column also contains its whole seconds, so omit those.

@@ -100,8 +100,6 @@ class GenerationScorer(Predictor):
 
         Args:
             columns: Columns by input name of the manifest.
-            rows: Number of rows.
-            outputs: Names of the outputs to return.
 
         Returns:
             float32 [rows], or [rows, outputs] for several outputs.

@@ -67,8 +67,6 @@ def chosen(
     not the cause.
 
     Args:
-        settings: The settings of the file.
-        features: The model's features.
         rows: Rows of the full version; None if unknown.
         ones: Share of labels that are 1; None if unknown, which counts as a half.
         histories: For a next-item network, how many histories a pass has; None for other networks. It gets
@@ -164,7 +162,6 @@ def transformed(features: list[FeatureConfig], transforms: Mapping[str, str]) ->
     """Return the features with a transform each; 'none' if neither the file nor `transforms` has one.
 
     Args:
-        features: The features.
         transforms: Transforms by feature name, for features without one in the file.
     """
     return [f if f.transform else replace(f, transform=transforms.get(f.name, "none")) for f in features]
@@ -179,7 +176,6 @@ def filled_line(before: TrainSettings, after: TrainSettings, rows: int | None) -
     """Return one line about the values filled in, or "".
 
     Args:
-        before: The settings of the file.
         after: The same, filled in.
         rows: Rows of the full version; None if unknown.
     """

@@ -125,7 +125,6 @@ class FullVersions:
         """Publish the trainer's weights as version state.version.
 
         Args:
-            trainer: The trainer.
             state: The run's state, with the version's number.
             held_out: Quality of held-out rows.
             again: True if an earlier attempt may have succeeded although its reply was lost.

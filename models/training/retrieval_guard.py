@@ -28,8 +28,6 @@ class RetrievalGuard(RankStreamGuard):
 
         Args:
             config: The section [guard].
-            trainer: The trainer.
-            ranks: Its ranks.
             top: Places that count.
         """
         self._ranks = ranks

@@ -21,8 +21,6 @@ def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
     """Write tables.parquet, a summary of each table, and rows.parquet, its rows (models.evaluation.analysis_files).
 
     Args:
-        folder: Folder of the files.
-        trainer: The trainer.
         report: Receives progress.
     """
     for name, tiers in trainer.tiers.items():

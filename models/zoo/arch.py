@@ -175,9 +175,7 @@ def build_arch(
 
     Args:
         name: Its name, as for resolve_arch.
-        layout: The dense input.
         options: Options of the builder, validated.
-        labels: Names of the labels.
         seed: Seed of the first weights.
 
     Raises:
