@@ -20,7 +20,6 @@ class ServerParts:
     """Parts of one server; it owns them, starts and stops them.
 
     Attributes:
-        config: The options.
         workers: Number of processes that answer.
         lifecycle: Says whether the models are available.
         metrics: The data port's metrics.

@@ -48,7 +48,6 @@ class Template(NamedTuple, Generic[A]):
     Attributes:
         params: The rest of the message, parsed.
         manifest: The manifest that the message was checked against.
-        places: The layout of the tensors.
         literals: The bytes between the tensors: (start, stop, bytes).
     """
 

@@ -30,9 +30,7 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
     """Return KServe's metadata of a model; a ragged input is listed as its two tensors, a sequence with one row_splits.
 
     Args:
-        manifest: Manifest of the version that answers.
         model: The model's name.
-        versions: Versions that answer.
     """
     inputs: list[dict[str, Any]] = []
     splits = _splits(manifest)
@@ -67,7 +65,6 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
     generators and no limit of ours. Otherwise it is 0, and dims are complete.
 
     Args:
-        manifest: Manifest of the version that answers.
         model: The model's name.
     """
     batched = all(i.columns and not i.ragged for i in manifest.inputs)

@@ -144,7 +144,6 @@ class Exchange(ABC):
         Args:
             shared: State of the event loop.
             protocol: The protocol's name in metrics.
-            headers: The request's headers.
         """
         self.shared, self._protocol, self.headers = shared, protocol, headers
         # Kept for the reply only where inputs may be filled in: the inputs of a long request are tens of megabytes.

@@ -66,10 +66,6 @@ class ModelControlAuthorizer:
 def no_model_control(operation: str, arguments: Document) -> Document:
     """Refuse every operation: the ControlHandler of a process without models to load.
 
-    Args:
-        operation: The operation.
-        arguments: Its arguments.
-
     Raises:
         Forbidden: Always.
     """
@@ -108,7 +104,6 @@ class ModelControl:
 
         Args:
             operation: load, unload, reload or statistics.
-            arguments: Its arguments.
         """
         if operation == "statistics":
             return self._statistics(arguments)

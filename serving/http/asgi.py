@@ -48,8 +48,6 @@ async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> byt
 
     Args:
         receive: The ASGI receive channel.
-        headers: The request's headers.
-        bound: Limit of the body's size.
 
     Raises:
         TooLarge: As soon as the body is known to exceed the limit.

@@ -48,7 +48,6 @@ class Observers:
         """Have the requests of a predictor observed, as the options say.
 
         Args:
-            predictor: The predictor.
             counts: Receives the observers' counters.
 
         Raises:

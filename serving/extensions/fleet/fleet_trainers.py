@@ -66,7 +66,6 @@ def trainer_line(model: str, status: TrainerStatus) -> str:
     """Return a line about a trainer.
 
     Args:
-        model: Name of the model.
         status: Its newest status.
     """
     if status.problem:
