@@ -110,12 +110,7 @@ class InProcessHost(ModelHost):
     """The host of a process that answers requests for its models itself, with its predictor."""
 
     def __init__(self, config: ProcessorConfig, clock: Clock) -> None:
-        """Open the repository and start the sessions; see Processor.
-
-        Args:
-            config: The options.
-            clock: The clock.
-        """
+        """Open the repository and start the sessions; see Processor."""
         self._following = threading.Lock()
         remote: RemoteTables | None = None
         if config.remote is not None:

@@ -78,10 +78,8 @@ class ArrayHandle:
     """The location of an array's bytes, in C order.
 
     Attributes:
-        mapping: The mapped file.
         offset: Byte of the file at which they begin.
         dtype: Type of the elements.
-        shape: Shape of the array.
     """
 
     mapping: SharedMap
@@ -154,7 +152,6 @@ def private_copy(view: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     is a fault and is zeroed first.
 
     Args:
-        view: The array.
         name: Name of the memory in the system.
 
     Raises:
@@ -211,7 +208,6 @@ def attach(mapped: mmap.mmap | NDArray[np.uint8], offset: int, dtype: str, shape
         mapped: The file, mapped by this process.
         offset: Byte at which the array begins.
         dtype: Type of the elements.
-        shape: Shape of the array.
 
     Raises:
         ValueError: If the array does not lie inside the file.

@@ -221,9 +221,7 @@ def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: 
     """Stream a safetensors file; tensors are laid out in the order given.
 
     Args:
-        file: A binary file.
         arrays: The tensors by name.
-        metadata: The metadata.
 
     Raises:
         BadInput: Before a byte is written, for a dtype that is not in DTYPES (including big-endian ones).

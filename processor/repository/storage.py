@@ -48,7 +48,6 @@ class VersionStorage(Protocol):
         """Bring a file into the folder, if it exists anywhere; raise Corrupt if it is larger than expected.
 
         Args:
-            name: Name of the file.
             nbytes: Its expected size.
         """
         ...
@@ -79,7 +78,6 @@ class VersionStorage(Protocol):
         Raises FileExistsError if another writer was faster; look_for() finds its file then.
 
         Args:
-            name: Name of the file.
             data: Its content.
         """
         ...
@@ -88,7 +86,6 @@ class VersionStorage(Protocol):
         """Create a file exclusively from a complete and durable file in the same folder.
 
         Args:
-            aside: Path of that file.
             name: Name to create.
         """
         ...
@@ -101,7 +98,6 @@ class VersionStorage(Protocol):
         """Write or replace a file, durable when the call returns.
 
         Args:
-            name: Name of the file.
             data: Its content.
         """
         ...

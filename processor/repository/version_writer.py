@@ -54,9 +54,6 @@ class VersionWriter:
         """Create the hidden folder to build the version in.
 
         Args:
-            repository: Folder of the repository.
-            model: Name of the model.
-            version: The version.
             beside: True if the version's folder exists and holds what the version is made from, but no manifest.
             storage: Storage of the version, if not the folder (Repository.writer).
             keyring: Keys to sign with.
@@ -93,7 +90,6 @@ class VersionWriter:
         Args:
             relative: Name of the file.
             arrays: Tensors by name.
-            metadata: Metadata of the file.
         """
         with atomic_file(self._place(relative)) as file:
             write_tensors(file, arrays, metadata or {})
@@ -166,9 +162,7 @@ def sealed(manifest: Manifest, folder: Path, keyring: Keyring, before: Manifest 
     """Return a manifest as it is to be written: signed if there is a key, unsigned if no signature is required.
 
     Args:
-        manifest: The manifest.
         folder: Folder of the files whose SHA-256 it does not have yet.
-        keyring: Keys to sign with.
         before: The manifest that it replaces, if any.
 
     Raises:
@@ -194,8 +188,6 @@ def add_file(version: VersionReader, name: str, data: bytes) -> None:
     poll.
 
     Args:
-        version: The version.
-        name: Name of the file.
         data: Its content.
     """
     manifest = VersionReader(version.folder, storage=version.storage, keyring=version.keyring).manifest

@@ -38,8 +38,6 @@ class Observer(ABC):
         """Return the callback to use instead of `done`, or `done` itself.
 
         Args:
-            request: The request.
-            replica: The replica that computes it.
             bound: The request bound to the replica's plan.
             done: Callback for the reply or error.
         """
@@ -73,7 +71,6 @@ class Observers:
 
         Args:
             groups: The process's session groups.
-            clock: The clock.
         """
         self.offered: Mapping[str, Observer] = {
             name: create(groups, clock) for name, create in ENGINE.offers("observers").items()

@@ -71,8 +71,6 @@ class ModelRoute:
     """The routes and limits of requests for one model.
 
     Attributes:
-        routes: Selects the replica.
-        limits: Limits of a request.
         sticky_input: Name of the input by whose first value requests are split; "" for none.
     """
 
@@ -97,7 +95,6 @@ class Predictor:
         """Create a predictor over a process's session groups, without a model.
 
         Args:
-            groups: The session groups.
             clock: The clock that deadlines are measured on.
             limits: Limits of a request for models that have none of their own.
             users: The users whose inputs this process keeps; None if it keeps none.
@@ -143,7 +140,6 @@ class Predictor:
         """Return what answers the requests that have an attribute.
 
         Args:
-            attribute: The attribute.
             subject: What a client calls it; by default as the attribute.
 
         Raises:
@@ -264,7 +260,6 @@ class Predictor:
         """Validate and queue a request.
 
         Args:
-            request: The request.
             done: Called once with the reply or error, on a session's thread or the owner's; it must not block.
             replica: The result of select_replica() for the request, if it was called.
 

@@ -196,12 +196,7 @@ class SplitRequest:
         }
 
     def record_run(self, session: int, timing: Timing) -> None:
-        """Record that a session has computed a chunk, and add up its timing.
-
-        Args:
-            session: Number of the session.
-            timing: The chunk's timing.
-        """
+        """Record that a session has computed a chunk, and add up its timing."""
         with self._lock:
             self._sessions.add(session)
             first = self._timing or timing

@@ -32,8 +32,6 @@ class SampleRows(NamedTuple):
     """The first rows of a request.
 
     Attributes:
-        bound: The bound request.
-        rows: Number of rows.
         inputs: Its inputs as sent, with what was looked up for it; None if they are not known.
     """
 
@@ -70,7 +68,6 @@ class RequestSample:
         """Add some rows of a request that is about to be answered to the sample.
 
         Args:
-            bound: The bound request.
             inputs: Its inputs as sent.
         """
         if bound.ids <= IDS_OF_ONE:

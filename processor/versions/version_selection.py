@@ -93,8 +93,6 @@ class VersionSelection:
 
         Args:
             model: The model, of which only what it serves and follows is read.
-            judges: Its judges.
-            repository: The model repository.
             clock: Source of time.
             decisions: Decisions of people and gates about the versions.
             publish: Replaces fields of the model's routes.
@@ -143,7 +141,6 @@ class VersionSelection:
 
         Args:
             number: The version.
-            files: Its mapped files.
         """
         self._disturbed[number] = list(files)
         self.again()
@@ -321,7 +318,6 @@ class FailedVersions:
 
         Args:
             number: The version.
-            files: Its files when it failed.
         """
         self.forget(number)
         self._refused[number] = files

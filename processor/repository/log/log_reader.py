@@ -72,7 +72,6 @@ class LogReader:
         """Prepare the log; nothing is read before look().
 
         Args:
-            version: The version.
             unix_s: Clock for Unix seconds.
         """
         self.folder, self.storage, self.manifest = version.folder, version.storage, version.root_manifest
@@ -134,7 +133,6 @@ class LogReader:
         """Raise Corrupt or Conflict unless a record is trusted and the next one.
 
         Args:
-            record: The record.
             data: Its bytes.
         """
         if self._trusted is not None:
@@ -323,7 +321,6 @@ class WatchedFile:
     """A file as it was read.
 
     Attributes:
-        path: Path of the file.
         identity: Its identity when it was read.
         sha256: SHA-256 of its bytes; of the manifest: its root hash.
         step: Step of a delta; -1 for other files.
@@ -342,7 +339,6 @@ class Scrubber:
         """Watch the manifest.
 
         Args:
-            storage: Storage of the version.
             root: The manifest's root hash.
         """
         self._storage, self._folder, self._turn = storage, storage.folder, 0
@@ -353,7 +349,6 @@ class Scrubber:
         """Watch a file that was read.
 
         Args:
-            path: Path of the file.
             identity: Its identity before it was read.
             digest: SHA-256 of its bytes.
             step: Step of a delta; -1 for other files.
@@ -418,12 +413,7 @@ def _called(one: WatchedFile, history: History) -> str:
 
 
 def recorded_file(storage: VersionStorage, record: ChainRecord) -> tuple[Identity | None, NDArray[np.uint8] | None]:
-    """Return a delta file's identity, None if it is missing, and its bytes, None if they are not the recorded ones.
-
-    Args:
-        storage: Storage of the version.
-        record: The delta's record.
-    """
+    """Return a delta file's identity, None if it is missing, and its bytes, None if they are not the recorded ones."""
     path = storage.folder / record.file
     try:
         storage.fetch(record.file, record.nbytes)

@@ -56,7 +56,6 @@ def find_repair(storage: VersionStorage, first: int, check: Callable[[ChainRecor
     """Return the repair that sets aside the records from `first` on, or None.
 
     Args:
-        storage: Storage of the version.
         first: Number of the first invalid record.
         check: Raises Corrupt or Conflict for a repair that must not be accepted.
     """
@@ -75,7 +74,6 @@ def newest_repair(storage: VersionStorage, first: int) -> ChainRecord | None:
     """Return the newest repair among the records from `first` on, whatever it sets aside, or None.
 
     Args:
-        storage: Storage of the version.
         first: Number of the first record to read.
     """
     found = None
@@ -113,7 +111,6 @@ class RecordsDigest:
         """Return the bytes of a record, NO_FILE if they cannot be one, None if there are none.
 
         Args:
-            storage: Storage of the version.
             number: Number of the record.
         """
         try:

@@ -32,7 +32,6 @@ class TrustedRecords:
         """Read what the manifest vouches for.
 
         Args:
-            version: The version.
             root: The version's root hash.
         """
         self._version, self._root = version, root
@@ -47,7 +46,6 @@ class TrustedRecords:
         """Raise Corrupt unless a record is accepted.
 
         Args:
-            record: The record.
             data: Its bytes.
         """
         if not self._keyring.trusted:
