@@ -43,7 +43,6 @@ class SharedMap(mmap.mmap):
 
         Args:
             fd: Its descriptor, which the caller may close.
-            nbytes: Its size.
             writable: True for a writable mapping.
         """
         mapping = cls(fd, nbytes, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
@@ -92,7 +91,6 @@ def reserve(nbytes: int, name: str, content: Iterable[NDArray[np.uint8]] = ()) -
     """Return a writable, page-aligned buffer, resident only where it has been written.
 
     Args:
-        nbytes: Its size.
         name: Its name in the system.
         content: Pieces that it begins with; the rest is zeros.
     """

@@ -215,7 +215,6 @@ def missing(backend: str, library: str, extra: str) -> BadInput:
 
     Args:
         backend: The backend's name.
-        library: The library's name.
         extra: The package extra that contains it.
     """
     from freshet_serving.processor.extras import how_to_install
@@ -228,7 +227,6 @@ def refused(bucket: int, library: str, error: BaseException | None = None) -> Fr
 
     Args:
         bucket: The executable's bucket.
-        library: The library's name.
 
     Returns:
         NotReady if the error reports a lack of memory, which is temporary; else Corrupt.
@@ -243,7 +241,6 @@ def failed(bucket: int, library: str, error: BaseException) -> FreshetError:
 
     Args:
         bucket: The executable's bucket.
-        library: The library's name.
 
     Returns:
         NotReady if the error reports a lack of memory, which is temporary; else FreshetError.

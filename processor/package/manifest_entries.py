@@ -186,7 +186,6 @@ class File:
     """A file of the package; its key is its path relative to the version's folder.
 
     Attributes:
-        nbytes: Its size.
         crc32: Its checksum.
         sha256: Its SHA-256 if the manifest is signed, because another file with the same crc32 is easily made.
     """

@@ -146,7 +146,6 @@ def fd_sha256(fd: int, nbytes: int) -> str:
 
     Args:
         fd: Its descriptor.
-        nbytes: Number of bytes.
 
     Raises:
         Corrupt: If the file is shorter.

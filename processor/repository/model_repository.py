@@ -438,11 +438,7 @@ class Repository:
             file.write(data)
 
     def _create(self, model: str, name: str, data: bytes) -> bool:
-        """Create a version record exclusively and durably; return False if it exists.
-
-        Args:
-            data: Its bytes.
-        """
+        """Create a version record exclusively and durably; return False if it exists."""
         from freshet_serving.processor.repository.version_record import create_record
 
         return create_record(self.root / model / WITHDRAWN / name, data)

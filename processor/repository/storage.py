@@ -76,9 +76,6 @@ class VersionStorage(Protocol):
         """Create a file exclusively, durable when the call returns.
 
         Raises FileExistsError if another writer was faster; look_for() finds its file then.
-
-        Args:
-            data: Its content.
         """
         ...
 
@@ -95,11 +92,7 @@ class VersionStorage(Protocol):
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write or replace a file, durable when the call returns.
-
-        Args:
-            data: Its content.
-        """
+        """Write or replace a file, durable when the call returns."""
         ...
 
     def remove(self, name: str) -> None:

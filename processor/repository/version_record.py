@@ -142,11 +142,7 @@ def record_file(version: int, number: int) -> str:
 
 
 def create_record(path: Path, data: bytes) -> bool:
-    """Create a record's file exclusively and durably, with its folder; return False if it exists.
-
-    Args:
-        data: Its bytes.
-    """
+    """Create a record's file exclusively and durably, with its folder; return False if it exists."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         fsync_folder(path.parent.parent)

@@ -99,7 +99,6 @@ class VersionWriter:
 
         Args:
             relative: Name of the file.
-            data: Its content.
         """
         self._place(relative).write_bytes(data)
 
@@ -186,9 +185,6 @@ def add_file(version: VersionReader, name: str, data: bytes) -> None:
     A reader between the two renames finds a file that the manifest does not describe: either one that it did not name
     before, which is not opened, or one whose checksum does not match, so that the version is refused until the next
     poll.
-
-    Args:
-        data: Its content.
     """
     manifest = VersionReader(version.folder, storage=version.storage, keyring=version.keyring).manifest
     sha256 = hashlib.sha256(data).hexdigest() if version.keyring.signer else ""

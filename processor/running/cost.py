@@ -202,7 +202,6 @@ class CostTable:
         """Learn from one measured dense run of a bucket.
 
         Args:
-            seconds: Measured seconds.
             crowded: True if other threads computed at the same time.
         """
         old = self.cost[bucket]
@@ -214,11 +213,7 @@ class CostTable:
             self._plan = _plan(self.cost.copy())
 
     def record_fill(self, runs: int, rows: int, ids: int, seconds: float) -> None:
-        """Learn from the measured sparse graph of one batch; each coefficient is corrected in proportion to its share.
-
-        Args:
-            seconds: Measured seconds.
-        """
+        """Learn from the measured sparse graph of one batch; correct each coefficient in proportion to its share."""
         if seconds <= 0:
             return
         parts = runs * self.run_s, rows * self.row_s, ids * self.id_s

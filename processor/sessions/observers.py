@@ -67,11 +67,7 @@ class Observers:
     """
 
     def __init__(self, groups: Groups, clock: Clock) -> None:
-        """Create what the extensions offer.
-
-        Args:
-            groups: The process's session groups.
-        """
+        """Create what the extensions offer."""
         self.offered: Mapping[str, Observer] = {
             name: create(groups, clock) for name, create in ENGINE.offers("observers").items()
         }

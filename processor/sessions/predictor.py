@@ -83,7 +83,6 @@ class Predictor:
     """Answers requests by the routes that were pushed last.
 
     Attributes:
-        groups: The process's session groups.
         observers: What sees the requests.
         users: The users whose inputs this process keeps; None if it keeps none.
         answerers: What answers requests in place of the batcher, by the attribute of a request that asks for it.
@@ -166,7 +165,6 @@ class Predictor:
         """Return the replica that represents a model where traffic is not split.
 
         Args:
-            model: The model's name.
             version: The requested version; None for any.
             label: The requested label; None for any.
 
@@ -182,7 +180,6 @@ class Predictor:
         """Return the replica that answers a request.
 
         Args:
-            model: The model's name.
             version: The requested version; None for any.
             label: The requested label; None for any.
             key: Sticky key: requests with the same key are answered by one version as long as the split stays.
@@ -206,7 +203,6 @@ class Predictor:
         """Find the replica to read a request for and submit it with. Costs a fraction of reading the request.
 
         Args:
-            model: The model's name.
             version: The requested version; None for any.
             label: The requested label; None for any.
             timeout_s: Seconds that the request may still take; None for any time.
@@ -417,7 +413,6 @@ class Predictor:
         """Return the manifest and the generation that would answer a request.
 
         Args:
-            model: The model's name.
             version: The requested version; None for any.
             label: The requested label; None for any.
 

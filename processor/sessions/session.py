@@ -367,7 +367,6 @@ class Queue:
         """Take the next batch for a session and record it as running.
 
         Args:
-            session: The session that will run it.
             now_s: The clock's reading.
             hurry: True to ignore the batching window.
             free: Number of sessions that could take a batch now.

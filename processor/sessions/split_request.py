@@ -76,7 +76,6 @@ class SplitRequest:
         """Prepare to divide a request; takes one reader slot until the request is answered.
 
         Args:
-            whole: The request as one work item.
             sessions: Number of sessions that should compute it at the same time.
             most: Maximum number of rows in one run.
             free_readers: Free reader slots. One is removed here and put back with the answer.

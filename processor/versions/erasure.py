@@ -207,7 +207,6 @@ def bound_keys(key: str, inputs: Collection[str], manifests: Iterable[Manifest])
 
     Args:
         inputs: The inputs that may hold it.
-        manifests: The versions' manifests.
     """
     bound = set()
     if (number := number_of(key)) is not None:

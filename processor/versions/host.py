@@ -78,7 +78,6 @@ class ModelHost(ABC):
         Args:
             models: Names of the only models to serve; None for all.
             undo_depth: Number of deltas of a version that can be undone in memory.
-            clock: Source of time.
             processes: Number of processes that may read a version.
             remote: Source of the rows of remote tables.
             budgets: Memory for the rows of tables.

@@ -57,7 +57,6 @@ class HostReadiness:
 
         Args:
             models: Returns all known models by name.
-            clock: Source of time.
             max_staleness_s: See the attribute.
             ready_when_empty: Be ready while there is no model.
         """

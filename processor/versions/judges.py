@@ -72,8 +72,6 @@ class JudgedModel(NamedTuple):
 
     Attributes:
         policy: Returns the policy in force.
-        clock: Source of time.
-        repository: Root of the repository.
         scratch: Folder that keeps requests over a restart; "" for none.
     """
 

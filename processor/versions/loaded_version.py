@@ -195,7 +195,6 @@ class VersionLoader:
         Args:
             load: Loads a version as its folder has it, without deltas.
             connect: Returns the replicas that answer by a version.
-            clock: Source of time.
         """
         self._name, self._repository, self._clock = name, repository, clock
         self.load, self.connect = load, connect

@@ -93,7 +93,6 @@ class LogApplier:
         """Start at the head of the change log as far as it was read.
 
         Args:
-            clock: Source of time.
             seen_s: Returns the seconds since the repository was last seen (Repository.seen_s).
         """
         self.change_log, self.checks = change_log, checks

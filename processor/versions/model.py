@@ -80,7 +80,6 @@ class ServedModel(RoutedModel):
         Args:
             load: Loads a version as its folder has it, without deltas.
             connect: Returns the replicas that answer by a version.
-            clock: Source of time.
             changed: Called after `routes` was replaced.
             policy: The configured policy; what the repository has kept overrides it.
             scratch: Folder that keeps requests over a restart; "" for none.

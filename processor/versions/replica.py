@@ -215,7 +215,6 @@ class Replica:
 
         Args:
             threads: Threads that one run may use.
-            clock: Source of time.
             cpus: Cores for those threads; any if empty.
             remote: Source of the rows of tables that are not in memory, in this process.
             runs: Number of buffers to have ready and warm before the first request, and of runs of an executable that

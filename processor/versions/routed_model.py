@@ -40,7 +40,6 @@ class RoutedModel:
         """Read the labels and traffic settings kept in the repository.
 
         Args:
-            clock: Source of time.
             changed: Called after `routes` was replaced.
             policy: The configured policy; what the repository has kept overrides it.
         """

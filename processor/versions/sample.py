@@ -47,7 +47,6 @@ class RequestSample:
         """Start with an empty sample.
 
         Args:
-            clock: Source of time.
             model: Name of the model, whose users are forgotten (erase_user).
         """
         self.wanted = True

@@ -104,7 +104,6 @@ class ServedVersion:
 
         Args:
             undo_depth: Number of deltas that can be undone.
-            clock: Source of time.
             processes: Number of processes that may read it.
             remote: Tables whose rows lie outside of the process, where somebody else is responsible for their
                 checksum, by name; their files are not opened.

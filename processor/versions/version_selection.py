@@ -93,7 +93,6 @@ class VersionSelection:
 
         Args:
             model: The model, of which only what it serves and follows is read.
-            clock: Source of time.
             decisions: Decisions of people and gates about the versions.
             publish: Replaces fields of the model's routes.
             admit: Loads a version and offers it to requests; raises FreshetError.
@@ -291,7 +290,6 @@ class FailedVersions:
 
         Args:
             folder: Returns the folder of a version.
-            clock: Source of time.
             copied: True if the folder is a copy of a version that lies elsewhere.
         """
         self._folder, self._clock, self._copied = folder, clock, copied
@@ -379,7 +377,6 @@ class BakeTime:
         """Start without a replaced version.
 
         Args:
-            clock: Source of time.
             free: Returns the share of the memory that is free.
         """
         self._clock, self._free = clock, free

@@ -65,7 +65,6 @@ class KeptFiles:
         Args:
             folder: The scratch folder.
             repository: The repository, whose models these are.
-            clock: Source of time.
         """
         self._folder, self._clock = Path(folder), clock
         self._repository = xxhash.xxh3_64_hexdigest(str(repository).encode())

@@ -46,7 +46,6 @@ def score_requests(
         state: The state to score them under, pinned or not served yet.
         buffers: Buffers that nobody else uses.
         costs: Seconds of a run, by bucket.
-        clock: Source of time.
         max_s: Seconds that it may take.
     """
     until_s = clock.now_s() + max_s

@@ -82,7 +82,6 @@ class SampleScorer:
             run: The subgraph that scores rows of several requests.
             plan: Binds kept requests.
             buffers: Creates buffers when they are first needed.
-            clock: Source of time.
         """
         self._run, self._plan, self._sample, self._make, self._clock = run, plan, sample, buffers, clock
         self._buffers: Buffers | None = None

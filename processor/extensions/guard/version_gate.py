@@ -87,7 +87,6 @@ class VersionGate:
 
         Args:
             policy: Returns the policy in force.
-            clock: Source of time.
             kept_files: Keeps requests over a restart; None if nothing does.
         """
         self._model, self._policy, self._clock, self._kept_files = model, policy, clock, kept_files

@@ -77,7 +77,6 @@ class ObjectHead(NamedTuple):
     """Size and etag of an object.
 
     Attributes:
-        nbytes: Its size.
         etag: Etag of its content.
     """
 
@@ -101,7 +100,6 @@ class ObjectEntry(NamedTuple):
     """An object of a listing.
 
     Attributes:
-        nbytes: Its size.
         etag: Etag of its content.
     """
 
@@ -200,7 +198,6 @@ class ObjectStore:
 
         Args:
             start: First byte.
-            nbytes: Number of bytes.
             etag: Etag that the object must have; "" for any.
         """
         from obstore.exceptions import PreconditionError

@@ -68,7 +68,6 @@ class VersionCopy:
         """Write the file unless it exists (or always, with `anew`).
 
         Args:
-            data: Its content.
             anew: Replace an existing file.
         """
         path = self.folder / name

@@ -53,7 +53,6 @@ class RegisteredFeature:
 
     Attributes:
         reference: "view:feature", with the view's alias if a service gives it one.
-        view: The view's name.
         stored_view: The view's name in the store, with its version.
         feature: The feature's name.
         type: A name of VALUE_TYPES.
@@ -120,9 +119,6 @@ class FeastRegistry:
     def read(cls, path: Path, project: str) -> FeastRegistry:
         """Read a registry's file.
 
-        Args:
-            project: Feast's project.
-
         Raises:
             BadInput: There is no such file, or the project is not in it.
             Corrupt: It is not a registry.
@@ -147,7 +143,6 @@ class FeastRegistry:
 
         Args:
             data: The serialized Registry.
-            project: Feast's project.
         """
         try:
             return cls._parse(data, project)

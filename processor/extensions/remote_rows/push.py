@@ -87,9 +87,6 @@ def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: 
 def drop(model: str, version: int, tables: Sequence[str], store: RowStore) -> list[StoredTable]:
     """Remove tables of a version from the store.
 
-    Args:
-        model: The model's name.
-
     Returns:
         The tables that were there.
 

@@ -97,7 +97,6 @@ def arena_memory(nbytes: int, processes: int) -> Int64s:
     """Allocate an empty arena; its memory is taken as states come.
 
     Args:
-        nbytes: Its size.
         processes: Number of processes that keep states.
 
     Raises:

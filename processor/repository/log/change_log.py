@@ -90,7 +90,6 @@ class DurableDelta:
 
     Attributes:
         sha256: SHA-256 of its bytes.
-        nbytes: Its size.
         ours: True if it did not exist before.
     """
 

@@ -145,7 +145,6 @@ class DroppedDeltas:
 
         Args:
             number: Number of records until which it is not tried again; FOR_GOOD until it changes.
-            why: The reason.
         """
         self._refused[bare.path] = seen, number
         self._waiting[bare.path] = line = f"delta {bare.step} {why}"

@@ -130,11 +130,7 @@ class LogReader:
         return repair
 
     def check_record(self, record: ChainRecord, data: bytes) -> None:
-        """Raise Corrupt or Conflict unless a record is trusted and the next one.
-
-        Args:
-            data: Its bytes.
-        """
+        """Raise Corrupt or Conflict unless a record is trusted and the next one."""
         if self._trusted is not None:
             self._trusted.check_record(record, data)
         self.history.check_next(record)

@@ -32,7 +32,6 @@ class PrunableFile:
     """A file or folder that may be removed.
 
     Attributes:
-        nbytes: Its size.
         why: Reason for people.
         storage: Storage of its version; None if it exists only in the local folder.
     """

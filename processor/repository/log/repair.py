@@ -89,7 +89,6 @@ def parsed_repair(data: bytes, number: int) -> ChainRecord | None:
     """Return the record that the bytes represent if it is a repair, else None.
 
     Args:
-        data: The bytes.
         number: Number of the record.
     """
     if b'"kind":"repair"' not in data:
@@ -123,7 +122,6 @@ class RecordsDigest:
 
         Args:
             number: Number of the record.
-            data: Its bytes.
         """
         self._all.update(f"{number} {sha256(data)}\n".encode())
 
@@ -133,7 +131,6 @@ class RecordsDigest:
         """Return the repair that the bytes represent if it sets aside exactly the added records, else None.
 
         Args:
-            data: The bytes.
             number: Number of the record.
             first: Number of the first invalid record.
             check: Raises Corrupt or Conflict for a repair that must not be accepted.

@@ -43,11 +43,7 @@ class TrustedRecords:
         self._noted = 0
 
     def check_record(self, record: ChainRecord, data: bytes) -> None:
-        """Raise Corrupt unless a record is accepted.
-
-        Args:
-            data: Its bytes.
-        """
+        """Raise Corrupt unless a record is accepted."""
         if not self._keyring.trusted:
             return
         if record.number <= self._newest:
