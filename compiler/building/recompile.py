@@ -159,7 +159,6 @@ def compile_version(
 
     Args:
         folder: The version's folder.
-        reporter: Receives progress.
         storage: Storage of the version, if it is not the folder.
         keyring: Keys to verify and sign with.
 

@@ -37,7 +37,6 @@ class SubgraphCompiler:
         skipped: Variants that could not be compiled, each with the reason.
         precision: The precision to choose.
         bound: Error bounds for lower precisions.
-        reporter: Receives progress.
         files: By subgraph, the file of rows to check a lower precision with.
     """
 

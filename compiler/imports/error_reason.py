@@ -36,7 +36,6 @@ def size_by_value(op: str, name: str, refused: str = "a size", advice: str = "")
     """Return the error of an operation whose sizes follow from numbers of a request.
 
     Args:
-        op: The operation.
         name: Name of its node.
         refused: The size that does.
         advice: What to do, for the end of the message.

@@ -316,7 +316,6 @@ class Edit:
         """Add a node and return its first output.
 
         Args:
-            op: The operation.
             **attrs: Dtypes, flags and numbers; there is no default, not even for T.
         """
         name = f"+{len(self._nodes)}"
@@ -338,7 +337,6 @@ class Edit:
         """Add AddV2, Sub, Mul, RealDiv, Pow, Maximum or Minimum of float32 tensors.
 
         Args:
-            op: The operation.
             a: Left operand.
             b: Right operand.
         """
