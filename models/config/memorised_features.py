@@ -87,7 +87,6 @@ def memorised_tables(
     Args:
         tables: Those that the file has sections for.
         raw: These sections.
-        train: The section [train].
 
     Raises:
         BadInput: Counts are to be hashed or learned, or rows to be read more than once.

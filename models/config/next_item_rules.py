@@ -40,12 +40,8 @@ def check_next_item(
     """Check the sections against each other.
 
     Args:
-        model: The section [model].
-        data: The section [data].
         features: The features, those of sequences among them.
         sequences: The sections [sequences.*].
-        train: The section [train].
-        publish: The section [publish].
         tables: The sections [tables.*].
         online: The groups of online features by name.
         named: The sections as the file has them.

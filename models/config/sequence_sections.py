@@ -26,7 +26,6 @@ def read_sequences(
 
     Args:
         raw: The sections by name.
-        data: The section [data].
 
     Returns:
         The sections by name, and their columns as features called `<sequence>.<column>`.
@@ -153,7 +152,6 @@ def _columns(
         others: Features whose tables it may share.
         kinds: Kinds of an event log's columns; {} for list columns.
         texts: List columns that hold strings, as far as features tell.
-        data: The section [data].
         where: Name of the section, for messages.
     """
     tables = {f.table: f for f in others if f.table}

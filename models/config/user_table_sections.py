@@ -115,7 +115,6 @@ def with_user_columns(raw: Sections, tables: Sequence[UserTableConfig], data: Da
 
     Args:
         raw: The sections of the file, those of features not yet validated.
-        data: The section [data].
 
     Raises:
         BadInput: A column can be no feature, or there is no online section.

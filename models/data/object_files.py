@@ -45,7 +45,6 @@ class StoredFile:
 
         Args:
             start: Offset of the first byte.
-            nbytes: Number of bytes.
         """
         nbytes = min(nbytes, self.nbytes - start)
         return self._store.read_range(self._key, start, nbytes, self._etag) if nbytes > 0 else b""

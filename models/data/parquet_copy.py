@@ -30,7 +30,6 @@ def copy_to_parquet(source: Source, path: Path, reporter: Reporter, overwrite: b
     Args:
         source: The source; what it raises leaves nothing behind.
         path: The file to write.
-        reporter: Receives progress.
         overwrite: Replace an existing file.
         text: Write strings as UTF-8 text, which they must be; else as bytes.
 

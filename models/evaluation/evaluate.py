@@ -45,7 +45,6 @@ def evaluate(
     Args:
         labels: Names of the data's labels, the main one first.
         wanted: Columns to slice and to group by.
-        reporter: Receives progress.
         skip: Number of rows to skip.
         rows: Number of rows to score; 0 for all that follow.
         trained: The model's training file, if it is known.

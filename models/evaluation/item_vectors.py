@@ -42,7 +42,6 @@ def write_vectors(
         output: Name of the output to write.
         id_name: The id column; "" for the only item column with one id or string a row.
         path: The file to write.
-        reporter: Receives progress.
 
     Returns:
         The number of items written.

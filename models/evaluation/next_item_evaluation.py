@@ -127,7 +127,6 @@ def rank_next_items(
 
     Args:
         top: Places that count.
-        reporter: Receives progress.
         skip: Number of rows that only enter the histories.
         rows: Number of rows after them; 0 for all.
         leave_one_out: Rank each user's last event alone.

@@ -155,7 +155,6 @@ def rank_pairs(
 
     Args:
         top: Places that count in NDCG.
-        reporter: Receives progress.
         skip: Number of rows whose items are only in the catalogue.
         rows: Number of rows after them; 0 for all.
 

@@ -83,7 +83,6 @@ class HistoryWriter:
             sequences: The sequences by name.
             writers: For some of them, what writes to their stores.
             source: The run's rows, if there are writers.
-            report: Receives progress.
             wait: Waits before a store is asked again, or raises to give up.
         """
         self._sequences, self._writers, self._source = sequences, writers, source
@@ -102,7 +101,6 @@ class HistoryWriter:
 
         Args:
             source: Its rows.
-            report: Receives progress.
             stopped: Set when the run is to end; a followed run waits for a store until then.
 
         Raises:

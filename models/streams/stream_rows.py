@@ -60,7 +60,6 @@ class RejectedRows:
 
     Attributes:
         rows: Number of rows that they count as.
-        why: The reason.
         damage: True for a damaged file, which does not count towards the rate of invalid rows of the stream.
     """
 

@@ -120,7 +120,6 @@ def filled(settings: TrainSettings, values: Mapping[str, Any]) -> TrainSettings:
     """Fill in what [train] leaves out.
 
     Args:
-        settings: [train].
         values: Values by key.
     """
     return replace(settings, **{key: values[key] for key in KEPT if key in values and not getattr(settings, key)})
@@ -149,7 +148,6 @@ def of_table(settings: TrainSettings, table: TableConfig) -> TrainSettings:
 
     Args:
         settings: [train], filled in.
-        table: The table's own settings.
     """
     own = replace(settings, **table.train)
     if "learning_rate" in table.train:

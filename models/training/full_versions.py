@@ -58,7 +58,6 @@ class FullVersions:
         Args:
             config: The run's configuration, filled in.
             source: The training data.
-            report: Receives progress.
             wait: Waits for an unreachable repository; see models.training.lineage.
         """
         self._wait, self._checked_s = wait, -CHECK_S

@@ -98,7 +98,6 @@ class TrainingRun:
         Args:
             source: The data; by default those that the configuration names.
             checkpoints: Folder of the checkpoints; by default .checkpoints/<model> in the trainer's folder.
-            reporter: Receives progress.
             unix_s: Clock.
             make_trainer: Takes Trainer's arguments; by default default_trainer.
 

@@ -29,7 +29,6 @@ class NextItemGuard(RankStreamGuard):
         """Begin without a window.
 
         Args:
-            config: The section [guard].
             top: Places that count.
         """
         super().__init__(config, trainer, top)

@@ -30,7 +30,6 @@ class RankStreamGuard(StreamGuard):
         """Begin without a window.
 
         Args:
-            config: The section [guard].
             top: Places that count.
         """
         self._top = top

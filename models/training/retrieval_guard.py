@@ -27,7 +27,6 @@ class RetrievalGuard(RankStreamGuard):
         """Begin without a window.
 
         Args:
-            config: The section [guard].
             top: Places that count.
         """
         self._ranks = ranks
