@@ -132,7 +132,6 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]
     Ends early at a group; none of our messages has one.
 
     Args:
-        data: The bytes.
         start: Offset of the message.
         stop: Offset of its end.
     """

@@ -101,8 +101,6 @@ class ServingContext:
 
         Args:
             lifecycle: Says whether the processor is available.
-            metrics: The ports' metrics.
-            options: The ports' options.
             tracer: Traces requests; None for no tracing.
             guard: Checks the scope of a request that wants looked-up features; None for no check.
         """

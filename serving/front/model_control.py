@@ -49,9 +49,6 @@ class ModelControlAuthorizer:
     def authorize(self, authorization: bytes | None) -> None:
         """Check a client's permission.
 
-        Args:
-            authorization: The request's authorization header.
-
         Raises:
             Forbidden: Model control is turned off.
             Unauthenticated: The token is missing or wrong.

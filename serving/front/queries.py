@@ -171,7 +171,6 @@ def model_metadata(processor: PredictionEngine, model: str, version: int | None)
     """Return KServe's metadata of a model, and the generation that would answer.
 
     Args:
-        model: The model's name.
         version: The requested version; None for any.
 
     Raises:

@@ -213,7 +213,6 @@ class DataApp:
         """Set up the routes.
 
         Args:
-            serving_context: Context of the event loop.
             control: Performs control operations that clients may request of the whole server.
             regions: Shared memory, if it is served.
             access: The access log; None for no log.

@@ -110,7 +110,6 @@ class IdleReaper:
         """Make room once.
 
         Args:
-            port: The port's number.
             answering: TCP ports of clients that wait for an answer.
         """
         busy, idle, count = set(answering), [], 0

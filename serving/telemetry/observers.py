@@ -28,7 +28,6 @@ class Observers:
         """Create the access log and the tracer.
 
         Args:
-            options: Options of the data ports.
             slot: Number of this process.
 
         Raises:

@@ -163,7 +163,6 @@ class WorkerPool:
 
         Args:
             count: Number of slots.
-            settings: Settings of every worker.
             fork_server: One that has been started already, if there is one.
             rate_limits: Shared memory of the rate limiter (serving.access.rate_limiter).
         """

@@ -104,7 +104,6 @@ class FleetReport:
     """The result of a comparison.
 
     Attributes:
-        replicas: The replicas' reports.
         lines: A line for each version that each replica serves or should serve.
         problems: Descriptions of what is wrong, the worst first.
         trainers: The newest status of each trainer, by name of the model.

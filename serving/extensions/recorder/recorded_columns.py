@@ -144,7 +144,6 @@ class RecordedColumns:
 
         Args:
             inputs: The inputs as the request sent them.
-            request_id: The request's id.
             at_s: Time of the reply, Unix seconds.
         """
         columns: list[Any] = [

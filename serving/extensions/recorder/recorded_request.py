@@ -50,7 +50,6 @@ def find_recorded(folder: str, model: str, request_id: str) -> RecordedRequest |
 
     Args:
         folder: Folder of the recordings.
-        request_id: The request's id.
     """
     give_up_s = time.monotonic() + MOST_S
     for path in _newest(Path(folder), model):

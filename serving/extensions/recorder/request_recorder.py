@@ -91,7 +91,6 @@ class SampledRequest:
     Attributes:
         columns: The columns of its model's recordings.
         inputs: The inputs as the request sent them, and those of online features.
-        request_id: The request's id.
         at_s: Time of the reply, Unix seconds.
         nbytes: Size of its rows as a batch.
         used: The records of what it left out; None if it left nothing out.
