@@ -71,13 +71,9 @@ def write_model(repository: Path | str, rows: int, seed: int = 0, dtype: str = "
     """Publish the benchmark's model as the next version; needs the train extra.
 
     Args:
-        repository: The model repository.
         rows: Rows of each table.
         seed: Seed of the rows and weights.
         dtype: Row type of the tables.
-
-    Returns:
-        The generation.
 
     Raises:
         BadInput: `rows` or `dtype` is invalid.
@@ -112,10 +108,8 @@ def write_deltas(repository: Path | str, rows: int, count: int, out: Path) -> It
     Rows are spread evenly over the tables, over the ids that the table has.
 
     Args:
-        repository: The model repository.
         rows: Changed rows of each delta.
         count: Number of deltas.
-        out: Folder of the files.
 
     Yields:
         Each file once it is written.
@@ -140,7 +134,6 @@ def bench_delta(manifest: Manifest, step: int, rows: int, parent_step: int | Non
     """Return one delta, a function of the step alone.
 
     Args:
-        manifest: The model's manifest.
         step: Step of the delta.
         rows: Changed rows.
         parent_step: Step of its parent; None for the step before.

@@ -147,7 +147,6 @@ def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
     """Return rows of a column as copies.
 
     Args:
-        column: The column.
         rows: Row numbers, in the order of the result.
     """
     if not isinstance(column, Strings | Ragged):
@@ -170,7 +169,6 @@ def slice_column(column: Column, first: int, last: int) -> Column:
     """Return rows [first, last) of a column without copying values.
 
     Args:
-        column: The column.
         first: First row.
         last: End of the range, exclusive.
     """
@@ -214,9 +212,7 @@ class ColumnLayout:
     """A plain column inside a buffer.
 
     Attributes:
-        name: Its name.
         dtype: Its type.
-        rows: Number of rows.
         columns: Values per row; 0 for shape [rows].
         offset: Byte of the first value.
     """
@@ -236,7 +232,6 @@ class BufferLayout:
     whatever is derived from it.
 
     Attributes:
-        columns: The columns.
         nbytes: Bytes of all columns together.
     """
 
@@ -250,9 +245,7 @@ class PackedColumns(Mapping[str, Column]):
     The caller has checked that start + places.nbytes bytes exist.
 
     Attributes:
-        buffer: The buffer.
         start: Byte at which the columns begin.
-        places: The layout.
     """
 
     __slots__ = ("buffer", "places", "start")

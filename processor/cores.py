@@ -253,7 +253,6 @@ class Occupancy:
         """Attach to the shared words.
 
         Args:
-            cores: Number of cores.
             words: Computing threads of each process, int64 [processes], shared by all; None for a process alone.
             slot: Index of this process's words.
             beats: Heartbeats of each process, int64 [processes], shared by all; None for a process alone.

@@ -31,7 +31,6 @@ class Slot(NamedTuple):
     """One number, and the sample of /metrics that shows it.
 
     Attributes:
-        block: Name of the block.
         name: Name within the block, as reports for people have it.
         metric: Metric family without the prefix of all; "" for a number that /metrics does not have.
         text: Help text of the family.
@@ -101,10 +100,5 @@ def merged(snapshots: Iterable[Snapshot]) -> Snapshot:
 
 
 def by_name(snapshot: Snapshot, block: str) -> dict[str, Number]:
-    """Return the numbers of one block by their names.
-
-    Args:
-        snapshot: A snapshot.
-        block: Name of the block.
-    """
+    """Return the numbers of one block by their names."""
     return {slot.name: number for slot, number in snapshot.items() if slot.block == block}

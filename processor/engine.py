@@ -110,12 +110,7 @@ class InProcessHost(ModelHost):
     """The host of a process that answers requests for its models itself, with its predictor."""
 
     def __init__(self, config: ProcessorConfig, clock: Clock) -> None:
-        """Open the repository and start the sessions; see Processor.
-
-        Args:
-            config: The options.
-            clock: The clock.
-        """
+        """Open the repository and start the sessions; see Processor."""
         self._following = threading.Lock()
         remote: RemoteTables | None = None
         if config.remote is not None:
@@ -235,7 +230,16 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 class Processor:
-    """Serves every model of a repository."""
+    """Serves every model of a repository.
+
+        >>> inputs = {"user": np.array([1]), "tags": Ragged.of([["a", "b"]]), "floats": np.zeros((1, 4), np.float32)}
+        >>> with Processor.initialize(ProcessorConfig(repository="repository")) as processor:
+        ...     reply = processor.process(PredictRequest("ctr", inputs))
+        >>> reply.outputs["score"].shape, reply.generation.version
+        ((1, 1), 1)
+
+    Thread-safe: a request never waits for a change of its model.
+    """
 
     def __init__(self, config: ProcessorConfig, clock: Clock | None = None) -> None:
         """Open the repository and start the sessions; poll() loads the models. See initialize().

@@ -69,7 +69,6 @@ class UnknownModel(NotFound):
         """Create the error.
 
         Args:
-            message: The message.
             known: Names of the known models, for another message about the same error.
         """
         super().__init__(message)
@@ -81,7 +80,6 @@ class UnknownVersion(NotFound):
         """Create the error.
 
         Args:
-            message: The message.
             known: The versions or labels of the model, for another message about the same error.
         """
         super().__init__(message)
@@ -113,7 +111,6 @@ class Diverged(Conflict):
         """Create the error.
 
         Args:
-            message: The message.
             file: The file that shows the difference; while it is unchanged, retrying is useless.
         """
         super().__init__(message)
@@ -199,7 +196,6 @@ def nearest(name: str, names: Collection[str]) -> str:
 
     Args:
         name: The unknown name.
-        names: The known names.
     """
     if now := RENAMED.get(name.lstrip("-").replace("-", "_")):
         return f" (renamed to {'--' + now.replace('_', '-') if name.startswith('--') else now})"
@@ -248,7 +244,6 @@ def unreadable(what: str, error: OSError) -> FreshetError:
 
     Args:
         what: The file's name, for the message.
-        error: The system's error.
     """
     kind = Corrupt if shortage(error) is None else NotReady
     return kind(f"{what}: cannot be read: {error.strerror or 'it cannot be mapped'}")

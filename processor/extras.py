@@ -49,7 +49,6 @@ def install_hint(subject: str, error: ImportError, extra: str = "") -> str | Non
 
     Args:
         subject: What needs the library, such as "record".
-        error: The error.
         extra: The extra to name, if a smaller one than the library's own suffices.
     """
     library = (error.name or "").partition(".")[0]

@@ -32,7 +32,6 @@ class Generation:
     """The exact state that answered a request: (version, step), written `3.17`.
 
     Attributes:
-        version: Number of the version.
         step: Step of the last delta, 0 for the full version.
         digest: Digest of its content, 32 hexadecimal digits (processor.repository.log.chain_record), "" if unknown;
             ignored in comparisons.
@@ -59,8 +58,6 @@ class Position:
     """Position of a version in memory in its change log, and how far back it can go without its files.
 
     Attributes:
-        model: Name of the model.
-        version: Number of the version.
         undo_depth: Largest number of deltas that can be undone.
         step: The current step.
         undoable: Steps that can be gone back to, oldest first.
@@ -77,9 +74,6 @@ class Position:
 
         Args:
             model: The delta's model.
-            version: Its version.
-            step: Its step.
-            parent_step: Its parent step.
             compacted: Whether it replaces the run parent_step + 1 .. step.
         """
         if model != self.model:

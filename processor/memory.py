@@ -43,7 +43,6 @@ class SharedMap(mmap.mmap):
 
         Args:
             fd: Its descriptor, which the caller may close.
-            nbytes: Its size.
             writable: True for a writable mapping.
         """
         mapping = cls(fd, nbytes, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
@@ -78,10 +77,8 @@ class ArrayHandle:
     """The location of an array's bytes, in C order.
 
     Attributes:
-        mapping: The mapped file.
         offset: Byte of the file at which they begin.
         dtype: Type of the elements.
-        shape: Shape of the array.
     """
 
     mapping: SharedMap
@@ -94,7 +91,6 @@ def reserve(nbytes: int, name: str, content: Iterable[NDArray[np.uint8]] = ()) -
     """Return a writable, page-aligned buffer, resident only where it has been written.
 
     Args:
-        nbytes: Its size.
         name: Its name in the system.
         content: Pieces that it begins with; the rest is zeros.
     """
@@ -154,7 +150,6 @@ def private_copy(view: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     is a fault and is zeroed first.
 
     Args:
-        view: The array.
         name: Name of the memory in the system.
 
     Raises:
@@ -211,7 +206,6 @@ def attach(mapped: mmap.mmap | NDArray[np.uint8], offset: int, dtype: str, shape
         mapped: The file, mapped by this process.
         offset: Byte at which the array begins.
         dtype: Type of the elements.
-        shape: Shape of the array.
 
     Raises:
         ValueError: If the array does not lie inside the file.

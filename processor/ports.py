@@ -270,7 +270,6 @@ class Extensions(Generic[E]):
 
         Args:
             part: A mapping among the attributes of what extensions offer.
-            name: The name.
         """
         return self.offers(part).get(name)
 
@@ -280,7 +279,6 @@ def missing(subject: str, extension: str) -> BadInput:
 
     Args:
         subject: What needs it, such as "repository: s3://".
-        extension: Name of the extension.
     """
     left_out = os.environ.get(ONLY)
     why = f"{ONLY}={left_out[:64]} leaves it out" if left_out else "this installation does not have it"
@@ -291,7 +289,6 @@ def _found(package: str, below: Collection[str]) -> dict[str, Any]:
     """Import the extensions of a package.
 
     Args:
-        package: Name of the package.
         below: Names of further extensions that they may require, those of the same names among them.
     """
     if importlib.util.find_spec(package) is None:

@@ -48,7 +48,6 @@ def standing_pool(threads: int, name: str, initializer: Callable[[], object] | N
     """Return a pool whose threads have all begun: submit() never has to create one. The caller shuts it down.
 
     Args:
-        threads: Number of threads.
         name: Prefix of their names.
         initializer: Called first by each of them.
     """

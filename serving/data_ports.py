@@ -50,9 +50,6 @@ class DataPorts:
         """Create the ports.
 
         Args:
-            lifecycle: Availability of the prediction engine.
-            metrics: Metrics that the ports write to.
-            options: Options of the data ports.
             watching: The process's observers.
             http: A listening socket; None if connections are handed over by adopt().
             grpc: A reserved address.

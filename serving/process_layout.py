@@ -93,7 +93,6 @@ class Layout:
         """Return the layout that the options ask for; what they leave open is set to what measured best. Pure.
 
         Args:
-            config: The options.
             allowed: Cores and memory of this machine.
             footprint: Memory of the models in each process.
             linux: The system is Linux.

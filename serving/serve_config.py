@@ -489,7 +489,6 @@ def parsed(parse: Any, text: str, name: str) -> Any:
 
     Args:
         parse: The parser.
-        text: The text.
         name: Name of the option, for error messages.
 
     Raises:
@@ -551,7 +550,6 @@ def _used_by_core(config: ServeConfig, name: str) -> bool:
     """Return whether the core has a use for an option too, such as a token, which changes over the data ports know.
 
     Args:
-        config: The options.
         name: Name of the option.
     """
     if name == "delta_guard":

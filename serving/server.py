@@ -81,12 +81,7 @@ DRAIN_STEPS = 10
 
 
 def open_processor(config: ServeConfig, layout: Layout) -> Processor:
-    """Open the processor that the options describe, and load its models.
-
-    Args:
-        config: The options.
-        layout: The layout of this server.
-    """
+    """Open the processor that the options describe, and load its models."""
     from freshet_serving.processor.engine import Processor, ProcessorConfig
 
     others = {
@@ -150,7 +145,6 @@ class Server:
         """Bind the ports and create the parts of the server.
 
         Args:
-            config: The options.
             version: Freshet's own version.
             layout: The layout, if determined already; None to determine it.
             fork_server: The fork server of workers, started before this module was imported.

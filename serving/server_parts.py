@@ -20,10 +20,8 @@ class ServerParts:
     """Parts of one server; it owns them, starts and stops them.
 
     Attributes:
-        config: The options.
         workers: Number of processes that answer.
         lifecycle: Says whether the models are available.
-        metrics: The data port's metrics.
         access: Who may do what.
         data_address: Host and port of the HTTP data port.
         bulk: Runs long operations at low priority; None if one process answers.

@@ -61,7 +61,6 @@ class Variant:
     """One way to compile a graph.
 
     Attributes:
-        backend: Name of the backend.
         precision: Precision of the computation.
         target: The target; "" for this machine.
         bound: Largest allowed error of scores in a lower precision (processor.running.bounded).
@@ -91,7 +90,6 @@ class CompilerBackend(Protocol):
 
         Args:
             graph: The dense graph.
-            variant: The variant to compile.
 
         Raises:
             BadInput: The backend cannot express the graph.

@@ -37,8 +37,6 @@ def stored_or_compiled(stablehlo: bytes, on: Device, threads: int) -> Any:
 
     Args:
         stablehlo: The program, a portable artifact.
-        on: The device.
-        threads: Its threads.
     """
     folder = _folder()
     path = None if folder is None else folder / f"{_digest(stablehlo, threads)}{SUFFIX}"

@@ -31,7 +31,6 @@ class GpuModel:
 
     Attributes:
         name: As the driver names the card.
-        multiprocessors: Number of multiprocessors.
         threads: Most threads of a multiprocessor.
         fpus: float32 units of a multiprocessor.
         shared: Bytes of shared memory of a multiprocessor.

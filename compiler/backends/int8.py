@@ -40,8 +40,6 @@ class MatrixProduct:
 
     Attributes:
         node: Index of the product's node.
-        value: Name of the value.
-        weight: Name of the weight.
         result: Name of the result that libraries compute in one step with it: after its bias and a ReLU.
     """
 
@@ -56,8 +54,6 @@ class QuantParams:
     """Quantisation parameters of a value: uint8 = round(value / columns / scale) + zero_point.
 
     Attributes:
-        scale: The scale.
-        zero_point: The zero point.
         columns: float32 [k], None for ones; the weight's rows are multiplied by them.
     """
 
@@ -84,7 +80,6 @@ def with_extra_outputs(model: bytes, values: Sequence[str]) -> bytes:
 
     Args:
         model: The ONNX model.
-        values: Names of the values.
     """
     parsed = onnx.load_from_string(model)
     ends = {end.name for end in (*parsed.graph.input, *parsed.graph.output)}
@@ -121,7 +116,6 @@ def quantised(model: bytes, chosen: Sequence[MatrixProduct], ranges: Mapping[str
 
     Args:
         model: The ONNX model.
-        chosen: The products.
         ranges: Quantisation of the values that they read.
     """
     parsed = onnx.load_from_string(model)

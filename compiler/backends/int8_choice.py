@@ -32,7 +32,6 @@ def in_int8(model: bytes, weights: Sequence[str], graph: DenseGraph, bound: floa
 
     Args:
         model: The graph's ONNX model (compiler.backends.onnxruntime.to_onnx).
-        weights: Names of the model's weights.
         graph: The graph, with examples and weights.
         bound: Largest allowed error.
 
@@ -88,7 +87,6 @@ class _ReferenceRunner:
 
         Args:
             model: The ONNX model.
-            names: Names of the values.
         """
         known = {**self._given, **self._values}
         inside = [name for name in dict.fromkeys(names) if name not in known]

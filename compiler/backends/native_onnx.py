@@ -12,10 +12,6 @@ from freshet_serving.processor.errors import BadInput
 def lower(graph: OnnxDenseGraph, variant: Variant) -> NativeLowered:
     """Return the graph for its one backend.
 
-    Args:
-        graph: The graph.
-        variant: The variant to compile.
-
     Raises:
         BadInput: It is of another backend, or in a lower precision.
     """

@@ -61,7 +61,6 @@ class LoweredGraph:
         """Convert the graph.
 
         Args:
-            graph: The dense graph.
             variant: Target and precision.
 
         Raises:

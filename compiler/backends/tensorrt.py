@@ -36,8 +36,6 @@ def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> L
     """Return the graph to be compiled for a kind of GPU that need not be here.
 
     Args:
-        graph: The dense graph.
-        target: The target.
         precision: float32.
 
     Raises:
@@ -65,8 +63,6 @@ class LoweredGraph:
         """Convert the graph.
 
         Args:
-            graph: The dense graph.
-            builder: Builds the engines.
             target: The kind of GPU.
             ahead: True to build for a GPU that need not be here.
         """

@@ -48,7 +48,6 @@ def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> A
     """Return the graph to be compiled for a kind of GPU that need not be here.
 
     Args:
-        graph: The dense graph.
         target: The kind of GPU.
         precision: float32 or one of LOWER_PRECISIONS.
     """
@@ -64,7 +63,6 @@ class LoweredGraph:
         """Compile for a target; raise BadInput if XLA cannot compile the graph.
 
         Args:
-            graph: The dense graph.
             target: The target; "" for this machine.
             precision: float32 or, for a GPU, one of LOWER_PRECISIONS.
         """
@@ -156,7 +154,6 @@ def stablehlo(graph: DenseGraph, bucket: int, precision: str = "float32") -> byt
     by ascending name.
 
     Args:
-        graph: The dense graph.
         bucket: Rows of the static batch.
         precision: float32 or one of LOWER_PRECISIONS.
 

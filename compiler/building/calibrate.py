@@ -114,9 +114,6 @@ def calibrate(
     """Load, check and measure what compile.build() wrote.
 
     Args:
-        graph: The dense graph.
-        version_folder: Folder of the version.
-        entries: The executables.
         inputs: Inputs of rows to check with; repeated if a bucket has more.
         bound: Error bounds for lower precisions.
         labelled: Labelled rows for the AUC, or None.
@@ -207,11 +204,7 @@ def check_ahead(
     """Check a lower precision whose device is not here, by a program of the CPU that rounds as that does.
 
     Args:
-        graph: The dense graph.
-        program: The program.
-        precision: Its precision.
         inputs: Inputs of rows to check with.
-        bound: Error bounds.
         labelled: Labelled rows for the AUC, or None.
         name: Name of the variant.
 

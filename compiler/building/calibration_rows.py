@@ -43,8 +43,6 @@ def random_inputs(reader: VersionReader, rows: int, seed: int = 0) -> dict[str, 
     An empty table gives small numbers.
 
     Args:
-        reader: The version.
-        rows: Number of rows.
         seed: Seed of the random numbers.
     """
     random, m = np.random.default_rng(seed), reader.manifest
@@ -76,7 +74,6 @@ def calibration_set(reader: VersionReader, labelled: LabelledRows | None) -> Ten
     They are labelled rows, or else those recorded for the version; None without either.
 
     Args:
-        reader: The version.
         labelled: Labelled rows, or None.
     """
     if labelled is not None:
@@ -106,7 +103,6 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
     that the version's notes map to that label.
 
     Args:
-        reader: The version.
         path: The Parquet file.
         label: Name of the column of labels, 0 or 1.
         most: Most rows.
@@ -154,7 +150,6 @@ def read_sample(path: Path, column: str = "rows") -> list[int]:
 
     Args:
         path: The Parquet file.
-        column: The column.
 
     Raises:
         BadInput: The file has no such column of integers.

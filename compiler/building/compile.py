@@ -56,8 +56,6 @@ def compile_graph(
     The caller adds the files to manifest.files. Every executable is run once against TensorFlow.
 
     Args:
-        graph: The dense graph.
-        version_folder: Folder of the version.
         buckets: Batch sizes.
         backend: Backend and optional precision.
         progress: progress(done, total), called after every bucket.
@@ -110,10 +108,6 @@ def variants(backend: str) -> list[Variant]:
 def lower(graph: AnyDenseGraph, variant: Variant) -> LoweredGraph:
     """Translate a graph into a backend's language.
 
-    Args:
-        graph: The dense graph.
-        variant: The variant to compile.
-
     Raises:
         BadInput: The backend cannot express the graph.
     """
@@ -126,7 +120,6 @@ def lower_ahead(graph: AnyDenseGraph, target: str, backend: str = "xla", precisi
     """Translate a graph to be compiled for a kind of GPU that need not be here.
 
     Args:
-        graph: The dense graph.
         target: The target, which compiler.backends.gpu_targets.prepare() has seen.
         backend: One of AHEAD.
         precision: Precision of the computation.
@@ -147,10 +140,7 @@ def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: st
     replaced.
 
     Args:
-        lowered: The lowered graph.
         bucket: Rows of the batch.
-        version_folder: Folder of the version.
-        subgraph: Name of the subgraph.
 
     Returns:
         The manifest entry.
@@ -181,7 +171,6 @@ def source_hash(lowered: LoweredGraph, bucket: int) -> str:
     """Return the sha256 of definition, bucket and backend: an executable with an equal source is up to date.
 
     Args:
-        lowered: The lowered graph.
         bucket: Rows of the batch.
     """
     digest = hashlib.sha256(lowered.definition)
@@ -201,13 +190,7 @@ class UncommittedPackage:
 
 
 def load(graph: AnyDenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> OpenedPrograms:
-    """Load uncommitted entries of one subgraph exactly as a server would, for one thread.
-
-    Args:
-        graph: The dense graph.
-        version_folder: Folder of the version.
-        entries: The entries.
-    """
+    """Load uncommitted entries of one subgraph exactly as a server would, for one thread."""
     listed = Manifest("compile", 0, "", 0.0, [], [], [], graph.outputs, graph.width, {}, {}, list(entries))
     package = UncommittedPackage(version_folder, listed)
     return open_programs(package, graph.spec, subgraph=entries[0].subgraph)
@@ -238,13 +221,7 @@ def _prove(graph: AnyDenseGraph, version_folder: Path, entries: Sequence[Executa
 
 
 def write_rows(version_folder: Path, subgraph: str, inputs: Tensors) -> str:
-    """Write the rows with which a server checks a lower precision; return the file's name, relative to the folder.
-
-    Args:
-        version_folder: Folder of the version.
-        subgraph: Name of the subgraph.
-        inputs: Inputs of the subgraph.
-    """
+    """Write the rows with which a server checks a lower precision; return the file's name, relative to the folder."""
     file = io.BytesIO()
     write_tensors(file, {name: np.ascontiguousarray(rows[:MAX_ROWS], np.float32) for name, rows in inputs.items()}, {})
     return _write(version_folder, f"compiled/{subgraph}-checked", ".safetensors", file.getvalue())

@@ -21,10 +21,6 @@ def print_report(report: CompileReport, console: Console) -> None:
     """Print a row per bucket and a column per variant: median us of one run on one thread; the chosen one is marked.
 
     Variants that do not fit the width get tables of their own.
-
-    Args:
-        report: The report.
-        console: The console.
     """
     chosen = {bucket: entry.variant for bucket, entry in report.chosen.items()}
     columns = {

@@ -43,7 +43,6 @@ class LowPrecisionOptions:
     Attributes:
         precision: int8, or AUTO for the fastest within the bound.
         rows: Labelled rows to calibrate and check with.
-        bound: Error bounds.
     """
 
     precision: str
@@ -67,7 +66,6 @@ def publish(
 
     Args:
         repository: The repository that the writer writes to.
-        writer: Writes the version.
         draft: The manifest except for what follows from the rest: model and version (the writer's), rows of tables,
             outputs, dense, files, executables, graphs, the note `passes`.
         tables: By name, the tensors of each file (processor.tables.table.packed), consumed one after another.

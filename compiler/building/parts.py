@@ -72,11 +72,9 @@ class GraphParts:
 
     Attributes:
         by_subgraph: Parts to compile, by subgraph; the undivided one is called WHOLE until it is listed.
-        effects: Effects of the passes.
         user_split: The user/candidate split, or None.
         notes: What was not done, each with the reason.
         shorter: By most events of a history, the splits of the graph for such requests.
-        sequences: The model's sequences.
         row_flops: FLOPs of one row of the undivided graph; None if they are not counted.
         state: The class of what is computed of a user's history; None without histories or a split.
     """
@@ -95,7 +93,6 @@ class GraphParts:
 
         Args:
             rows: Inputs of the whole graph.
-            features: The model's features.
         """
         user, found = columns(user_features(features)), dict[str, Tensors]()
         if self.user_split is not None:
@@ -180,8 +177,6 @@ def parts(
     graph is used.
 
     Args:
-        dense: The dense graph.
-        features: The model's features.
         buckets: Batch sizes.
         sequences: The model's sequences, which are the user's. Copying one to each candidate costs more than another
             run, so such a model is divided for any number of candidates.
@@ -238,7 +233,6 @@ def _with_shorter(found: GraphParts, graph: DenseGraph, buckets: list[int], user
 
     Args:
         found: The other parts.
-        graph: The optimised graph.
         buckets: Batch sizes of the candidates' parts.
         user: The user's columns of x.
     """

@@ -126,10 +126,8 @@ class CompileReport:
     """The report of compile_version().
 
     Attributes:
-        manifest: The new manifest.
         calibration: Of the whole graph.
         others: Of its parts, by subgraph.
-        passes: Effects of the passes.
         skipped: Variants that could not be compiled here, each with the reason.
         notes: Further notes.
     """
@@ -161,13 +159,8 @@ def compile_version(
 
     Args:
         folder: The version's folder.
-        options: Options of the compilation.
-        reporter: Receives progress.
         storage: Storage of the version, if it is not the folder.
         keyring: Keys to verify and sign with.
-
-    Returns:
-        The report.
 
     Raises:
         BadInput: The version cannot be compiled with these options.

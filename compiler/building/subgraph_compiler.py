@@ -34,11 +34,9 @@ class SubgraphCompiler:
     """One compilation of a version.
 
     Attributes:
-        folder: Folder of the version.
         skipped: Variants that could not be compiled, each with the reason.
         precision: The precision to choose.
         bound: Error bounds for lower precisions.
-        reporter: Receives progress.
         files: By subgraph, the file of rows to check a lower precision with.
     """
 
@@ -62,9 +60,6 @@ class SubgraphCompiler:
         The user/candidate split is left out if no backend can express it: requests are then computed whole.
 
         Args:
-            found: The parts.
-            features: The model's features.
-            wanted: The variants.
             rows: Inputs of the whole graph, to calibrate and check with.
             labelled: Labelled rows for the AUC, or None.
 
@@ -127,8 +122,6 @@ class SubgraphCompiler:
         """Compile parts of a graph for GPUs that need not be here.
 
         Args:
-            found: The parts.
-            names: Names of the parts to compile.
             targets: The GPUs' targets (compiler.backends.gpu_targets).
             backends: The backends, the preferred one first. Any but the last is left out, with the reason, where it
                 cannot compile a part.

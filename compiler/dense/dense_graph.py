@@ -99,10 +99,8 @@ class DenseGraph:
         """Return the graph of a tf.function of x alone: (x, {name: weight}) -> {output: matrix}.
 
         Args:
-            function: The function.
             width: Columns of x.
             outputs: By ascending name.
-            weights: The weights.
             examples: Realistic rows of x, or None.
         """
 
@@ -118,7 +116,6 @@ class DenseGraph:
         """Load a graph that save() wrote.
 
         Args:
-            path: The folder.
             weights: Weights for the graph.
 
         Raises:
@@ -164,12 +161,7 @@ class DenseGraph:
         return {n: random.standard_normal(shape, np.float32) for n, shape in self.spec.input_shapes(rows).items()}
 
     def resized(self, inputs: Tensors, rows: int) -> dict[str, Matrix]:
-        """Return inputs of that many rows: the given ones, repeated or cut.
-
-        Args:
-            inputs: Inputs of the graph.
-            rows: Number of rows.
-        """
+        """Return inputs of that many rows: the given ones, repeated or cut."""
         found = {}
         for name, dims in self.inputs.items():
             array = np.asarray(inputs[name], np.float32)
@@ -215,7 +207,6 @@ def signature(inputs: Mapping[str, Dims], weights: Tensors) -> list[Any]:
 
     Args:
         inputs: Dimensions by name.
-        weights: The weights.
     """
     position = {name: i for i, name in enumerate(sorted(weights))}
     specs = {n: tf.TensorSpec(w.shape, tf.float32, f"weight_{position[n]}") for n, w in weights.items()}

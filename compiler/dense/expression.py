@@ -61,7 +61,6 @@ class ParsedExpression:
     """A parsed expression.
 
     Attributes:
-        tree: Its structure.
         constants: Values of the constants, by place.
         names: Names that it reads, in order of appearance.
     """

@@ -56,9 +56,7 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
     missing value counts as its mean), and earlier expressions.
 
     Args:
-        dense: The graph.
         expressions: Expressions by output.
-        features: The model's features.
 
     Raises:
         BadInput: An expression is invalid.
@@ -101,7 +99,6 @@ def changes(output: str, published: str, new: str) -> dict[str, NDArray[np.float
     """Return the dense tensor of a delta that changes an output's published expression into another.
 
     Args:
-        output: The output.
         published: Its expression as published.
         new: The new expression.
 

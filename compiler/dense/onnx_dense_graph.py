@@ -55,22 +55,12 @@ class OnnxDenseGraph:
 
     @classmethod
     def stored(cls, path: Path) -> bool:
-        """Report whether a version's folder graph/ holds such a graph.
-
-        Args:
-            path: The folder.
-        """
+        """Report whether a version's folder graph/ holds such a graph."""
         return (path / MODEL_FILE).is_file()
 
     @classmethod
     def load(cls, path: Path, weights: Tensors, outputs: Sequence[Output]) -> OnnxDenseGraph:
-        """Load a graph that save() wrote.
-
-        Args:
-            path: The folder.
-            weights: Weights for the graph.
-            outputs: The version's outputs.
-        """
+        """Load a graph that save() wrote."""
         examples = parse_tensors(np.fromfile(path / EXAMPLES_FILE, np.uint8), "graph").arrays
         width = examples[MATRIX].shape[1]
         return cls((path / MODEL_FILE).read_bytes(), width, list(outputs), dict(weights), examples)
@@ -88,12 +78,7 @@ class OnnxDenseGraph:
         return self.resized(self.examples, rows)
 
     def resized(self, inputs: Tensors, rows: int) -> dict[str, Matrix]:
-        """Return inputs of that many rows: the given ones, repeated or cut.
-
-        Args:
-            inputs: Inputs of the graph.
-            rows: Number of rows.
-        """
+        """Return inputs of that many rows: the given ones, repeated or cut."""
         x = np.asarray(inputs[MATRIX], np.float32)
         return {MATRIX: np.ascontiguousarray(x[np.arange(rows) % len(x)])}
 

@@ -76,7 +76,6 @@ def sender(feature: Feature, staged: bool) -> str:
     """Return the origin of a feature's columns.
 
     Args:
-        feature: The feature.
         staged: Whether its input comes from the stage, instead of the request or a transform of it.
     """
     if feature.table:

@@ -30,11 +30,7 @@ def describe(
     """Return the report of an import.
 
     Args:
-        source: The model.
-        shapes: Shapes of its graph.
-        cut: Its cut.
         draft: The package drafted from the cut.
-        graph: The dense graph.
         notes: Lines to include.
     """
     staged = {node.name for node in draft.stage.nodes} if draft.stage else set()

@@ -25,8 +25,6 @@ def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> De
     """Build the dense graph; its outputs are float32 [n, columns] under the given names, whatever shape they had.
 
     Args:
-        cut: The cut.
-        shapes: Shapes of the model's graph.
         outputs: Tensors by output.
     """
     side = _DenseCopy(cut, shapes)

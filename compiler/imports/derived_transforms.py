@@ -94,7 +94,6 @@ class TransformDeriver:
         The name is "" if they cannot be derived.
 
         Args:
-            entries: Tensor of the entries.
             segments: Tensor of the row of each entry.
         """
 
@@ -361,7 +360,6 @@ class TransformDeriver:
         """Derive a constant where a column has one value, and another column elsewhere.
 
         Args:
-            node: The node that selects.
             operand: Derives an operand.
         """
         condition, first, second = self._graph.nodes[node.inputs[0][0]], node.inputs[1], node.inputs[2]
@@ -404,7 +402,6 @@ class TransformDeriver:
         """Derive AsString, as a printf format.
 
         Args:
-            node: The AsString node.
             operand: Derives an operand.
         """
         dtype = self._runner.tensor(node.inputs[0]).dtype
@@ -428,7 +425,6 @@ class TransformDeriver:
         """Derive StringJoin: constants and separators become the text between the columns.
 
         Args:
-            node: The node.
             operand: Derives an operand.
         """
         separator = _text(_attr(node, "separator", b""))
@@ -473,7 +469,6 @@ class TransformDeriver:
         """Derive integer arithmetic, with constants or between two columns, and string concatenation.
 
         Args:
-            node: The node.
             operand: Derives an operand.
         """
         op, sign = ARITHMETIC[node.op]

@@ -38,8 +38,6 @@ class Draft:
     """The draft of a package.
 
     Attributes:
-        inputs: Inputs of the package.
-        features: Its features.
         tables: By name, the entry, and its keys and rows.
         ports: The features that each port of the cut became.
         transforms: The transforms that features read.
@@ -71,10 +69,6 @@ class DraftBuilder:
         """Draft the package.
 
         Args:
-            cut: The cut of the model.
-            shapes: Shapes of its graph.
-            runner: Runs it.
-            inputs: Its inputs.
             samples: A request for each batch size.
             rows: Whether the engine looks up the rows that a stage reads; else they are constants in it.
         """

@@ -22,9 +22,7 @@ def duplicated_tables(cut: GraphCut, draft: Draft, shapes: Shapes, weights: Iter
     """Find the tables that a delta alone cannot change everywhere.
 
     Args:
-        cut: The cut of the model.
         draft: The package drafted from the cut: tables, features, stage.
-        shapes: Shapes of the model's graph.
         weights: Names of the dense graph's weights.
 
     Returns:

@@ -49,8 +49,6 @@ class Lookup:
     """T as rows of a table keyed by D.
 
     Attributes:
-        target: The tensor T.
-        source: The tensor D.
         keys: Distinct keys; ids are ascending.
         rows: float32 [keys, dim].
         default: float32 [dim], the row of any other key; None for zeros, if the model refuses other keys.

@@ -23,11 +23,7 @@ UNSAID = "it gives no reason"
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason that an exception of a library gives, in one line.
-
-    Args:
-        error: The exception.
-    """
+    """Return the reason that an exception of a library gives, in one line."""
     text = str(getattr(error, "message", "") or error)
     named = NODE.search(text)
     text = " ".join((named[1] if named else text).split())
@@ -40,7 +36,6 @@ def size_by_value(op: str, name: str, refused: str = "a size", advice: str = "")
     """Return the error of an operation whose sizes follow from numbers of a request.
 
     Args:
-        op: The operation.
         name: Name of its node.
         refused: The size that does.
         advice: What to do, for the end of the message.

@@ -47,7 +47,6 @@ def table_pairs(served: Manifest, new: Manifest) -> list[tuple[Any, Any]]:
     """Return the entries of every table: of the served version, and of the export.
 
     Args:
-        served: The served version.
         new: The export as a version.
     """
     return [(served.table(table.name), table) for table in new.tables]
@@ -57,7 +56,6 @@ def check_same(served: Manifest, new: Manifest) -> None:
     """Raise BadInput for the first difference between the manifests.
 
     Args:
-        served: The served version.
         new: The export as a version.
     """
     for what, old_names, new_names in (
@@ -105,7 +103,6 @@ def checked_export(
 
     Args:
         draft: The export as a package.
-        version: The version.
         same_stage: Tells whether a served stage computes what one of an export does.
         encoders: What a stage holds besides weights, for the message.
         check_graph: Raises BadInput unless the version's dense graph is that of an export.

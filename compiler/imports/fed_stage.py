@@ -23,7 +23,6 @@ class FedStage:
 
         Args:
             fed: How each input that it reads is fed, by name.
-            outputs: Its outputs.
             lookups: Rows that it reads.
         """
         self.fed = fed

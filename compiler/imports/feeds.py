@@ -35,7 +35,6 @@ class FeedSpec:
     """One input of a foreign model.
 
     Attributes:
-        name: Its name.
         kind: One of DENSE, RAGGED, SPARSE, PADDED.
         dtype: Type of the model's tensor (object for strings).
         dims: Dimensions of a row in the model's tensor.
@@ -78,7 +77,6 @@ class FeedSpec:
 
         Args:
             column: The input's column; a single row is repeated.
-            rows: Number of rows.
 
         Raises:
             BadInput: The model cannot accept the values.
@@ -152,7 +150,6 @@ def by_input(given: Mapping[str, Any] | None, fed: Iterable[FeedSpec]) -> dict[s
 
     Args:
         given: By either name of each input; None for nothing.
-        fed: The inputs.
     """
     names = own_names_of(fed)
     return None if given is None else {names.get(name, name): value for name, value in given.items()}
@@ -184,7 +181,6 @@ def feeds_of(
     Args:
         fed: The inputs by name.
         columns: The columns by name.
-        rows: Number of rows.
         single: Inputs whose one row is not repeated for the rows of the others.
     """
     found: Feeds = {}
@@ -198,7 +194,6 @@ def repeated_rows(fed: FeedSpec, values: Any, rows: int) -> Column:
     """Return rows of an input, repeating the given ones.
 
     Args:
-        fed: The input.
         values: Rows, as in a JSON request.
         rows: How many to return.
 

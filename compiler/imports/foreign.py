@@ -59,10 +59,8 @@ class ForeignModel:
 
     Attributes:
         kind: SavedModel | Keras | ONNX.
-        signature: Name of the signature.
         inputs: By name.
         outputs: Name -> place in the graph.
-        graph: The flat graph.
         session: Holds the variables and tables; open while the block that opened the model runs.
         signatures: Of a model with several: the chosen one, and those that read the same inputs.
         left_out: Names of the others.

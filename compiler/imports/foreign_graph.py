@@ -69,7 +69,6 @@ class ForeignGraph:
         Everything above the refs of `stop` is ignored.
 
         Args:
-            refs: The tensors.
             stop: Tensors at which to stop.
         """
         ordered: list[ForeignNode] = []
@@ -89,7 +88,6 @@ class ForeignGraph:
         """Return a GraphDef that computes `refs`. All sources (VARIABLE, TABLE, INPUT) on the way must be given.
 
         Args:
-            refs: The tensors to compute.
             given: Names of tensors that come from elsewhere: the input_map of import_graph_def, or nodes that the
                 caller adds.
         """
@@ -136,7 +134,6 @@ def inline(
     """Convert a GraphDef to a flat graph.
 
     Args:
-        graph_def: The GraphDef.
         inputs: Node -> tensor that is fed; each becomes an INPUT node.
         outputs: Tensors to compute ("node:0").
         others: Outputs of further signatures, of which the graph has those that read the same inputs.
@@ -188,7 +185,6 @@ def _merge_equal(graph: ForeignGraph, nodes: Iterable[ForeignNode]) -> dict[str,
     """Make readers of equal nodes read the first of them; return its name by the names of all.
 
     Args:
-        graph: The graph.
         nodes: The nodes to merge, each after its inputs.
     """
     first: dict[Any, str] = {}
@@ -213,7 +209,6 @@ def functions_of(definitions: Iterable[Any], library: Any) -> Any:
 
     Args:
         definitions: The nodes.
-        library: The library.
     """
     known = {f.signature.name: f for f in library.function}
     wanted: dict[str, Any] = {}
@@ -240,7 +235,6 @@ class Inliner:
         """Copy a graph.
 
         Args:
-            graph_def: The graph.
             inputs: Node -> tensor that is fed.
             same: Further tensors, each with the node that is fed for it.
         """

@@ -31,7 +31,6 @@ def import_report(
 
     Args:
         source: Kind of the model's file.
-        signature: Its signature.
         notes: Lines to include.
         sides: The number of each operation in "dense" (in executables), "stage" (once a request, on the CPU) and
             "tables" (replaced by lookups).
@@ -64,7 +63,6 @@ def described_pair(pair: BoundaryTensor, op: str, features: Sequence[Feature]) -
     """Return a tensor of the boundary as reports contain it.
 
     Args:
-        pair: The tensor.
         op: The operation that computes it.
         features: The features that send it, the first in the columns first.
     """

@@ -119,8 +119,6 @@ class Importer:
         If that fails and the model gives NaN for generated samples, try again without empty lists.
 
         Args:
-            repository: The model repository.
-            writer: Writes the version.
             buckets: Batch sizes to compile for.
         """
         try:
@@ -150,8 +148,6 @@ class Importer:
         model in TensorFlow.
 
         Args:
-            repository: The model repository.
-            writer: Writes the version.
             buckets: Batch sizes to compile for.
         """
         refused: dict[str, str] = {}
@@ -191,11 +187,7 @@ class Importer:
         return draft
 
     def ranking(self, outputs: Sequence[Output]) -> tuple[dict[str, Any], list[str]]:
-        """Return the notes of a version that ranks items by vectors, and lines for the report.
-
-        Args:
-            outputs: The package's outputs.
-        """
+        """Return the notes of a version that ranks items by vectors, and lines for the report."""
         read = inputs_of(self.source.graph, self.outputs, self.source.inputs)
         if len({output.columns for output in outputs}) != 1 or len(outputs) != 2 or outputs[0].columns == 1:
             return {}, []
@@ -214,7 +206,6 @@ class Importer:
         """Return the package before anything is compiled.
 
         Args:
-            cut: The cut.
             notes: Lines for the report.
         """
         draft, graph = self.draft(cut), build_dense(cut, self.shapes, self.outputs)

@@ -55,8 +55,6 @@ class ModelImporter(Protocol):
         """Write and commit the version.
 
         Args:
-            repository: The model repository.
-            writer: Writes the version.
             buckets: Batch sizes to compile for.
         """
 
@@ -118,10 +116,7 @@ def import_model(
 
     Args:
         source: The model's folder or file.
-        repository: The model repository.
-        model: Name of the model.
         version: Number of the version; None for the next one.
-        options: Options of the import.
         keyring: Keys to sign with.
 
     Returns:
@@ -152,7 +147,6 @@ def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any
 
     Args:
         source: The model's folder or file.
-        options: Options of the import.
     """
 
     def report(opening: AbstractContextManager[ModelImporter]) -> dict[str, Any]:
@@ -169,7 +163,6 @@ def _first_accepted(
 
     Args:
         source: The model's folder or file.
-        options: Options of the import.
         run: Opens an importer, and uses it.
 
     Raises:
@@ -237,8 +230,6 @@ def _native(source: Path, options: ImportOptions, why: str = "", advice: str = "
     """Open an ONNX file as it is.
 
     Args:
-        source: The file.
-        options: Options of the import.
         why: Why it is not translated, for the report; "" if it need not be.
         advice: How to have it translated, for the report of a package that lacks something.
     """
@@ -256,7 +247,6 @@ def _translated(source: Path, options: ImportOptions, stageless: bool = False) -
 
     Args:
         source: The model's folder or file.
-        options: Options of the import.
         stageless: Whether to refuse a model of which a part is left to TensorFlow.
 
     Raises:

@@ -98,8 +98,6 @@ def check_ops(used: Iterable[str], allowed: frozenset[str], where: str) -> None:
     """Raise BadInput for the first operation that is not allowed.
 
     Args:
-        used: Operations in use.
-        allowed: Allowed operations.
         where: Name of the graph, for the message.
     """
     for op in sorted(set(used) - allowed):

@@ -24,7 +24,6 @@ class LabelledOutput(NamedTuple):
     """An output of strings that are taken from constants.
 
     Attributes:
-        strings: The output.
         positions: The tensor of whole numbers that the strings are taken at, maybe in another shape.
         labels: The string at each position.
         unknown: The string at others.
@@ -37,12 +36,7 @@ class LabelledOutput(NamedTuple):
 
 
 def labelled_output(runner: Runner, ref: Ref) -> LabelledOutput | None:
-    """Return what an output of strings is computed from; None if it is not taken from constants.
-
-    Args:
-        runner: Runs the model.
-        ref: The output.
-    """
+    """Return what an output of strings is computed from; None if it is not taken from constants."""
     node = runner.graph.nodes[ref[0]]
     while node.op in SHAPING:
         node = runner.graph.nodes[node.inputs[0][0]]

@@ -47,8 +47,6 @@ class PackageDraft(Generic[Graph]):
     """A package before anything is compiled.
 
     Attributes:
-        inputs: How the model is fed.
-        features: Its features.
         tables: By name, the entry, and the tensors of its file (processor.tables.table.packed).
         outputs: Its outputs, as the model declares them.
         graph: Its dense graph, with the weights to publish.
@@ -77,12 +75,7 @@ class PackageDraft(Generic[Graph]):
     ranking: dict[str, Any] = field(default_factory=dict)
 
     def manifest(self, model: str, version: int) -> Manifest:
-        """Return the manifest before anything is compiled.
-
-        Args:
-            model: Name of the model.
-            version: Number of the version.
-        """
+        """Return the manifest before anything is compiled."""
         return Manifest(
             model=model,
             version=version,
@@ -105,11 +98,7 @@ class PackageDraft(Generic[Graph]):
 
 
 def label_of(name: str) -> str:
-    """Return the name that an output has in the package.
-
-    Args:
-        name: Its name in the model.
-    """
+    """Return the name that an output has in the package."""
     label = plain(name)
     return f"{label}_" if label == MATRIX or NAME.fullmatch(label) is None else label
 
@@ -118,7 +107,6 @@ def unused_name(name: str, taken: Container[str]) -> str:
     """Return a name, with a number appended if it is taken.
 
     Args:
-        name: The name.
         taken: Names that it must differ from.
     """
     number, unused = 1, name

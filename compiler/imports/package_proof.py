@@ -37,7 +37,6 @@ class TriedSample:
 
     Attributes:
         columns: Its columns, by the package's names.
-        rows: Its rows.
         outputs: What the framework gave for it, [rows, ...], by the package's names.
     """
 
@@ -68,11 +67,6 @@ class TriedModel(Protocol):
 
 def prove(model: TriedModel, draft: PackageDraft[Any], manifest: Manifest) -> dict[str, Any]:
     """Verify a package; return the samples as its dense graph gets them.
-
-    Args:
-        model: The model.
-        draft: The package.
-        manifest: Its manifest.
 
     Raises:
         BadInput: The package gives something else than the model, or nothing.
@@ -113,7 +107,6 @@ def check_rows_alone(
     """Raise BadInput if outputs of some rows by themselves are not those that they have among others.
 
     Args:
-        precision: The model's.
         alone: The outputs of the rows by themselves.
         together: Their outputs among other rows.
         advice: What to do, for the message; "" for nothing.

@@ -48,7 +48,6 @@ class PooledLookup:
     """A pooled tensor.
 
     Attributes:
-        lookup: The table.
         combiner: sum, mean or sqrtn.
         entries: The key of every entry: a vector, or a matrix whose rows are the batch's.
         segments: The batch row of every entry of a vector; None for a matrix.

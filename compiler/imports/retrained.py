@@ -15,8 +15,6 @@ def read_retrained(source: Path, version: VersionReader, options: ImportOptions)
 
     Args:
         source: The export.
-        version: The version.
-        options: Options of the import.
 
     Raises:
         BadInput: The export does not fit the version, or cannot be imported.

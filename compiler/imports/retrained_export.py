@@ -31,8 +31,6 @@ def read_export(source: Path, version: VersionReader, options: ImportOptions | N
 
     Args:
         source: The export.
-        version: The version.
-        options: Options of the import.
 
     Raises:
         BadInput: The export does not fit the version, or cannot be imported.

@@ -79,7 +79,6 @@ class Runner:
         """Evaluate tensors.
 
         Args:
-            refs: The tensors.
             feeds: Values by INPUT node.
             given: Values of other tensors, which replace the computed ones.
 

@@ -27,7 +27,6 @@ def given_samples(
     """Return a request of each size with the rows that a user gave, repeated.
 
     Args:
-        inputs: The model's inputs.
         given: Rows of every input, as in a JSON request.
         sizes: Rows of the requests.
 
@@ -42,8 +41,6 @@ def rows_of(column: Column, rows: NDArray[np.int64], count: int) -> Column:
     """Return some rows of a column.
 
     Args:
-        column: The column.
-        rows: Their numbers.
         count: How many rows the column has.
     """
     if isinstance(column, Ragged):

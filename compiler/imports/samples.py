@@ -94,10 +94,6 @@ def make_samples(
     """Return columns that the model accepts for each batch size, as a client would send them.
 
     Args:
-        runner: Runs the model.
-        inputs: The model's inputs.
-        outputs: Its outputs.
-        sizes: The batch sizes.
         given: Rows of every input to repeat instead, as in a JSON request.
         empty_lists: False to generate no empty list.
 
@@ -122,12 +118,7 @@ def make_samples(
 
 
 def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, Column], int]]:
-    """Return columns with edge values of what clients send, each with the number of rows; the model may refuse them.
-
-    Args:
-        runner: Runs the model.
-        inputs: The model's inputs.
-    """
+    """Return columns with edge values of what clients send, each with the number of rows; the model may refuse them."""
     found = []
     for i in range(PROBES):
         maker = SampleGenerator(runner, SCALES[0] + i, edges=True)
@@ -142,7 +133,6 @@ class SampleGenerator:
         """Prepare the generator.
 
         Args:
-            runner: Runs the model.
             scale: Limit of unbounded integers; also the seed.
             edges: Replace one value in three by an edge value.
             empty_lists: Make some lists empty.
@@ -158,10 +148,6 @@ class SampleGenerator:
         """Return the columns of one request.
 
         The longest ragged row grows with the number of rows; the last row is never empty.
-
-        Args:
-            inputs: The model's inputs.
-            rows: Number of rows.
         """
         made: dict[str, Column] = {}
         for fed in inputs:

@@ -36,7 +36,6 @@ class StageRowsTensor:
     """A tensor of a stage that the engine fills with rows of a table.
 
     Attributes:
-        spec: The lookup.
         lookup: Its table as it was found.
         dims: Sizes of the tensor after those of its keys.
     """
@@ -71,8 +70,6 @@ class StageWriter:
         """Add an output, unless the same tensors have one already; return its name.
 
         Args:
-            spec: The output.
-            values: Its tensor.
             segments: For ragged rows, the row of each value.
         """
         for known in self.outputs:

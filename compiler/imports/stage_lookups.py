@@ -30,9 +30,7 @@ def find_rows(shapes: Shapes, derived: TransformDeriver, refs: Sequence[Ref]) ->
     """Return the tensors of a stage that the engine can fill with rows; their lookups name no table yet.
 
     Args:
-        shapes: Shapes of the model's graph.
         derived: Derives the keys from the inputs.
-        refs: The tensors that the stage computes.
     """
     graph, finder = shapes.graph, LookupFinder(shapes)
     found = []
@@ -87,8 +85,6 @@ def variables_of(graph: ForeignGraph, refs: Iterable[Ref], stop: Iterable[Ref] =
     A use of a variable's shape alone (`ids % tf.shape(items)[0]`) reads no rows and does not count.
 
     Args:
-        graph: The graph.
-        refs: The tensors.
         stop: Tensors above which everything is ignored.
     """
     ends, seen, found = set(stop), set[str](), set[str]()

@@ -111,12 +111,7 @@ def _sizes(node: Any, given: list[str], reached: set[str], functions: dict[str, 
 
 
 def check_stage_sizes(graph: ForeignGraph, outputs: Iterable[Ref]) -> None:
-    """Raise BadInput if a size depends on values of a request.
-
-    Args:
-        graph: The graph.
-        outputs: What is computed.
-    """
+    """Raise BadInput if a size depends on values of a request."""
     values: set[str] = set()
     for node in graph.ancestors(outputs):
         given = [name for name, _ in node.inputs]

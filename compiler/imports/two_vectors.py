@@ -35,13 +35,7 @@ class TwoVectors(NamedTuple):
 
 
 def inputs_of(graph: ForeignGraph, outputs: Mapping[str, Ref], inputs: Sequence[FeedSpec]) -> dict[str, frozenset[str]]:
-    """Return the inputs that each output is computed from.
-
-    Args:
-        graph: The model's graph.
-        outputs: Its outputs.
-        inputs: Its inputs.
-    """
+    """Return the inputs that each output is computed from."""
     names = {node: fed.name for fed in inputs for node in fed.nodes}
     return {
         output: frozenset(names[node.name] for node in graph.ancestors([ref]) if node.op == INPUT)
@@ -54,7 +48,6 @@ def two_vectors(read: Mapping[str, frozenset[str]], user: Collection[str]) -> Tw
 
     Args:
         read: The inputs that each output is computed from.
-        user: The user's inputs.
     """
     if len(read) != 2 or not all(read.values()):
         return None

@@ -31,7 +31,6 @@ def unsupported_ops(cut: GraphCut, shapes: Shapes) -> dict[str, str]:
 
     Args:
         cut: The cut that could not be compiled.
-        shapes: Shapes of the model's graph.
     """
     found: dict[str, str] = {}
     tried: dict[bytes, str] = {}

@@ -113,12 +113,7 @@ class Formula:
         return self.edit.add("Equal", a, self.number(b), T=tf.float32, incompatible_shape_error=True)
 
     def polynomial(self, x: Ref, coefficients: Sequence[float]) -> Ref:
-        """Evaluate a polynomial by Horner's scheme, the highest power first.
-
-        Args:
-            x: The variable.
-            coefficients: The coefficients.
-        """
+        """Evaluate a polynomial by Horner's scheme, the highest power first."""
         total: Ref | float = coefficients[0]
         for coefficient in coefficients[1:]:
             total = self.add(self.mul(total, x), coefficient)
@@ -131,12 +126,7 @@ class Formula:
         return self.edit.add("ExpandDims", a, self.edit.constant(axis, np.int32), T=dtype, Tdim=tf.int32)
 
     def axis(self, ref: Ref, size_of: Ref) -> tuple[int, int, int] | None:
-        """Return (axis from 0, rank, size) if a constant selects an axis of fixed size of a tensor.
-
-        Args:
-            ref: The number of the axis.
-            size_of: The tensor.
-        """
+        """Return (axis from 0, rank, size) if a constant selects an axis of fixed size of a tensor."""
         value, shape = self.graph.constant(ref), self.shape(size_of)
         if value is None or shape is None:
             return None
@@ -146,24 +136,14 @@ class Formula:
 
 
 def log1p(f: Formula, x: Ref) -> Ref:
-    """Write log(1 + x), as 2 atanh(x / (2 + x)) near 0.
-
-    Args:
-        f: Writes the formula.
-        x: The operand.
-    """
+    """Write log(1 + x), as 2 atanh(x / (2 + x)) near 0."""
     s = f.div(x, f.add(x, 2.0))
     series = f.polynomial(f.mul(s, s), [2.0 / (2 * k + 1) for k in reversed(range(LOG1P_TERMS))])
     return f.where(f.less(f.op("Abs", x), SMALL_LOG1P), f.mul(s, series), f.op("Log", f.add(x, 1.0)))
 
 
 def expm1(f: Formula, x: Ref) -> Ref:
-    """Write exp(x) - 1, by Taylor's series near 0.
-
-    Args:
-        f: Writes the formula.
-        x: The operand.
-    """
+    """Write exp(x) - 1, by Taylor's series near 0."""
     series = f.polynomial(x, [1.0 / math.factorial(k) for k in range(EXPM1_TERMS, 0, -1)])
     return f.where(f.less(f.op("Abs", x), SMALL_EXPM1), f.mul(x, series), f.sub(f.op("Exp", x), 1.0))
 
@@ -174,7 +154,6 @@ def ndtri(f: Formula, p: Ref) -> Ref:
     It uses the logarithm of 4 p (1 - p), which does not cancel at either end.
 
     Args:
-        f: Writes the formula.
         p: The operand, a probability.
     """
     x = f.sub(f.mul(p, 2.0), 1.0)

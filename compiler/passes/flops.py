@@ -96,7 +96,6 @@ def proof_rows(dense: DenseGraph, most: int) -> int:
     """Return how many rows to compare two forms of a graph on: fewer where a row takes much work, and so much memory.
 
     Args:
-        dense: The graph.
         most: Most rows.
     """
     return max(LEAST_PROOF_ROWS, min(most, PROOF_FLOPS // max(1, dense_flops(dense))))
@@ -111,7 +110,6 @@ def node_flops(graph: Graph, name: str) -> int | None:
     """Return the FLOPs of one node per row; None if its size is not known before the graph runs.
 
     Args:
-        graph: The graph.
         name: Name of the node.
     """
     node = graph.nodes[name]

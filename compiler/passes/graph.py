@@ -305,12 +305,7 @@ class Edit:
         return len(self._instead)
 
     def replace(self, old: Ref, new: Ref) -> None:
-        """Make all readers of `old` read `new`.
-
-        Args:
-            old: The tensor to replace.
-            new: Its replacement.
-        """
+        """Make all readers of `old` read `new`."""
         if old != new:
             self._instead[old] = new
 
@@ -321,8 +316,6 @@ class Edit:
         """Add a node and return its first output.
 
         Args:
-            op: The operation.
-            *inputs: Its inputs.
             **attrs: Dtypes, flags and numbers; there is no default, not even for T.
         """
         name = f"+{len(self._nodes)}"
@@ -335,12 +328,7 @@ class Edit:
         return name, 0
 
     def copy(self, node: Node, inputs: Sequence[Ref]) -> str:
-        """Copy a node with other inputs; return its name.
-
-        Args:
-            node: The node.
-            inputs: The inputs of the copy.
-        """
+        """Copy a node with other inputs; return its name."""
         name = f"+{len(self._nodes)}"
         self._nodes[name] = replace(node, inputs=tuple(inputs))
         return name
@@ -349,7 +337,6 @@ class Edit:
         """Add AddV2, Sub, Mul, RealDiv, Pow, Maximum or Minimum of float32 tensors.
 
         Args:
-            op: The operation.
             a: Left operand.
             b: Right operand.
         """
@@ -380,13 +367,7 @@ class Edit:
         return self.add("Reshape", a, self.constant(shape, np.int32), T=tf.float32, Tshape=tf.int32)
 
     def concat(self, parts: Sequence[Ref], axis: int = 1, dtype: Any = tf.float32) -> Ref:
-        """Concatenate tensors; a single one is returned unchanged.
-
-        Args:
-            parts: The tensors.
-            axis: The axis.
-            dtype: Their dtype.
-        """
+        """Concatenate tensors; a single one is returned unchanged."""
         if len(parts) == 1:
             return parts[0]
         return self.add("ConcatV2", *parts, self.constant(axis, np.int32), T=dtype, N=len(parts), Tidx=tf.int32)
@@ -395,9 +376,7 @@ class Edit:
         """Take [start, stop) along one axis.
 
         Args:
-            a: The tensor.
             rank: Its number of axes.
-            axis: The axis.
             start: First index.
             stop: Index after the last.
             dtype: The tensor's dtype.
@@ -408,7 +387,6 @@ class Edit:
         """Take [start, stop) along several axes.
 
         Args:
-            a: The tensor.
             rank: Its number of axes.
             spans: (start, stop) by axis.
             dtype: The tensor's dtype.

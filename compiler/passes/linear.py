@@ -43,14 +43,7 @@ def layers(graph: Graph) -> int:
 
 
 def vector(graph: Graph, edit: Edit, ref: Ref, columns: int) -> Ref | None:
-    """Return a tensor that is known before any request as [columns], if it broadcasts to [rows, columns] as such.
-
-    Args:
-        graph: The graph.
-        edit: Its changes.
-        ref: The tensor.
-        columns: Number of columns.
-    """
+    """Return a tensor that is known before any request as [columns], if it broadcasts to [rows, columns] as such."""
     if not graph.free(ref) or not graph.ranked(ref) or graph.dtype(ref) != tf.float32:
         return None
     shape = graph.shape(ref)

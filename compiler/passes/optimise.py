@@ -34,7 +34,6 @@ class OptimisedGraph:
     """A dense graph after all passes.
 
     Attributes:
-        graph: The graph.
         effects: The effect of each pass, summed over its rounds, or the effect that it would have had.
         layers: Number of dense layers that a backend can run as one kernel each.
         flops: FLOPs of one row.
@@ -75,8 +74,6 @@ def apply(name: str, run: Pass, graph: Graph) -> tuple[Graph, PassEffect]:
 
     Args:
         name: Name of the pass.
-        run: The pass.
-        graph: The graph.
 
     Returns:
         The new graph, and the effect.

@@ -29,12 +29,7 @@ class Product(NamedTuple):
 
 
 def product(graph: Graph, ref: Ref) -> Product | None:
-    """Return a tensor as such a product, else None.
-
-    Args:
-        graph: The graph.
-        ref: The tensor.
-    """
+    """Return a tensor as such a product, else None."""
     node = graph.producer(ref)
     if node.op != "MatMul" or node.attr("transpose_a") or node.attr("transpose_b"):
         return None
@@ -44,12 +39,7 @@ def product(graph: Graph, ref: Ref) -> Product | None:
 
 
 def biased(graph: Graph, ref: Ref) -> tuple[Ref, Ref] | None:
-    """Return (matrix, vector) if a tensor is [rows, n] plus a vector [n] that is known before any request.
-
-    Args:
-        graph: The graph.
-        ref: The tensor.
-    """
+    """Return (matrix, vector) if a tensor is [rows, n] plus a vector [n] that is known before any request."""
     node = graph.producer(ref)
     if node.op not in ADDS or not graph.ranked(ref) or len(graph.shape(ref)) != 2:
         return None
@@ -60,12 +50,7 @@ def biased(graph: Graph, ref: Ref) -> tuple[Ref, Ref] | None:
 
 
 def squared(graph: Graph, ref: Ref) -> Ref | None:
-    """Return the tensor that a tensor is the square of, else None.
-
-    Args:
-        graph: The graph.
-        ref: The tensor.
-    """
+    """Return the tensor that a tensor is the square of, else None."""
     node = graph.producer(ref)
     if node.op == "Square":
         return node.inputs[0]
@@ -79,12 +64,7 @@ def squared(graph: Graph, ref: Ref) -> Ref | None:
 
 
 def summed(graph: Graph, ref: Ref) -> tuple[Ref, tuple[int, ...]] | None:
-    """Return the tensor that a tensor is the sum of, and the axes (ascending, from 0); else None.
-
-    Args:
-        graph: The graph.
-        ref: The tensor.
-    """
+    """Return the tensor that a tensor is the sum of, and the axes (ascending, from 0); else None."""
     node = graph.producer(ref)
     if node.op != "Sum":
         return None
@@ -96,12 +76,7 @@ def summed(graph: Graph, ref: Ref) -> tuple[Ref, tuple[int, ...]] | None:
 
 
 def part(graph: Graph, ref: Ref) -> AxisRange | None:
-    """Return a tensor as a range along one axis of another, with all other axes whole and in order; else None.
-
-    Args:
-        graph: The graph.
-        ref: The tensor.
-    """
+    """Return a tensor as a range along one axis of another, with all other axes whole and in order; else None."""
     node = graph.producer(ref)
     if node.op not in ("StridedSlice", "Slice") or not graph.ranked(node.inputs[0]):
         return None

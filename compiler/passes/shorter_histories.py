@@ -50,8 +50,6 @@ def shortened(dense: DenseGraph, sequences: Sequence[SequenceEntry], length: int
     """Return the graph for histories of at most `length` events.
 
     Args:
-        dense: The graph.
-        sequences: Its sequences.
         length: Places to keep of each sequence; one with fewer keeps all.
 
     Returns:
@@ -176,12 +174,7 @@ class _Shortening:
         self._new[ref] = self._edit.copy(node, inputs), 0
 
     def _cut_to(self, ref: Ref, wanted: Sequence[_Cut | None]) -> Ref:
-        """Return a tensor with these cuts, some of which it may lack; raise _NoRule if it has others.
-
-        Args:
-            ref: The tensor.
-            wanted: The cuts of its axes.
-        """
+        """Return a tensor with these cuts, some of which it may lack; raise _NoRule if it has others."""
         has, sizes = self._all(ref), self._graph.shape(ref)
         more = [None if _count(own) == _count(cut) else cut for own, cut in zip(has, wanted)]
         if any(own is not None and _count(own) != _count(cut) for own, cut in zip(has, wanted)):
@@ -196,13 +189,7 @@ class _Shortening:
         return self._further[key]
 
     def _cut_further(self, ref: Ref, wanted: Sequence[_Cut | None], more: Sequence[_Cut | None]) -> Ref:
-        """Cut what a tensor is made of, or else the tensor.
-
-        Args:
-            ref: The tensor.
-            wanted: The cuts of its axes.
-            more: Those that it lacks.
-        """
+        """Cut what a tensor is made of, or else the tensor."""
         graph, edit, node = self._graph, self._edit, self._graph.producer(ref)
         rank = len(wanted)
         if node.value is not None:

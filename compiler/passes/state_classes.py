@@ -64,7 +64,6 @@ def state_class(user: DenseGraph, sequences: Sequence[SequenceEntry]) -> StateCl
 
     Args:
         user: The graph; its inputs of sequences have the places that `sequences` say, or the first of them.
-        sequences: The model's sequences.
     """
     read = [s for s in sequences if s.name in user.inputs]
     if len(read) != 1:
@@ -118,12 +117,7 @@ class _Probe:
     """
 
     def __init__(self, user: DenseGraph, s: SequenceEntry) -> None:
-        """Lay out the columns of each place.
-
-        Args:
-            user: The graph.
-            s: Its sequence.
-        """
+        """Lay out the columns of each place."""
         self._user, self._name = user, s.name
         width = user.inputs[s.name][1] or 0
         # A graph for shorter histories has the first places of every column.

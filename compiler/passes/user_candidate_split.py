@@ -85,7 +85,6 @@ class UserCandidateSplit:
         These are the user's columns of each row, and all rows as candidates of the first row's user.
 
         Args:
-            whole: Inputs of the whole graph.
             columns: The user's columns of x.
         """
         x = whole[X]
@@ -109,7 +108,6 @@ def split_user_candidate(
     """Split a graph.
 
     Args:
-        dense: The graph.
         columns: The user's columns of x, ascending.
         histories: Names of inputs that are the user's as a whole.
 

@@ -23,10 +23,8 @@ class EntityConfig:
     """The section [entities.<name>]: a table with a row a key, which requests need not send the columns of.
 
     Attributes:
-        name: Its name.
         fields: The columns that `columns` derive from.
         further: The columns of `filters` that are not among them.
-        key_field: The column with the key.
     """
 
     name: str
@@ -102,7 +100,6 @@ def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: 
 
     Args:
         raw: The parsed [entities].
-        features: The features of the file.
         data: Its [data].
     """
     by_name = {f.name: f for f in features if not f.window}

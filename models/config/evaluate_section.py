@@ -37,7 +37,6 @@ def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> Eva
 
     Args:
         raw: The section.
-        features: The model's features.
 
     Raises:
         BadInput: The section is invalid.

@@ -182,7 +182,6 @@ def read_features(raw: dict[str, Any], data: DataConfig, histories: Collection[s
 
     Args:
         raw: The sections by name.
-        data: The section [data].
         histories: Columns of histories, `<sequence>.<column>`, which features may be made of (history_features).
 
     Raises:

@@ -94,7 +94,6 @@ def check_history_kinds(features: Sequence[FeatureConfig], columns: Sequence[Fea
 
     Args:
         features: The features, as with_history_features returns them.
-        columns: The columns of histories.
     """
     by_name = {c.name: c for c in columns}
     for f in features:
@@ -121,12 +120,7 @@ def check_history_kinds(features: Sequence[FeatureConfig], columns: Sequence[Fea
 
 
 def age_times(f: FeatureConfig, columns: Collection[str]) -> str:
-    """Return the input with the times of the events that a cross parts by age.
-
-    Args:
-        f: The cross.
-        columns: Names of the columns of histories.
-    """
+    """Return the input with the times of the events that a cross parts by age."""
     return f"{first_of(name for name in f.cross if name in columns).partition('.')[0]}.time"
 
 
@@ -136,8 +130,6 @@ def network_columns(
     """Return the columns of histories, with dim 0 where only features read them.
 
     Args:
-        columns: The columns.
-        features: The features.
         arch: The network.
     """
     if arch not in WITHOUT_HISTORIES:

@@ -38,7 +38,6 @@ def with_memorised_features(
         features: The features, those of sequences not among them.
         raw: The sections [features.*].
         arch: The network.
-        labels: The labels.
         loss: The file's own loss; "" for the log-loss.
 
     Raises:
@@ -86,10 +85,8 @@ def memorised_tables(
     An unknown id changes nothing then.
 
     Args:
-        features: The features.
         tables: Those that the file has sections for.
         raw: These sections.
-        train: The section [train].
 
     Raises:
         BadInput: Counts are to be hashed or learned, or rows to be read more than once.

@@ -81,7 +81,6 @@ def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
 
     Args:
         raw: The section.
-        labels: Names of the labels.
 
     Raises:
         BadInput: The section is invalid.

@@ -23,7 +23,6 @@ def check_network(arch: str, labels: Sequence[str], features: Sequence[FeatureCo
 
     Args:
         arch: The network; nothing is known of the user's own.
-        labels: Names of the labels.
         features: The features, and the columns of histories with dim 0 where the network does not read them.
 
     Raises:
@@ -58,8 +57,6 @@ def check_fusion(
 
     Args:
         arch: The network; nothing is known of the user's own.
-        labels: Names of the labels.
-        features: The features.
         fusion: The expressions by output.
 
     Raises:

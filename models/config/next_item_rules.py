@@ -40,12 +40,8 @@ def check_next_item(
     """Check the sections against each other.
 
     Args:
-        model: The section [model].
-        data: The section [data].
         features: The features, those of sequences among them.
         sequences: The sections [sequences.*].
-        train: The section [train].
-        publish: The section [publish].
         tables: The sections [tables.*].
         online: The groups of online features by name.
         named: The sections as the file has them.
@@ -110,7 +106,6 @@ def check_one_process(arch: str, processes: int) -> None:
 
     Args:
         arch: The network.
-        processes: Number of processes.
     """
     one = processes == 1 or arch not in NEXT_ITEM
     require(one, "--processes", "1 for a next-item network, which is trained by one process", processes)

@@ -40,9 +40,7 @@ def read_online_features(
 
     Args:
         raw: The sections by name.
-        features: The features of the model.
         folder: The folder that a relative path of a registry starts from.
-        events: The columns of sequences.
 
     Raises:
         BadInput: A section is invalid, or fills what the model does not read.
@@ -80,11 +78,7 @@ def with_stored_histories(
     """Return groups of online features with those of the histories that the run writes to a store.
 
     Args:
-        groups: The groups of the file.
         sequences: The sequences.
-        columns: Their columns.
-        features: The features of the model.
-        model: Name of the model.
 
     Raises:
         BadInput: A group reads them otherwise than they are written.
@@ -122,7 +116,6 @@ def _check_reading(
     """Check that groups read a history's columns as they are written.
 
     Args:
-        config: The sequence.
         lists: Kinds of its columns by name.
         text: True if users are strings.
         reading: The groups that read some of them.

@@ -30,7 +30,6 @@ def tower_keys(features: Sequence[FeatureConfig], entities: Sequence[EntityConfi
     It is the key of the first entity of that side, or else the first feature of that side with one id or string a row.
 
     Args:
-        features: The features.
         entities: The sections [entities.*].
     """
     keys = [entity.key for entity in entities]
@@ -54,10 +53,8 @@ def check_retrieval(
     """Check the sections against each other.
 
     Args:
-        model: The section [model].
         features: The features, those of sequences among them.
         entities: The sections [entities.*].
-        train: The section [train].
         tables: The sections [tables.*].
         named: The sections as the file has them.
 
@@ -86,12 +83,7 @@ def check_retrieval(
 
 
 def check_one_process(model: ModelConfig, processes: int) -> None:
-    """Raise BadInput if several processes are to train a network that learns to retrieve.
-
-    Args:
-        model: The section [model].
-        processes: Number of processes.
-    """
+    """Raise BadInput if several processes are to train a network that learns to retrieve."""
     one = processes == 1 or not learns_to_retrieve(model)
     expected = f"1 for {model.arch}, which compares all rows of a step, unless model.loss is {LOG_LOSS!r}"
     require(one, "--processes", expected, processes)

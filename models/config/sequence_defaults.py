@@ -43,7 +43,6 @@ def with_sequence_defaults(raw: Mapping[str, Any], labels: Sequence[str]) -> Sec
 
     Args:
         raw: The parsed file, not yet validated: what is wrong in it is refused later.
-        labels: Names of the labels.
     """
     sections = [raw.get(name, {}) for name in ("model", "features", "sequences", "train")]
     if not all(isinstance(section, dict) for section in sections):

@@ -26,8 +26,6 @@ def read_sequences(
 
     Args:
         raw: The sections by name.
-        features: The model's features.
-        data: The section [data].
 
     Returns:
         The sections by name, and their columns as features called `<sequence>.<column>`.
@@ -64,7 +62,6 @@ def with_item_sides(
 
     Args:
         features: The model's features, those of sequences not among them.
-        columns: Columns of the sequences.
         raw: The sections of the features by name.
     """
     shared = {f.table for f in columns if f.table}
@@ -152,11 +149,9 @@ def _columns(
     """Return a sequence's columns as features.
 
     Args:
-        config: The sequence.
         others: Features whose tables it may share.
         kinds: Kinds of an event log's columns; {} for list columns.
         texts: List columns that hold strings, as far as features tell.
-        data: The section [data].
         where: Name of the section, for messages.
     """
     tables = {f.table: f for f in others if f.table}

@@ -111,8 +111,6 @@ def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: T
 
     Args:
         raw: The sections by name.
-        features: The model's features.
-        train: The settings that tables share.
 
     Returns:
         The sections by table name.

@@ -54,7 +54,6 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
     A field named after a Python keyword ends in '_', its key does not.
 
     Args:
-        kind: The dataclass.
         raw: The section.
         where: Name of the section, for messages.
         **made: Fields that have no key.

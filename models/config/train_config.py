@@ -223,7 +223,6 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool
     Reads the data only if format or [features] are left out and must be derived from the path or the first line.
 
     Args:
-        path: The file.
         overrides: "section.key=value" each, as if the file said so; the value in TOML.
         publishes: Whether the rules of [publish] for deltas must suit a run without --follow.
 

@@ -172,8 +172,6 @@ def check_rows(train: TrainSettings, section: Collection[str], where: str) -> No
     """Validate ROW_KEYS of [train], or of a table that overrides them.
 
     Args:
-        train: The settings.
-        section: Keys that the section has.
         where: Name of the section, for messages.
 
     Raises:

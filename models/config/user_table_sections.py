@@ -34,9 +34,7 @@ class UserTableConfig:
     """The section [user_table.<name>].
 
     Attributes:
-        name: Its name.
         fields: The columns that are joined.
-        key_field: The column with the user.
     """
 
     name: str
@@ -117,8 +115,6 @@ def with_user_columns(raw: Sections, tables: Sequence[UserTableConfig], data: Da
 
     Args:
         raw: The sections of the file, those of features not yet validated.
-        tables: The user tables.
-        data: The section [data].
 
     Raises:
         BadInput: A column can be no feature, or there is no online section.
@@ -159,7 +155,6 @@ def bound_user_tables(
     """Return user tables with the columns as the features read them.
 
     Args:
-        tables: The user tables.
         features: The features of the file, those of sequences not among them.
         online: The groups of online features by name.
         entities: The entities, whose columns are others.

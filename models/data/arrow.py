@@ -138,7 +138,6 @@ def check_type(t: pa.DataType, kind: str, name: str, where: str = "") -> None:
     """Raise BadInput unless a column can be read as `kind`; the error suggests a kind that fits.
 
     Args:
-        t: Arrow type of the column.
         kind: Kind to read it as.
         name: Name of the column.
         where: The place that asks for it, as messages begin; "" for a feature of its name.
@@ -165,7 +164,6 @@ def infer_kind(t: pa.DataType, name: str) -> str:
     """Return the kind that fits a column.
 
     Args:
-        t: Arrow type of the column.
         name: Name of the column, for the error.
 
     Raises:
@@ -183,7 +181,6 @@ def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
     """Check an array and cast it to ARROW_TYPES[kind].
 
     Args:
-        array: The array.
         kind: Kind of the column.
         name: Name of the column.
         where: Names a row of the array.
@@ -324,7 +321,6 @@ def split_text(array: pa.Array, kind: str, name: str, where: Where, separator: s
     """Split text such as 'a|b|c' into lists; empty text and a null become an empty list.
 
     Args:
-        array: The texts.
         kind: "ids", "strings" or "floats".
         name: Name of the column.
         where: Names a row of the array.

@@ -64,7 +64,6 @@ def fill_forward(batches: Iterable[pa.RecordBatch], columns: frozenset[str], nby
 
     Args:
         batches: Consecutive rows, starting at the beginning of a request.
-        columns: Columns to fill.
         nbytes: Maximum bytes of a batch's filled columns, unless a single row takes more.
     """
     last: dict[str, pa.Array] = {}
@@ -146,7 +145,6 @@ def pick_once(
 
     Args:
         batches: Consecutive rows, starting at the beginning of a request.
-        columns: Broadcast columns.
         wanted: Row numbers, ascending, counted from the first row of `batches`.
     """
     # Of each broadcast column the last value, the row that it is from, and the row that supplied the last yielded one.

@@ -31,7 +31,6 @@ class CanonicalColumns:
         """Derive the columns from a schema.
 
         Args:
-            schema: The schema.
             text: True if cells are text.
         """
         self.schema, self.text = schema, text

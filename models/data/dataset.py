@@ -22,6 +22,11 @@ KINDS = ("id", "float", "string", "ids", "strings", "floats", "seconds")
 class Dataset:
     """Rows of a file, folder or glob as batches; can be iterated repeatedly: `for batch in dataset`.
 
+        >>> dataset = Dataset("examples/clicks.parquet", ["user_id", "price"], label="clicked", batch_rows=512)
+        >>> batch = next(iter(dataset))
+        >>> batch.columns["user_id"].dtype, batch.columns["price"].shape, batch.label.shape
+        (dtype('int64'), (512,), (512,))
+
     A batch (models.data.source.Batch) has `columns` by name: int64 or float32 arrays [n], Strings, or Ragged rows, and
     uint64 for ids of such columns; `label` float32 [n], [n, labels] with several labels, or [n, 0] without; `weight`
     and `time` if configured. Rows come in the order of files and rows. At most a few row groups are in memory, and

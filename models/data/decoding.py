@@ -65,8 +65,6 @@ class DecoderPool:
         """Yield the rows of a piece of a file as FileChunk.read does.
 
         Args:
-            path: The file.
-            names: Names of the columns.
             number: Number of the piece in ParquetFile.pieces.
 
         Raises:
@@ -78,7 +76,6 @@ class DecoderPool:
         """Yield rows of a file with all columns.
 
         Args:
-            path: The file.
             rows: Row numbers, ascending.
 
         Raises:

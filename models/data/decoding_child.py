@@ -60,7 +60,6 @@ def frames(batch: pa.RecordBatch, name: str) -> Iterator[pa.RecordBatch]:
     """Split a batch into parts that each fit a frame.
 
     Args:
-        batch: The batch.
         name: Name of its file, for the error.
 
     Raises:
@@ -108,7 +107,6 @@ def main(asked: BinaryIO, replies: BinaryIO) -> None:
     """Answer requests until the input ends.
 
     Args:
-        asked: Requests.
         replies: Receives the frames.
     """
     # The limit applies to memory in use, and this pool allocates exactly and returns memory to the system.

@@ -82,7 +82,6 @@ def read_rows(
 
     Args:
         data: Where it is; with a time column its rows are sorted by it.
-        key: The column with its keys.
         fields: Its other columns.
         section: The section that describes it.
         asked: The place that asks for it, as messages begin; "" for the section.
@@ -123,7 +122,6 @@ class EntityTable:
     Attributes:
         name: Name of the entity.
         section: The section that describes it.
-        key: The column with its keys.
         fields: Its other columns.
         further: Those of them that are not joined to rows: none.
     """
@@ -176,7 +174,6 @@ def entity_fields(manifest: Manifest, name: str) -> tuple[Field, list[Field]]:
     """Return the columns of an entity of a published version as readers take them: its key, and the others.
 
     Args:
-        manifest: The version's manifest.
         name: The entity.
 
     Raises:
@@ -198,7 +195,6 @@ def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
     """Read the table of an entity of a published version.
 
     Args:
-        manifest: The version's manifest.
         name: The entity.
         path: File, folder or glob.
 
@@ -210,18 +206,13 @@ def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
 
 
 class EntitySource:
-    """A stream of rows with the columns of entities joined to it.
-
-    Attributes:
-        tables: The tables.
-    """
+    """A stream of rows with the columns of entities joined to it."""
 
     def __init__(self, source: Source, tables: Sequence[JoinedTable], fields: Sequence[Field]) -> None:
         """Join tables to a source.
 
         Args:
             source: The rows, with the keys and without the entities' columns.
-            tables: The tables.
             fields: All columns of the batches, in order.
         """
         self._source, self.tables = source, tables

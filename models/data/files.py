@@ -374,7 +374,6 @@ class CsvFile:
         """Open a file.
 
         Args:
-            path: The file.
             delimiter: Delimiter of cells.
             names: Column names of a file without a header; None if the first line names them.
             quoted: True if '"' quotes cells.

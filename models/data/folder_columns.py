@@ -27,7 +27,6 @@ def with_folder_columns(file: DataFile, path: DataPath, kinds: Mapping[str, str]
     """Return a file with the columns of its folders, if some of them are requested and not its own.
 
     Args:
-        file: The file.
         path: Where it is.
         kinds: Kinds of the requested columns, by name; none for all columns.
     """
@@ -43,7 +42,6 @@ class FolderColumns:
         """Add columns to a file.
 
         Args:
-            file: The file.
             cells: Text of each column's value, by name.
             kinds: Kinds that columns are requested as, by name.
         """

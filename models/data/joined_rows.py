@@ -52,7 +52,6 @@ def joined_rows(
         open_fields: Opens the rows with these columns of their own.
         features: The features, those of sequences among them.
         entities: The entities and users whose tables are joined. A key need not be among the features.
-        more: Columns besides.
         folder: Folder for what histories cannot keep in memory; by default that of temporary files.
         open_table: Opens a table; by default it is read once.
 

@@ -48,7 +48,6 @@ class KeyedRows:
         """Sort rows by key.
 
         Args:
-            fields: The columns.
             keys: The key of each row.
             columns: The columns by name.
             times: Unix seconds by row; None for a table without times.
@@ -69,8 +68,6 @@ class KeyedRows:
         """Return no rows of a table.
 
         Args:
-            key: The column of the key.
-            fields: The columns.
             timed: Whether the table has times.
         """
         empty = np.empty(0, np.int64)

@@ -96,7 +96,6 @@ class _Side:
         """Read the attributes from a file.
 
         Args:
-            path: The file.
             fields: Columns to keep.
             parse: Turns the parts of a line into (id, a value for each of `fields`).
 
@@ -160,7 +159,6 @@ def _read_events(path: Path, labels: Sequence[str], rated: bool) -> tuple[Any, A
     """Return the events in time order.
 
     Args:
-        path: The file.
         labels: The labels; the default label if empty.
         rated: Whether to return the ratings, too.
 

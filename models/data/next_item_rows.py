@@ -50,7 +50,6 @@ class NextItemRows:
 
         Args:
             source: The event log, with the columns that the sequence is made of.
-            config: The sequence.
             columns: Its columns as features.
             until: Row after the last one.
             since: The first row.
@@ -95,18 +94,13 @@ class NextItemRows:
         """Return a column of the events before a row, user by user, and which of them are their user's first.
 
         Args:
-            row: The row.
             name: Name of the column.
         """
         columns, first, _ = self.whole_before(row)
         return columns[name], first
 
     def whole_before(self, row: int) -> tuple[dict[str, Column], NDArray[np.bool_], Int64s]:
-        """Return all columns of the events before a row, user by user, which are their user's first, and their rows.
-
-        Args:
-            row: The row.
-        """
+        """Return all columns of the events before a row, user by user, which are their user's first, and their rows."""
         events = np.flatnonzero(self._rows < row)
         users = np.searchsorted(self._ends, events, side="right")
         first = np.append(True, users[1:] != users[:-1])[: len(events)]
@@ -179,8 +173,6 @@ def count_distinct(source: Source, names: Sequence[str], until: int) -> list[int
     """Return how many different values columns have in the first rows of an event log.
 
     Args:
-        source: The event log.
-        names: Names of the columns.
         until: Number of rows.
     """
     parts = [[batch.columns[name] for name in names] for batch in _rows_between(source, 0, until)]
@@ -194,7 +186,6 @@ def newest_histories(
 
     Args:
         batch: Rows with the sequence's columns, each with the events before it.
-        config: The sequence.
         columns: Its columns as features.
         labels: Names of the batch's labels.
     """

@@ -45,7 +45,6 @@ class StoredFile:
 
         Args:
             start: Offset of the first byte.
-            nbytes: Number of bytes.
         """
         nbytes = min(nbytes, self.nbytes - start)
         return self._store.read_range(self._key, start, nbytes, self._etag) if nbytes > 0 else b""
@@ -62,7 +61,6 @@ def open_bytes(path: DataPath, ahead: bool = True) -> BinaryIO:
     """Open a data file on disk or in a store.
 
     Args:
-        path: The file.
         ahead: True if it is read from its beginning on; else a stored file is read by ranges.
     """
     return path.open(ahead) if isinstance(path, StoredFile) else open(path, "rb")

@@ -51,8 +51,6 @@ def open_source(data: DataConfig, features: Sequence[SequenceFeature], threads: 
     """Open the configured data and select the columns that the features read; those of sequences are made of them.
 
     Args:
-        data: The [data] section.
-        features: The features.
         threads: Reading threads; 0 lets the reader choose.
 
     Returns:

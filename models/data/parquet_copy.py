@@ -30,7 +30,6 @@ def copy_to_parquet(source: Source, path: Path, reporter: Reporter, overwrite: b
     Args:
         source: The source; what it raises leaves nothing behind.
         path: The file to write.
-        reporter: Receives progress.
         overwrite: Replace an existing file.
         text: Write strings as UTF-8 text, which they must be; else as bytes.
 
@@ -90,8 +89,6 @@ def record_batch(batch: Batch, schema: Schema, text: bool) -> pa.RecordBatch:
     """Convert a batch to an Arrow record batch with the column names of its schema.
 
     Args:
-        batch: The batch.
-        schema: Its schema.
         text: Write strings as UTF-8 text; else as bytes.
     """
     # The exact time column also contains its whole seconds, so omit those.

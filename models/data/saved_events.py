@@ -39,7 +39,6 @@ def without_users(part: Mapping[str, NDArray[Any]], users: Int64s) -> Arrays | N
     """Return a part without some users' events and keys; None if it has none of them.
 
     Args:
-        part: The part.
         users: The users, as `keys` has them.
     """
     keys = np.asarray(part["keys"])

@@ -148,8 +148,6 @@ class SequenceSource:
         """Wrap a source that has all columns that the features read.
 
         Args:
-            source: The source.
-            features: The features.
             folder: Folder for events beyond the memory budget; by default that of temporary files.
 
         Raises:
@@ -215,7 +213,6 @@ class SequenceSource:
         """Return the histories as of a row, for a checkpoint; None if only a whole part could follow what was saved.
 
         Args:
-            row: The row.
             whole: True for all events, False for those since the last part.
         """
         arrays: dict[str, NDArray[Any]] = {}
@@ -372,7 +369,6 @@ def with_sequences(
 
     Args:
         source: A source with all columns that the features read.
-        features: The features.
         more: Columns of the source to keep besides.
         folder: See SequenceSource.
     """
@@ -385,7 +381,6 @@ def event_values(f: SequenceFeature, batch: Batch, labels: tuple[str, ...]) -> A
     """Return an event's value of a column, by row.
 
     Args:
-        f: The column.
         batch: Rows of the event log.
         labels: Names of the batch's labels.
     """

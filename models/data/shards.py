@@ -67,10 +67,6 @@ class SplitRows:
     def __init__(self, source: Source, shard: Shard) -> None:
         """Compute the range.
 
-        Args:
-            source: The source.
-            shard: The reader.
-
         Raises:
             BadInput: The stream is endless.
         """

@@ -25,11 +25,9 @@ def shuffled(
     """Yield rows [start, until) of the shuffled stream [0, until).
 
     Args:
-        source: The source.
         rows: Rows of a batch; the last batch of a window may be shorter.
         start: Position in the shuffled stream: 0, or the end of a batch.
         until: End of the stream.
-        window_rows: Rows of a window.
         seed: Seed of the order.
 
     Returns:
@@ -47,10 +45,8 @@ def _windows(source: Source, first: int, until: int, window_rows: int) -> Iterat
     """Yield rows [first, until) in windows; one that takes more than WINDOW_NBYTES in several.
 
     Args:
-        source: The source.
         first: Start of a window.
         until: End of the last one.
-        window_rows: Rows of a window.
     """
     held: list[Batch] = []
     nbytes = 0

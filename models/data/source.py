@@ -233,7 +233,6 @@ def choose(available: Sequence[Field], wanted: Sequence[Field], others: Sequence
 
     Args:
         available: Fields of the reader, all returned if none are requested.
-        wanted: The requested fields.
         others: Fields returned only on request.
 
     Raises:

@@ -67,10 +67,7 @@ class SyntheticSource:
         Args:
             seed: Seed of everything.
             rows: Number of rows; None for an endless stream.
-            users: Number of users.
             items: Number of items alive at a time; an item lives for items * item_rows rows.
-            categories: Number of categories.
-            tags: Number of tags.
             item_rows: Rows between two births of items.
             drift_rows: Rows of a full turn of the tastes.
             rows_per_s: Rows a second.

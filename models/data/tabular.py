@@ -191,7 +191,6 @@ def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
     """Return columns of a table with the kinds that its first file suggests.
 
     Args:
-        data: The [data] section.
         names: The columns; None for all except label, time and weight.
     """
     file = _files(data, {})[0]

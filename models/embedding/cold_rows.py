@@ -52,7 +52,6 @@ class ColdRows:
         """Create the log.
 
         Args:
-            table: Name of the table.
             dim: Width of a row, float32.
             slots: Number of optimizer slots of a row, float32.
             folder: Folder for the log.

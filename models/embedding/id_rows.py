@@ -122,12 +122,7 @@ class IdRows:
         return [(self.keys if name == "keys" else self.columns[name])[refs] for name in names]
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Allocate memory for a copy of a column.
-
-        Args:
-            shape: Its shape.
-            dtype: Its dtype.
-        """
+        """Allocate memory for a copy of a column."""
         return np.empty(shape, dtype)
 
     def shrink_to_budget(self) -> None:

@@ -69,7 +69,6 @@ class RowOptimizer:
             others start at 0.
         reads: Names of the RowOptions that it uses.
         holds_rows: True if rows are computed from their slots, so that an imported row needs slots that reproduce it.
-        options: The options.
     """
 
     name: str
@@ -158,7 +157,6 @@ def row_optimizer(name: str, options: RowOptions | None = None) -> RowOptimizer:
     """Return an optimizer.
 
     Args:
-        name: Its name.
         options: Its options; by default RowOptions().
 
     Raises:

@@ -94,9 +94,7 @@ class TieredRows(IdRows):
         """Create an empty table.
 
         Args:
-            table: Name of the table.
             columns: Its columns, among them "rows" and "slots".
-            budget: The memory budget.
 
         Raises:
             BadInput: The scratch folder is not writable.

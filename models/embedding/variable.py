@@ -66,7 +66,6 @@ class RowInitializer:
 
     Attributes:
         kind: 'uniform' in [-scale, scale), 'normal' with standard deviation scale, or 'zeros'.
-        scale: Scale of the values.
     """
 
     kind: str = "uniform"
@@ -138,7 +137,6 @@ class EmbeddingVariable:
         Args:
             name: Name of the table.
             dim: Width of a row.
-            optimizer: Row optimizer.
             seed: Seed of first values.
             initial: First values of rows; by default RowInitializer().
             admission: Filter of new ids; by default each gets a row at once.
@@ -269,7 +267,6 @@ class EmbeddingVariable:
         """Remove the rows that a rule does not keep.
 
         Args:
-            eviction: The rule.
             step: Current step of the run.
 
         Returns:

@@ -72,7 +72,6 @@ class RowsFile:
 
         Args:
             name: The table's name.
-            rows: Its number of rows.
             steps: Step of the run.
         """
         self._name, self._steps, self._of = name, steps, -(-rows // MOST_ROWS) or 1
@@ -96,12 +95,7 @@ class RowsFile:
 
 
 def write_summaries(path: Path, summaries: Iterable[TableSummary]) -> None:
-    """Write tables.parquet.
-
-    Args:
-        path: The file.
-        summaries: The summaries.
-    """
+    """Write tables.parquet."""
     lines: list[dict[str, Any]] = []
     for s in summaries:
         for measure, rows, lookups, edge in (

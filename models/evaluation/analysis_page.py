@@ -31,9 +31,7 @@ def page(title: str, notes: Sequence[str], summaries: Sequence[TableSummary], ch
     """Return the page.
 
     Args:
-        title: Its title.
         notes: Lines below the title.
-        summaries: Summaries of the tables.
         changes: Changes of the tables between two generations.
     """
     parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"]
@@ -63,12 +61,7 @@ def summary_cells(summary: TableSummary) -> tuple[str, ...]:
 
 
 def saving_cells(summary: TableSummary, saving: SavingEstimate) -> tuple[str, ...]:
-    """Return a saving as cells under SAVING_HEADS; bytes are those of a server and of the optimizer together.
-
-    Args:
-        summary: The table.
-        saving: The saving.
-    """
+    """Return a saving as cells under SAVING_HEADS; bytes are those of a server and of the optimizer together."""
     nbytes = saving.rows * (summary.memory_nbytes + summary.slots_nbytes) / max(1, summary.rows)
     value = f"{saving.value:.3g}" if saving.key == "evict_below_norm" else f"{saving.value:,.0f}"
     lost = "" if math.isnan(saving.lookups) else f"{saving.lookups:.2%}"

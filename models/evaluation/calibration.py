@@ -16,7 +16,6 @@ class Decile:
     """Neighbouring scores that hold about a tenth of the total weight.
 
     Attributes:
-        rows: Number of rows.
         weight: Sum of their weights.
         low: Lowest score.
         high: Highest score.

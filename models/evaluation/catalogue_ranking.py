@@ -104,7 +104,6 @@ def lifts_of(layout: ItemRows, mixture: Float32s, places: Int64s, shares: Float3
     """Return what is added to the products of users' vectors with the rows of some places.
 
     Args:
-        layout: The rows.
         mixture: float32 [n, 3].
         places: int64 [n, s], places of items; negative for none.
         shares: float32 [n, s, 2].

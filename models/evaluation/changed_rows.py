@@ -39,7 +39,6 @@ def changed_rows(
     """Compare two generations of a table.
 
     Args:
-        newer: The newer generation.
         older: The older generation; rows of the same width.
         advance: Called with the number of rows processed.
         most: Length of `furthest`.

@@ -114,11 +114,7 @@ class CountingBaselines:
     """
 
     def __init__(self, features: Sequence[BaselineFeature]) -> None:
-        """Start to count.
-
-        Args:
-            features: The features of the model.
-        """
+        """Start to count."""
         plain = [f for f in features if f.sequence is None and f.kind in ("id", "string") and f.side != "user"]
         plain = [f for f in plain if not f.cross and f.transform in ("", "none")]
         self._candidates = [f for f in plain if f.side == "item"] or plain

@@ -43,11 +43,8 @@ def evaluate(
     baselines count the newest of them.
 
     Args:
-        scorer: The generation that scores.
-        data: The table.
         labels: Names of the data's labels, the main one first.
         wanted: Columns to slice and to group by.
-        reporter: Receives progress.
         skip: Number of rows to skip.
         rows: Number of rows to score; 0 for all that follow.
         trained: The model's training file, if it is known.
@@ -94,8 +91,6 @@ def open_rows_of(manifest: Manifest, data: DataConfig, trained: TrainConfig | No
     """Open the data with a column for each input of a model.
 
     Args:
-        manifest: The model's manifest.
-        data: The table.
         trained: The model's training file, if it is known.
     """
     wanted = fields_of(manifest)
@@ -119,7 +114,6 @@ def inputs_of(manifest: Manifest, batch: Batch) -> dict[str, Column]:
     """Build a model's inputs from a batch.
 
     Args:
-        manifest: The model's manifest.
         batch: Rows with the columns of `fields_of(manifest)`.
 
     Returns:

@@ -22,8 +22,6 @@ class ExtraColumns:
         """Open a reader for the columns that the source does not supply.
 
         Args:
-            names: The columns.
-            source: The source of the batches.
             data: The data that hold the columns missing from the source.
             batch_rows: Batch size of the source.
 

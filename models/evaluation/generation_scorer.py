@@ -41,7 +41,6 @@ class GenerationScorer(Predictor):
 
         Args:
             repository: The model repository, or a version that is open already, such as one that is not committed yet.
-            model: The model's name.
             generation: The generation; None for the one that the newest version serves.
 
         Raises:
@@ -100,8 +99,6 @@ class GenerationScorer(Predictor):
 
         Args:
             columns: Columns by input name of the manifest.
-            rows: Number of rows.
-            outputs: Names of the outputs to return.
 
         Returns:
             float32 [rows], or [rows, outputs] for several outputs.

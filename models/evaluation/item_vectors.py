@@ -39,12 +39,9 @@ def write_vectors(
     """Write one row per item in data order: its id and `vector`, a list of float32. The file appears whole.
 
     Args:
-        scorer: The generation that computes the vectors.
-        data: The table of items.
         output: Name of the output to write.
         id_name: The id column; "" for the only item column with one id or string a row.
         path: The file to write.
-        reporter: Receives progress.
 
     Returns:
         The number of items written.

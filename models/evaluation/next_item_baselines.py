@@ -41,7 +41,6 @@ class Followers:
         Args:
             before: int64 [n], numbers of items.
             after: int64 [n], what came after each.
-            items: Number of items.
         """
         keys, counts = np.unique(before * items + after, return_counts=True)
         rows, self._items = keys // items, keys % items
@@ -68,7 +67,6 @@ class NextItemBaselines:
         """Count events.
 
         Args:
-            log: The log.
             item: The sequence's column of the items.
             before: Row before which events are counted.
             top: Places that count.
@@ -95,7 +93,6 @@ class NextItemBaselines:
         """Rank the items of events of a log from a row on, as many as MOST_STEPS allows.
 
         Args:
-            log: The log.
             item: The sequence's column of the items.
             first: First row whose event counts.
             last_only: True if only each user's last event counts.

@@ -60,8 +60,6 @@ class NextItemRanker:
         """Read the items' rows.
 
         Args:
-            scorer: The generation.
-            item: The feature of the candidate item.
             events: Name of the history's column of items.
 
         Raises:
@@ -89,7 +87,6 @@ class NextItemRanker:
         Args:
             histories: The history before each event, by input.
             targets: The events' items.
-            ranking: Counts them.
         """
         inputs = histories | {self._column: targets}
         bound = self._plan.bind_inputs(inputs)
@@ -129,11 +126,7 @@ def rank_next_items(
     """Rank the items of events, by the generation and by counts of the events before them.
 
     Args:
-        scorer: The generation.
-        data: The event log.
-        trained: The model's training file.
         top: Places that count.
-        reporter: Receives progress.
         skip: Number of rows that only enter the histories.
         rows: Number of rows after them; 0 for all.
         leave_one_out: Rank each user's last event alone.

@@ -90,7 +90,6 @@ def next_step(scored: ScoredRows, steps: int, named: Sequence[str]) -> str:
     """Return one line of advice about a held-out AUC that is NaN or hardly better than chance, or "".
 
     Args:
-        scored: The held-out rows.
         steps: Number of steps trained.
         named: Settings that the training file sets although they could be chosen automatically.
     """

@@ -22,7 +22,6 @@ class RankingResult:
         hit_rate: Share of the groups with such a row among the first k.
         ndcg: Mean NDCG at k with gains 0 and 1: the sum of 1 / log2(place + 1) over rows with label 1 among the first
             k, over the largest possible sum.
-        groups: Number of these groups.
     """
 
     hit_rate: float

@@ -71,10 +71,6 @@ class RetrievalRanker:
     def __init__(self, scorer: GenerationScorer, trained: TrainConfig) -> None:
         """Find the two towers of a generation.
 
-        Args:
-            scorer: The generation.
-            trained: The model's training file.
-
         Raises:
             BadInput: The generation has no such towers.
         """
@@ -158,11 +154,7 @@ def rank_pairs(
     """Rank the items that were chosen in rows [skip, skip + rows), among all items of the data.
 
     Args:
-        scorer: The generation.
-        data: The table.
-        trained: The model's training file.
         top: Places that count in NDCG.
-        reporter: Receives progress.
         skip: Number of rows whose items are only in the catalogue.
         rows: Number of rows after them; 0 for all.
 
@@ -187,12 +179,7 @@ def rank_pairs(
 
 
 def nothing(spec: Input, rows: int) -> Column:
-    """Return a column of an input that says nothing: empty lists, zeros or empty strings.
-
-    Args:
-        spec: The input.
-        rows: Number of rows.
-    """
+    """Return a column of an input that says nothing: empty lists, zeros or empty strings."""
     values = rows * (spec.columns or 1)
     if spec.ragged:
         empty: Any = Strings.of([]) if spec.dtype == "string" else np.empty(0, spec.dtype)

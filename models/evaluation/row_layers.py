@@ -92,7 +92,6 @@ class RowLayers:
         """Open a table from the files of a generation. Rows from deltas count as read once.
 
         Args:
-            contents: The generation.
             name: The table's name.
 
         Raises:

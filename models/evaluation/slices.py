@@ -33,7 +33,6 @@ class RowMetrics:
     """The metrics of some rows; NaN where a figure does not exist.
 
     Attributes:
-        rows: Number of rows.
         weight: Sum of their weights.
         auc: AUC.
         log_loss: Weighted mean log-loss.
@@ -68,7 +67,6 @@ class Slice:
 
     Attributes:
         value: The value as text.
-        metrics: Metrics of these rows.
         others: Least number of values merged into this slice; 0 for a slice of a single value.
     """
 

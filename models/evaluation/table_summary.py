@@ -32,8 +32,6 @@ class SavingEstimate:
     """Estimated saving of one key of [tables.NAME].
 
     Attributes:
-        key: The key.
-        value: Its value.
         rows: Rows that would not exist.
         lookups: Share of training's lookups that would have read the default instead; NaN if lookups were not counted.
     """
@@ -153,12 +151,7 @@ def summarise(summary: TableSummary, pieces: Iterable[RowChunk], advance: Callab
     """Add all of a table's rows to a summary.
 
     Args:
-        summary: The summary.
-        pieces: The table's rows.
         advance: Called with the number of rows processed.
-
-    Returns:
-        The summary.
     """
     for piece in pieces:
         summary.add(piece)

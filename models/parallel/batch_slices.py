@@ -26,7 +26,6 @@ def slice_of(rows: int, process: int, processes: int) -> tuple[int, int]:
     Args:
         rows: Rows of the batch.
         process: Rank of the process.
-        processes: Number of processes.
     """
     return rows * process // processes, rows * (process + 1) // processes
 

@@ -63,8 +63,6 @@ def send_command(ranks: Ranks, order: CommandHeader, given: Sequence[Sequence[Ar
     """Send a command to all other ranks.
 
     Args:
-        ranks: The channel.
-        order: The command.
         given: Arrays for each rank, by rank; None for none.
     """
     head = np.array(order._replace(gives=int(given is not None)), np.int64)

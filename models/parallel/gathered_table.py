@@ -38,7 +38,6 @@ class RankRpc(Protocol):
         """Run an operation on every rank and return each rank's arrays.
 
         Args:
-            operation: The operation.
             number: Number of the table, for operations on one table.
             given: Arrays for each rank, by rank; None for none.
         """

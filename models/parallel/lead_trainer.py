@@ -114,7 +114,6 @@ class LeadTrainer(RankTrainer):
         """Return the items unchanged: rows on disk are read only when a batch names them.
 
         Args:
-            items: The items.
             works: Ignored.
         """
         return items
@@ -156,7 +155,6 @@ class LeadTrainer(RankTrainer):
         """Run an operation on every rank, as models.parallel.gathered_table.RankRpc describes.
 
         Args:
-            operation: The operation.
             number: Number of the table, for operations on one table.
             given: Arrays for each rank, by rank; None for none.
         """

@@ -59,10 +59,6 @@ class Relay:
 def launch(processes: int, command: Sequence[str]) -> int:
     """Run several copies of a command under mpiexec.
 
-    Args:
-        processes: Number of processes.
-        command: The command and its arguments.
-
     Returns:
         The exit status.
 
@@ -134,7 +130,6 @@ def death(rank: int | None, number: int, processes: int) -> str:
     Args:
         rank: Rank of the process; None if no process had connected.
         number: Signal or status, 0 if unknown.
-        processes: Number of processes.
     """
     which = f"a process of {processes}" if rank is None else f"process {rank} of {processes}"
     if number == 0:

@@ -132,7 +132,6 @@ def serve(ranks: Ranks, batches: Ranks) -> None:
 
     Args:
         ranks: Channel for commands.
-        batches: Channel for batches.
 
     Raises:
         RankFailed: This rank or another one could not go on.

@@ -391,6 +391,5 @@ def slice_of_vector(size: int, process: int, processes: int) -> slice:
     Args:
         size: Length of the gradient.
         process: Rank of the process.
-        processes: Number of processes.
     """
     return slice(size * process // processes, size * (process + 1) // processes)

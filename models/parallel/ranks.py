@@ -49,7 +49,6 @@ class Ranks(Protocol):
 
         Args:
             to: Receiving rank.
-            message: The message.
         """
         ...
 
@@ -58,7 +57,6 @@ class Ranks(Protocol):
 
         Args:
             to: Receiving rank.
-            message: The message.
         """
         ...
 
@@ -94,9 +92,7 @@ def send_arrays(ranks: Ranks, to: int, arrays: Sequence[Array]) -> None:
     """Send arrays of any length to a rank, with checksums and without copies.
 
     Args:
-        ranks: The channel.
         to: Receiving rank.
-        arrays: The arrays.
     """
     head = np.zeros((len(arrays), 3 + MOST_DIMENSIONS), np.int64)
     for row, array in zip(head, arrays):
@@ -111,7 +107,6 @@ def receive_arrays(ranks: Ranks, of: int) -> list[Array]:
     """Receive the arrays of one send_arrays().
 
     Args:
-        ranks: The channel.
         of: Sending rank.
 
     Raises:

@@ -29,8 +29,6 @@ def entity_rows(
     """Return the records of n keys, int32 [n, words].
 
     Args:
-        manifest: The version's manifest.
-        entity: The entity.
         columns: All of its columns by name: arrays, lists of numbers or strings, for ragged inputs lists of lists.
         rows: Number of keys.
         keys: The keys; their texts are part of the records of models that name items by them.
@@ -65,7 +63,6 @@ def as_column(spec: Input, values: Any, where: str) -> Column:
     """Return values as a column of an input's type.
 
     Args:
-        spec: The input.
         values: An array, Strings, Ragged or a list.
         where: What it is, for messages.
 

@@ -52,7 +52,6 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
         """Configure the callback.
 
         Args:
-            publisher: Publisher of the version.
             every_s: Seconds between publications.
             every_batches: Batches between publications; replaces every_s.
             keys: By layer (or table), the key of each row, None for a row without one; needed only if it cannot be
@@ -85,7 +84,6 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
         Args:
             event_time: Times of the first and the last event, Unix seconds.
-            events: Number of events.
 
         Returns:
             The generation that the model is based on afterwards.
@@ -100,7 +98,6 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
         Removals are not saved with the weights: repeat them after a restart, before fit().
 
         Args:
-            table: Name of the table.
             keys: Keys of the rows.
         """
         if self._tracker is None:
@@ -112,7 +109,6 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
         """Serve rows again that remove() took out.
 
         Args:
-            table: Name of the table.
             keys: Keys of the rows.
         """
         self._open().restore(table, keys)

@@ -68,7 +68,6 @@ def map_variables(
 
     Args:
         model: The Keras model.
-        manifest: The package's manifest.
         given: By layer or table, the key of each row.
         published_keys: Returns the keys that a table was published with.
 
@@ -172,7 +171,6 @@ def _aligned(
     Args:
         names: The package's names by themselves, with dots, and the shape.
         variables: Variables with the shape that counts.
-        numbered: Names that Keras numbers.
     """
     aligned: dict[int, str] = {}
     left, open_names = list(variables), dict(names)
@@ -199,9 +197,6 @@ def _fitting_names(
     """Return which of the names each variable has, by the variable's id().
 
     Args:
-        names: Names and shapes.
-        variables: Variables with their shapes.
-        numbered: Names that are numbered.
         spelled: Returns what a variable of this path may be called.
     """
     groups: dict[tuple[str, Shape], list[str]] = {}

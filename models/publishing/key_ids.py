@@ -19,24 +19,14 @@ WORDS = ("string", "strings")
 
 
 def takes_strings(manifest: Manifest, table: str) -> bool:
-    """Return True if features of strings feed a table, perhaps among others.
-
-    Args:
-        manifest: The package's manifest.
-        table: Name of the table.
-    """
+    """Return True if features of strings feed a table, perhaps among others."""
     return (
         any(f.kind in WORDS for f in manifest.lookups if f.table == table) or _entity_key(manifest, table) == "string"
     )
 
 
 def takes_integers(manifest: Manifest, table: str) -> bool:
-    """Return True if features of integers feed a table, or nothing does.
-
-    Args:
-        manifest: The package's manifest.
-        table: Name of the table.
-    """
+    """Return True if features of integers feed a table, or nothing does."""
     if (key := _entity_key(manifest, table)) is not None:
         return key != "string"
     kinds = {f.kind for f in manifest.lookups if f.table == table}
@@ -66,8 +56,6 @@ def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:
     """Return the ids of n keys, int64 [n].
 
     Args:
-        manifest: The package's manifest.
-        table: Name of the table.
         keys: Array or sequence of integers, or of str or bytes, or Strings. None in a sequence is the key of the row
             that all keys without one share (a model's out-of-vocabulary row).
 
@@ -133,7 +121,6 @@ def hashed(words: list[str | bytes], seed: int) -> Int64s:
     It is xxh3_64 of the UTF-8 bytes with a table's seed, as in processor.kernels.hashing.hash_strings.
 
     Args:
-        words: The strings.
         seed: Seed of the table.
 
     Raises:

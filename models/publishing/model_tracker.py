@@ -100,10 +100,8 @@ class TrackedTable:
         """Track a table.
 
         Args:
-            entry: The table.
             keys: Distinct keys, int64 [n].
             rows: Row of the matrix of each key, int64 [n].
-            matrix: The trainer's matrix.
             compare: Compare all rows, ignoring which ones were touched.
         """
         order = np.argsort(keys)
@@ -248,10 +246,7 @@ class ModelTracker:
     """A trainer's tables and dense weights, published as they change.
 
     Args:
-        publisher: The publisher.
-        tables: The tables.
         dense: Dense weights by name.
-        interval: When to publish.
         begin: "model" publishes the model's weights at the beginning; "served" loads the served weights into the model.
         left_out: Weights that the package does not have and that must not move.
         check: Called before each publication; what it raises prevents that.
@@ -312,7 +307,6 @@ class ModelTracker:
 
         Args:
             event_time: Times of the first and the last event, Unix seconds.
-            events: Number of events.
 
         Returns:
             The generation that the trainer is based on afterwards.
@@ -348,7 +342,6 @@ class ModelTracker:
         """Remove rows from the served table with the next publication, until restore().
 
         Args:
-            table: Name of the table.
             keys: Keys of the rows.
         """
         self._table(table).remove(self.publisher.ids(table, keys))
@@ -357,7 +350,6 @@ class ModelTracker:
         """Serve rows again that remove() took out.
 
         Args:
-            table: Name of the table.
             keys: Keys of the rows.
         """
         self._table(table).restore(self.publisher.ids(table, keys))

@@ -53,6 +53,12 @@ Changes = tuple[dict[str, TableDelta], dict[str, NDArray[np.float32]]]
 class Publisher:
     """A writer of one version's deltas, beside any others. Not thread-safe.
 
+        >>> publisher = Publisher("repository", "ctr")
+        >>> keys, values = [3, 8], np.zeros((2, 4), np.float32)
+        >>> generation = publisher.publish(rows={"user": (keys, values)}, events=2)
+        >>> generation.version, generation.step
+        (1, 1)
+
     Attributes:
         manifest: The version's manifest.
         last: The delta that it published last, or None.

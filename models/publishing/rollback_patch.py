@@ -25,7 +25,6 @@ class RollbackPatch:
     """Rows and weights to restore. Keys of a table of strings are hashed as by Publisher.ids().
 
     Attributes:
-        generation: The served generation.
         undone: The generation that the trainer was based on.
         rows: By table, keys int64 [m], ascending, and their served rows, float32 [m, dim].
         removed: By table, keys int64 [r] that have no served row.
@@ -43,8 +42,6 @@ def rollback_patch_since(version: VersionReader, change_log: ChangeLog, stood_on
     """Return what a trainer has to restore to continue from the head of the change log.
 
     Args:
-        version: The version.
-        change_log: Its change log.
         stood_on: Link of the generation that the trainer was based on.
 
     Raises:

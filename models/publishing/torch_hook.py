@@ -67,7 +67,6 @@ class TorchHook:
         """Attach a hook to a model's optimizers.
 
         Args:
-            publisher: Publisher of the version.
             model: The PyTorch model.
             optimizer: One, or several that step in this order; None if the loop calls step().
             every_s: Seconds between publications.
@@ -137,7 +136,6 @@ class TorchHook:
 
         Args:
             event_time: Times of the first and the last event, Unix seconds.
-            events: Number of events.
 
         Returns:
             The generation that the model is based on afterwards.
@@ -150,7 +148,6 @@ class TorchHook:
         Removals are not saved with the weights: repeat them after a restart, before the first publication.
 
         Args:
-            table: Name of the table.
             keys: Keys of the rows.
         """
         self._tracker.remove(table, keys)
@@ -159,7 +156,6 @@ class TorchHook:
         """Serve rows again that remove() took out.
 
         Args:
-            table: Name of the table.
             keys: Keys of the rows.
         """
         self._tracker.restore(table, keys)

@@ -33,7 +33,6 @@ def curves_svg(curves: Sequence[Curve], unit: str, diagonal: bool = False) -> st
     """Draw curves over one x axis.
 
     Args:
-        curves: The lines.
         unit: Unit of x.
         diagonal: Use the same range for both axes and draw the line y = x.
 

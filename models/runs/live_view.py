@@ -65,7 +65,6 @@ def lines(status: RunStatus, rows_per_s: float, unix_s: float) -> Iterator[tuple
     """Format a run's status.
 
     Args:
-        status: The run's status.
         rows_per_s: Rows trained on per second.
         unix_s: The current time, Unix seconds.
 

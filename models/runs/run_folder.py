@@ -40,19 +40,13 @@ class RunFolder:
         self.broken = False
 
     def append(self, name: str, text: str) -> None:
-        """Append text to a file.
-
-        Args:
-            name: Name of the file.
-            text: The text.
-        """
+        """Append text to a file."""
         self.attempt(lambda folder: _append(folder / name, text))
 
     def write(self, name: str, text: str) -> Path | None:
         """Write a whole file, replacing an existing one; return its path, or None if it cannot be written.
 
         Args:
-            name: Name of the file.
             text: Its content.
         """
         return self.attempt(lambda folder: _write(folder / name, text))

@@ -104,7 +104,6 @@ def overlap(stage_times: Mapping[str, StageTime], cores: int) -> float:
 
     Args:
         stage_times: Times by stage.
-        cores: Number of cores.
     """
     wall_s = sum(stage_times[name].wall_s for name in IN_TURN if name in stage_times)
     cpu_s = sum(one.cpu_s for one in stage_times.values())

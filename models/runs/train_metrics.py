@@ -145,7 +145,6 @@ def serve_metrics(metrics: HasRegistry, host: str, port: int) -> tuple[WSGIServe
     """Serve /metrics on a port from a thread.
 
     Args:
-        metrics: The metrics.
         host: Address to listen on.
         port: Port to listen on.
 

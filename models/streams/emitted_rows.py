@@ -30,7 +30,6 @@ class RowLocation(NamedTuple):
     """A row of a file of the joined folder.
 
     Attributes:
-        file: Number of the file.
         row: Row in the file; NOWHERE if the row was left out.
         positive: True if the row was already a positive at lookup.
     """
@@ -86,7 +85,6 @@ class EmittedRows:
         """Add the rows of a file, which must be newer than all files added before.
 
         Args:
-            file: Number of the file.
             keys: Keys of its rows, and disowned keys.
             rows: Row of each key, or NOWHERE.
             positive: True for positives, bool [n].

@@ -65,9 +65,7 @@ class FeatureFeed:
         """Open the stream at the position of the state folder.
 
         Args:
-            repository: The model repository.
             model: Name of the model; its newest version is published to.
-            entity: Name of the entity.
             source: Folder of Parquet files, redis://host/stream or kafka://host/topic, with the key and all columns.
             state: Folder with the position; created if it does not exist.
             follow: Keep waiting for rows; otherwise end with those that are there.

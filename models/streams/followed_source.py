@@ -46,7 +46,6 @@ class IngestStatus:
     """Progress of reading a stream.
 
     Attributes:
-        rows: Rows that have a number.
         waiting: Rows that have not been read; see StreamBacklog.rows.
         lost: See StreamBacklog.
         rejected: Rows that were read and are invalid.
@@ -91,8 +90,6 @@ class FollowedSource:
         """Start to read a stream.
 
         Args:
-            stream: The stream.
-            journal: Its journal.
             schema: Columns to read.
             endless: arriving() waits for more rows; otherwise it ends with the existing ones.
             now_s: Clock.

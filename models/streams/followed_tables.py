@@ -59,7 +59,6 @@ class FollowedTable:
 
     Attributes:
         name: Name of the entity or of the user table.
-        section: The section that describes it.
         key: The column with its keys.
         fields: Its other columns.
         further: Those of them that are not joined to rows.
@@ -73,7 +72,6 @@ class FollowedTable:
         """Take over what the folder has of it.
 
         Args:
-            section: The section.
             folder: The table's own folder, which is made.
             now_s: Clock.
         """
@@ -175,7 +173,6 @@ class ReplacedFile(FollowedTable):
         """Read the file; if that is not possible, go on with the content that is known.
 
         Args:
-            section: The section.
             folder: The table's own folder.
             now_s: Clock.
 
@@ -244,9 +241,7 @@ class RecordStream(FollowedTable):
         """Read the records that have arrived.
 
         Args:
-            section: The section.
             folder: The table's own folder.
-            open_stream: Opens the stream.
             now_s: Clock.
 
         Raises:
@@ -320,7 +315,6 @@ def open_table(
     """Open a table that is joined to a followed stream.
 
     Args:
-        section: The section.
         folder: Folder of the run's checkpoints.
         open_stream: Opens a stream of a format, at a path.
         anew: Forget what earlier runs have read of it.

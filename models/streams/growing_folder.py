@@ -56,7 +56,6 @@ class GrowingFolder:
         """Set up the reader.
 
         Args:
-            folder: The folder.
             schema: Columns to read.
             now_s: Clock.
             sleep: Waits so many seconds.
@@ -188,7 +187,6 @@ class GrowingFolder:
         """Set aside a file that was taken already.
 
         Args:
-            name: Name of the file.
             why: Reason that is reported.
         """
         self._set_aside(name, (0, self._taken.get(name, 0)), why)

@@ -83,7 +83,6 @@ class HistoryWriter:
             sequences: The sequences by name.
             writers: For some of them, what writes to their stores.
             source: The run's rows, if there are writers.
-            report: Receives progress.
             wait: Waits before a store is asked again, or raises to give up.
         """
         self._sequences, self._writers, self._source = sequences, writers, source
@@ -101,10 +100,7 @@ class HistoryWriter:
         """Return the writer of a run: of the sequences with `store`, as far as the run knows where the stores are.
 
         Args:
-            config: The run's configuration.
-            manifest: The manifest of its versions.
             source: Its rows.
-            report: Receives progress.
             stopped: Set when the run is to end; a followed run waits for a store until then.
 
         Raises:
@@ -124,7 +120,6 @@ class HistoryWriter:
         """Write what the stores do not have yet of the rows before the run's position.
 
         Args:
-            state: The run's state.
             bar: Whether writing all histories is a part of the run whose progress is reported.
 
         Raises:
@@ -140,11 +135,7 @@ class HistoryWriter:
             self._written[name] = events
 
     def check(self, state: Written) -> None:
-        """Every CHECK_S, write all histories to a store that may have lost some since; skip one that is away.
-
-        Args:
-            state: The run's state.
-        """
+        """Every CHECK_S, write all histories to a store that may have lost some since; skip one that is away."""
         if time.monotonic() - self._checked_s < CHECK_S:
             return
         self._checked_s = time.monotonic()
@@ -163,7 +154,6 @@ class HistoryWriter:
 
         Args:
             users: The users, by ids or hashes of their keys.
-            state: The run's state.
 
         Raises:
             NotReady: A store cannot be reached; erasing may be repeated.
@@ -229,11 +219,7 @@ class HistoryWriter:
 
 
 def check_stores(config: TrainConfig) -> None:
-    """Raise BadInput if a followed run does not know where a store of its histories is.
-
-    Args:
-        config: The run's configuration.
-    """
+    """Raise BadInput if a followed run does not know where a store of its histories is."""
     for name, sequence in config.sequences.items():
         if config.data.follow and sequence.store and sequence.store not in config.online_stores:
             raise BadInput(

@@ -72,7 +72,6 @@ class ScoreSums:
     Attributes:
         scores: Sum of the scores.
         labels: Sum of the labels that came in time.
-        rows: Number of rows.
     """
 
     scores: float
@@ -131,7 +130,6 @@ class JoinRun:
         """Open the output folder and both streams.
 
         Args:
-            settings: The join's settings.
             unix_s: Clock.
             tell: Receives (model, sums by generation) for every file after it is written.
             outcomes: Stream to read instead of the one in the settings.

@@ -21,7 +21,6 @@ class JoinSettings:
     """Settings of `freshet join`.
 
     Attributes:
-        recordings: Folder of the recordings.
         outcomes: Folder of Parquet files, or URL of a stream, which may contain a password.
         out: Folder that is written.
         model: Model whose recordings are joined; "" for the only one.

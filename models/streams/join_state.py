@@ -41,7 +41,6 @@ class JoinState:
         model: Model that the folder is bound to.
         settings: Settings that the folder is bound to.
         recordings: Number of the next row to emit.
-        outcomes: Outcomes that are open.
         counts: Fates of rows and outcomes.
         share: State of LateShare.
         windows: State of JoinWindows.

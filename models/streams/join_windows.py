@@ -30,7 +30,6 @@ class WindowSums:
     """Sums over the rows and outcomes of a window.
 
     Attributes:
-        rows: Number of rows.
         positives: Sum of labels that came in time.
         late: Sum of labels of late positives.
         unmatched: Outcomes of this time without a row.

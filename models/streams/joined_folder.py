@@ -102,9 +102,6 @@ class JoinedFolder:
             rows: The labelled rows, in the form of models.data.broadcast_columns.take_once.
             state: The state as JSON-able values.
 
-        Returns:
-            The number of the file.
-
         Raises:
             OSError: The file cannot be written.
         """
@@ -125,10 +122,6 @@ class JoinedFolder:
     def columns(self, number: int, names: Sequence[str]) -> pa.Table:
         """Return columns of a file.
 
-        Args:
-            number: Number of the file.
-            names: Names of the columns.
-
         Returns:
             All rows of these columns, each with its value.
 
@@ -141,10 +134,6 @@ class JoinedFolder:
 
     def recorded(self, number: int, rows: Sequence[int]) -> pa.Table | None:
         """Return rows of a file as they were recorded.
-
-        Args:
-            number: Number of the file.
-            rows: Row numbers in the file.
 
         Returns:
             The rows in the order of `rows`, without the join's own columns, in the form of
@@ -196,10 +185,6 @@ def labelled(rows: pa.Table, labels: np.ndarray, weights: np.ndarray, late: np.n
 
 def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
     """Read rows of a file of a join; only their row groups are read, one at a time.
-
-    Args:
-        path: The file.
-        rows: Row numbers in the file.
 
     Returns:
         The emitted rows, in the order of `rows`, in the form of models.data.broadcast_columns.take_once.

@@ -94,8 +94,6 @@ class PendingRow:
 
     Attributes:
         number: Number in the recordings.
-        time_s: Time of the request.
-        key: Its key.
         outcome: Outcome attached to it, if any.
         before: Location of an emitted row with the same key.
         later: Rows of the same key that arrived since; set on the first one only.
@@ -127,8 +125,6 @@ class LateOutcome:
     """An outcome whose row was emitted as a negative.
 
     Attributes:
-        outcome: The outcome.
-        place: Location of the row.
         key: Key to compare, since the row is looked up by a hash.
     """
 
@@ -190,7 +186,6 @@ class Matcher:
             wait_s: Window of a row.
             late_s: Age of a row up to which late outcomes correct it.
             emitted: Rows that have left.
-            known: Outcomes that were open.
             counts: Fates so far.
         """
         self._wait_s, self._last_s, self._emitted = wait_s, max(wait_s, late_s), emitted
@@ -295,7 +290,6 @@ class Matcher:
         """Decide about a contested row and all later rows of its key.
 
         Args:
-            row: The contested row.
             alike: True if all rows repeat one request; then only this row or the one emitted before it counts.
         """
         if not alike:
@@ -344,7 +338,6 @@ class Matcher:
         """Remove the first rows.
 
         Args:
-            rows: Number of rows.
             places: Location of each row, unused for rows that are left out; None if the rows are lost.
         """
         for n in range(rows):
@@ -373,7 +366,6 @@ class Matcher:
         """Settle outcomes.
 
         Args:
-            outcomes: The outcomes.
             fate: Their fate, a field of JoinCounts.
         """
         setattr(self.counts, fate, getattr(self.counts, fate) + len(outcomes))

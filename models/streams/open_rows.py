@@ -43,7 +43,6 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False, repeat: Pat
     """Open the configured data for a run, as a stream if they are one, are followed, or were followed before.
 
     Args:
-        config: The run's configuration.
         folder: Folder of the run's checkpoints.
         anew: Start with the first row, whatever the run has read.
         repeat: Folder of the checkpoints of a run that has followed them: the rows get the same numbers.

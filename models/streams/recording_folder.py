@@ -42,7 +42,6 @@ class _Numbers:
     """Numbers of a recorder's files.
 
     Attributes:
-        newest: The newest number.
         missing: How many numbers before it are missing.
     """
 
@@ -128,7 +127,6 @@ class RecordingFolder:
         """Read the first of the given rows, as long as they have the same columns and take about ROWS_NBYTES at most.
 
         Args:
-            journal: Journal of the recordings.
             numbers: Row numbers, ascending.
 
         Returns:

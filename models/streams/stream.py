@@ -103,7 +103,6 @@ def check_places(known: Sequence[Segment], **kinds: type) -> None:
     """Raise Corrupt unless the location of each segment of a journal has these fields.
 
     Args:
-        known: The segments.
         **kinds: Type by field name.
     """
     for segment in known:

@@ -43,7 +43,6 @@ class StreamJournal:
         """Open or create the journal of a stream.
 
         Args:
-            path: The file.
             identity: The stream's identity.
             anew: Replace an existing journal.
             context: Reader of the stream, for messages.

@@ -60,7 +60,6 @@ class RejectedRows:
 
     Attributes:
         rows: Number of rows that they count as.
-        why: The reason.
         damage: True for a damaged file, which does not count towards the rate of invalid rows of the stream.
     """
 
@@ -76,7 +75,6 @@ class TableRows:
     """Rows of a record batch.
 
     Args:
-        batch: The batch.
         columns: Columns to read.
         name: Name of the file or message, for errors.
         first: Number of the batch's first row in it.
@@ -205,7 +203,6 @@ def sound_parts(rows: Rows, first: int, last: int) -> Iterator[tuple[int, list[p
     """Yield the first row and the columns of each valid run in rows [first, last), and the error of each invalid row.
 
     Args:
-        rows: The rows.
         first: First row.
         last: End of the range, exclusive.
     """

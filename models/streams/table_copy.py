@@ -37,7 +37,6 @@ class TableCopy:
 
     Attributes:
         identity: Drawn at random when the table was first read: marks belong to it.
-        rows: The rows.
         mark: The highest mark.
         read: State of the file whose content it is; [] for a stream.
     """
@@ -50,11 +49,6 @@ class TableCopy:
 
 def write_copy(path: Path, key: Field, copied: TableCopy) -> None:
     """Write a copy, durably.
-
-    Args:
-        path: The file.
-        key: The column of the key.
-        copied: What to write.
 
     Raises:
         OSError: It cannot be written.
@@ -84,8 +78,6 @@ def read_copy(path: Path, key: Field, fields: tuple[Field, ...], timed: bool) ->
     """Read a copy; None if there is none, or one of other columns.
 
     Args:
-        path: The file.
-        key: The column of the key.
         fields: The other columns.
         timed: Whether the table has times.
     """

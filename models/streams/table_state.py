@@ -72,7 +72,6 @@ class TableState:
         """Return the columns of keys.
 
         Args:
-            keys: The keys.
             times: Time of each, for a table with times.
         """
         ids = ids_of(keys)

@@ -182,7 +182,6 @@ def read_entries(path: Path, mark: Mark) -> bytes:
     """Return the entries that count, after the first line.
 
     Args:
-        path: The file.
         mark: The newest checkpoint's mark.
 
     Raises:

@@ -29,7 +29,6 @@ def write_rows(run: SubgraphRun, tables: Int64s, bound: BoundRequest) -> Write:
     Args:
         run: The dense graph's inputs.
         tables: Descriptors of tables that do not change meanwhile.
-        bound: The batch.
     """
 
     def write(rows: Rows, inputs: Mapping[str, Float32s]) -> None:
@@ -67,7 +66,6 @@ class GradientPiece:
 
     Attributes:
         by_inputs: By input, [rows, width]; for shared histories, a row for each distinct one.
-        shared: Those histories.
     """
 
     start: int

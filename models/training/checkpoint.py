@@ -122,7 +122,6 @@ class RunState:
         """Make this the state of a new version.
 
         Args:
-            number: Its number.
             finished_at: Unix time.
         """
         self.version, self.step, self.digest, self.parent = number, 0, "", ""
@@ -164,7 +163,6 @@ class RestoredCheckpoint:
     """A restored checkpoint.
 
     Attributes:
-        state: The run's state.
         changes: Changes of the newest increment by table; None after a full checkpoint.
     """
 
@@ -183,7 +181,6 @@ class Checkpoints:
         """Open the folder, which is made if necessary, and remove what a killed run left.
 
         Args:
-            folder: The folder.
             source: The run's rows: checkpoints have what their histories know, if there are any, and tell them.
         """
         self.folder, self.borders = folder, BatchBorders(folder)
@@ -205,10 +202,6 @@ class Checkpoints:
     def save(self, trainer: Trainer, state: RunState) -> None:
         """Commit an increment, or everything the first time; its content no longer counts as changed.
 
-        Args:
-            trainer: The trainer.
-            state: The run's state.
-
         Raises:
             BadInput: Training has diverged.
         """
@@ -224,8 +217,6 @@ class Checkpoints:
         """Commit an increment of these changes, which are finite; they still count as changed.
 
         Args:
-            trainer: The trainer.
-            state: The run's state.
             changes: Changes by table.
         """
         self._increment_nbytes += self._write("inc", trainer, state, changes)
@@ -238,8 +229,6 @@ class Checkpoints:
         does not record what the increments before it changed.
 
         Args:
-            trainer: The trainer.
-            state: The run's state.
             wanted: Returns the numbers of checkpoints to keep, as for save_full().
         """
         if self._increment_nbytes > self._full_nbytes:
@@ -249,8 +238,6 @@ class Checkpoints:
         """Commit a full checkpoint and remove older ones.
 
         Args:
-            trainer: The trainer.
-            state: The run's state.
             wanted: Numbers of checkpoints that must stay restorable.
 
         Raises:
@@ -272,8 +259,6 @@ class Checkpoints:
         """Forget the users that a trainer is asked to forget; as for compact(), nothing may have changed.
 
         Args:
-            trainer: The trainer.
-            state: The run's state.
             wanted: Returns the numbers of checkpoints to keep, as for save_full().
         """
         if self._histories is not None and self._erasures.asked():
@@ -318,7 +303,6 @@ class Checkpoints:
         """Restore the trainer from a checkpoint.
 
         Args:
-            trainer: The trainer.
             number: Number of the checkpoint; None for the newest.
 
         Returns:
@@ -446,7 +430,6 @@ class MappedCheckpoint:
     """The newest checkpoint, memory-mapped.
 
     Attributes:
-        state: The run's state.
         steps: Number of steps taken.
         tables: By name, the newest increment first, down to the full checkpoint.
     """

@@ -67,8 +67,6 @@ def chosen(
     not the cause.
 
     Args:
-        settings: The settings of the file.
-        features: The model's features.
         rows: Rows of the full version; None if unknown.
         ones: Share of labels that are 1; None if unknown, which counts as a half.
         histories: For a next-item network, how many histories a pass has; None for other networks. It gets
@@ -122,7 +120,6 @@ def filled(settings: TrainSettings, values: Mapping[str, Any]) -> TrainSettings:
     """Fill in what [train] leaves out.
 
     Args:
-        settings: [train].
         values: Values by key.
     """
     return replace(settings, **{key: values[key] for key in KEPT if key in values and not getattr(settings, key)})
@@ -151,7 +148,6 @@ def of_table(settings: TrainSettings, table: TableConfig) -> TrainSettings:
 
     Args:
         settings: [train], filled in.
-        table: The table's own settings.
     """
     own = replace(settings, **table.train)
     if "learning_rate" in table.train:
@@ -164,7 +160,6 @@ def transformed(features: list[FeatureConfig], transforms: Mapping[str, str]) ->
     """Return the features with a transform each; 'none' if neither the file nor `transforms` has one.
 
     Args:
-        features: The features.
         transforms: Transforms by feature name, for features without one in the file.
     """
     return [f if f.transform else replace(f, transform=transforms.get(f.name, "none")) for f in features]
@@ -179,7 +174,6 @@ def filled_line(before: TrainSettings, after: TrainSettings, rows: int | None) -
     """Return one line about the values filled in, or "".
 
     Args:
-        before: The settings of the file.
         after: The same, filled in.
         rows: Rows of the full version; None if unknown.
     """

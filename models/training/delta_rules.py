@@ -29,7 +29,6 @@ class DeltaRules:
         """Start as if a delta had just been published.
 
         Args:
-            publish: The rules.
             weights: Returns the network's current weights.
             now_s: Clock.
             changed: Returns whether something besides rows is to be published, such as an entity.
@@ -79,7 +78,6 @@ def movement(before: Weights, now: Weights) -> float:
 
     Args:
         before: Weights by name.
-        now: The same weights later.
     """
     moved = sum(float(np.square(now[name] - array, dtype=np.float64).sum()) for name, array in before.items())
     norm = sum(float(np.square(array, dtype=np.float64).sum()) for array in before.values())

@@ -47,11 +47,7 @@ class DenseFunctions:
         """Create the functions.
 
         Args:
-            arch: The network.
-            graph: Its dense graph.
-            labels: Number of labels.
             row_loss: The loss of each row.
-            settings: Settings of the optimizer.
             rows_of: Inputs that hold rows of tables, which learn from the gradient by these inputs.
             counts: Offsets in x of the features whose rows are counts (models.zoo.counted_odds).
         """

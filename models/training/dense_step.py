@@ -272,7 +272,6 @@ class DenseStep:
         """Score rows.
 
         Args:
-            rows: Number of rows.
             write: Writes rows into the dense graph's inputs.
             weights: Weights to score with; None for the current ones.
 

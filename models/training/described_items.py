@@ -73,7 +73,6 @@ class DescribedKeys:
         """Read nothing yet.
 
         Args:
-            tables: The tables.
             seed: Seed of hashes of ids that are strings.
         """
         self._tables, self._seed = tables, seed
@@ -105,7 +104,6 @@ class DescribedItems:
         """Make no rows yet.
 
         Args:
-            trainer: The trainer.
             described: The items that tables describe.
         """
         self._trainer, self._described = trainer, described

@@ -38,7 +38,6 @@ def check_loss(loss: float, trainer: Trainer, newest: Callable[[], SavedState | 
 
     Args:
         loss: Mean loss of a batch, before the trainer's last step.
-        trainer: The trainer.
         newest: Returns the state of the newest checkpoint, None if there is none; called only to raise.
     """
     if not math.isfinite(loss):

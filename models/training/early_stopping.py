@@ -71,7 +71,6 @@ class EarlyStopping:
         """Record the score of a finished epoch, and move the run's state to what follows.
 
         Args:
-            state: The run's state.
             quality: That of the held-out rows.
             position: Position of the row after the last epoch.
 

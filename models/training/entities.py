@@ -53,8 +53,6 @@ def with_entities(
     """Return a version's manifest with its entities, and their keys and records by table.
 
     Args:
-        draft: The version's manifest.
-        configs: The entities of the training file.
         followed: The tables that the run follows: entities among them are as they are now, others are read.
 
     Raises:
@@ -90,12 +88,7 @@ def with_entities(
 
 
 def _entry(config: EntityConfig, read: Collection[str]) -> EntityEntry:
-    """Return an entity without its sizes.
-
-    Args:
-        config: Its section.
-        read: The version's inputs.
-    """
+    """Return an entity without its sizes."""
     key, inputs = config.key_field, [f.name for f in config.fields]
     if not config.filters:
         return EntityEntry(config.name, key.name, inputs, unknown=config.unknown)

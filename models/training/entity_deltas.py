@@ -44,7 +44,6 @@ def forget_gone(tables: Sequence[FollowedTable], saved: Sequence[tuple[int, RunS
     """Drop the keys of entities that every checkpoint knows to be gone.
 
     Args:
-        tables: The tables that the run follows.
         saved: The checkpoints.
     """
     for table in entities_of(tables):
@@ -69,8 +68,6 @@ class EntityDeltas:
         """Make changes of the tables that are the version's entities.
 
         Args:
-            tables: The tables that the run follows.
-            manifest: The version's manifest.
             served: Returns the newest generation.
             note: Receives lines about what is not published.
         """

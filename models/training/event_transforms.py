@@ -19,11 +19,7 @@ def events_read(f: FeatureConfig) -> list[str]:
 
 
 def event_steps(f: FeatureConfig) -> list[Step]:
-    """Return the steps that derive a feature from the events of a history; [] if it takes them all.
-
-    Args:
-        f: The feature.
-    """
+    """Return the steps that derive a feature from the events of a history; [] if it takes them all."""
     steps: list[Step] = []
     if tested := list(f.where.values()):
         integers = [value for value in tested if isinstance(value, int)]
@@ -39,9 +35,7 @@ def window_step(
     """Return the transform that takes the events of a cross with decay: its op, inputs and integers.
 
     Args:
-        f: The cross.
         events: The column of the history.
-        histories: Names of the columns of histories.
         units_a_s: Units of the history's times in a second.
     """
     if f.decay == AGE:

@@ -58,7 +58,6 @@ class FullVersions:
         Args:
             config: The run's configuration, filled in.
             source: The training data.
-            report: Receives progress.
             wait: Waits for an unreachable repository; see models.training.lineage.
         """
         self._wait, self._checked_s = wait, -CHECK_S
@@ -125,7 +124,6 @@ class FullVersions:
         """Publish the trainer's weights as version state.version.
 
         Args:
-            trainer: The trainer.
             state: The run's state, with the version's number.
             held_out: Quality of held-out rows.
             again: True if an earlier attempt may have succeeded although its reply was lost.

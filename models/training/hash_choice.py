@@ -35,7 +35,6 @@ def decided(config: TrainConfig, hashes: Mapping[str, str]) -> dict[str, TableCo
     """Return the tables with a hashing each.
 
     Args:
-        config: The configuration.
         hashes: Hashing of tables that leave it out; 'none' if it is missing.
     """
     filled = {name: replace(config.tables[name], hash=hashes.get(name, NO_HASH)) for name in undecided(config)}
@@ -61,7 +60,6 @@ def measured(source: Source, config: TrainConfig) -> tuple[dict[str, str], str]:
 
     Args:
         source: The training data.
-        config: The configuration.
 
     Returns:
         Hashing by table, and one line about the choices, or "".
@@ -80,11 +78,6 @@ def estimated_ids(source: Source, config: TrainConfig, tables: list[str]) -> dic
 
     If the data are longer than the counted part, Heaps' law extrapolates: n rows have n**b distinct ids, where b is
     estimated from the second half of the counted rows.
-
-    Args:
-        source: The training data.
-        config: The configuration.
-        tables: The tables.
 
     Returns:
         Numbers by table; inf if the data are endless and new ids keep coming.

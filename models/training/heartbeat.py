@@ -61,7 +61,6 @@ class Heartbeat:
 
         Args:
             repository: Address of the repository.
-            model: Name of the model.
             follow: True if the run has no end.
             unix_s: Clock for times that people read.
             now_s: Clock for rates.

@@ -49,11 +49,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ItemRowInitializer(RowInitializer):
-    """First values of items' rows: learned numbers as of any table, the item's key, and no counts.
-
-    Attributes:
-        layout: The rows.
-    """
+    """First values of items' rows: learned numbers as of any table, the item's key, and no counts."""
 
     layout: ItemRows = LEARNED_ALONE
 

@@ -53,7 +53,6 @@ def with_sources(manifest: Manifest, item: Feature, columns: int) -> tuple[Manif
     """Return the manifest with a table for the numbers of its items, and the table's name.
 
     Args:
-        manifest: The draft.
         item: The feature that looks up an item.
         columns: Numbers of a row.
     """
@@ -68,7 +67,6 @@ class ItemSources:
     """The numbers of a model's items.
 
     Attributes:
-        table: The table.
         counts: Counts the popularity; None where the items' own rows have it.
         origin_s: Unix seconds that hours are counted from; None without an event that has a time.
         newest_s: Time of the newest event.

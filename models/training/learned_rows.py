@@ -56,7 +56,6 @@ class LearnedRows:
         """Raise BadInput unless a source begins with the rows that were learned; then remember its first ones.
 
         Args:
-            source: The data.
             position: Number of rows that were learned.
             rows: Rows of the data; None if they have no end.
         """

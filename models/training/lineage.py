@@ -115,10 +115,6 @@ class Lineage:
 
         Args:
             version: The version as it was published.
-            trainer: The trainer.
-            checkpoints: The run's checkpoints.
-            state: The run's state.
-            report: Receives notes.
             replay: Train on undone rows again, instead of skipping them.
             publish: The section: when dense weights are published, and snapshots written.
             wait: Waits for an unreachable repository, or raises.
@@ -392,7 +388,6 @@ class Lineage:
         """Take a generation as that of the weights.
 
         Args:
-            link: The generation.
             exact: True if its dense weights are the trainer's; else they are read from the repository.
         """
         self._at, self._dense = link, self._trainer.dense.weights()
@@ -470,12 +465,7 @@ def _file_sha256(delta: Delta) -> str:
 
 
 def rebuild(trainer: Trainer, contents: VersionContents) -> None:
-    """Load a generation's weights from the repository into a trainer; every optimizer starts anew.
-
-    Args:
-        trainer: The trainer.
-        contents: The generation.
-    """
+    """Load a generation's weights from the repository into a trainer; every optimizer starts anew."""
     trainer.clear()
     named = {table.name for table in contents.base.root_manifest.tables}
     for name, table in trainer.tables.items():

@@ -96,12 +96,9 @@ class TrainingRun:
         """Open the data, find the state to start from, and restore it.
 
         Args:
-            config: The configuration.
             source: The data; by default those that the configuration names.
             checkpoints: Folder of the checkpoints; by default .checkpoints/<model> in the trainer's folder.
-            reporter: Receives progress.
             unix_s: Clock.
-            start_options: Options for the start.
             make_trainer: Takes Trainer's arguments; by default default_trainer.
 
         Raises:

@@ -43,7 +43,6 @@ def mean_shares(rows: int, weight: Float32s | None) -> Float32s:
     """Return the weight of each row's loss in the mean of a batch.
 
     Args:
-        rows: Number of rows.
         weight: float32 [rows], or None for equal weights.
 
     Returns:

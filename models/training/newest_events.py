@@ -62,8 +62,6 @@ class NewestEvents:
         """Read the newest rows of the log.
 
         Args:
-            config: The training file.
-            log: The events.
             stop: Number of rows that were trained on.
         """
         (sequence,) = config.sequences.values()
@@ -79,7 +77,6 @@ class NewestEvents:
 
         Args:
             version: The version, which need not be committed.
-            model: Name of the model.
         """
         ranks, alive, first, alike = [np.empty(0, np.int64)], 0, None, True
         with GenerationScorer(version, model) as scorer:

@@ -33,7 +33,6 @@ class NewestPairs:
         """Take the newest PAIRS rows.
 
         Args:
-            config: The training file.
             rows: The newest rows, in order.
             items: Columns of the items, by input; {} for those of the rows.
         """
@@ -50,7 +49,6 @@ class NewestPairs:
 
         Args:
             version: The version, which need not be committed.
-            model: Name of the model.
 
         Raises:
             FreshetError: It cannot rank them.

@@ -29,8 +29,6 @@ class NextItemGuard(RankStreamGuard):
         """Begin without a window.
 
         Args:
-            config: The section [guard].
-            trainer: The trainer.
             top: Places that count.
         """
         super().__init__(config, trainer, top)
@@ -44,7 +42,6 @@ class NextItemGuard(RankStreamGuard):
         """Return the gains of a batch's events by the network and by popularity, as see() takes them.
 
         Args:
-            work: The batch.
             ranking: Counts the ranks by the network.
             most: Events at most; 0 for all.
         """

@@ -90,8 +90,6 @@ class NextItemStep(DenseStep):
 
         Args:
             rows: Number of histories.
-            write: Writes histories into a buffer.
-            targets: What they are compared with.
             expected: Number of candidates that later steps will have. An executable for so many is compiled at once,
                 in place of one for each size in which they grow.
 

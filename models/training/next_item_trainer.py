@@ -181,9 +181,6 @@ class NextItemTrainer(Trainer):
     def states(self, given: Batch | BoundBatch) -> tuple[Float32s, NDArray[np.int64], NDArray[np.bool_]]:
         """Return what the network says after each event, and what came next; changes nothing.
 
-        Args:
-            given: Histories.
-
         Returns:
             NextItem.states [n, length, d] after each event but the last; row numbers of the items that came next
                 [n, length], -1 for those without a row; and which of them are targets.
@@ -302,7 +299,6 @@ class NextItemTrainer(Trainer):
 
         Args:
             name: Name of the table.
-            columns: Its columns.
             refs: Row numbers of their events.
             pieces: Gradients by the histories.
             drawn: Row numbers of the candidates, if they are of this table.
@@ -339,8 +335,6 @@ class _EventColumn:
 
     Attributes:
         row: Its number in the plan.
-        name: Its name.
-        table: Its table.
         values: Ids of all events.
         splits: Events of history i are [splits[i], splits[i + 1]).
     """

@@ -48,7 +48,6 @@ def trained_scores(trainer: Trainer, rows: Sequence[Batch]) -> Floats:
     """Return the scores [n] of the first label by the trainer's weights as they are.
 
     Args:
-        trainer: The trainer.
         rows: Batches of n rows in all.
     """
     with trainer.with_prefetched_rows(PrefetchPipeline(iter(rows), trainer.transform)) as works:

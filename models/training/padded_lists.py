@@ -26,7 +26,6 @@ def padding_lines(source: Source, features: Sequence[FeatureConfig]) -> list[str
 
     Args:
         source: The data, whose first rows are read if there are lists.
-        features: The features.
     """
     sections: dict[str, str] = {}
     for f in features:

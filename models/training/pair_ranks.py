@@ -37,7 +37,6 @@ class PairRanks:
 
         Args:
             work: The rows.
-            ranking: Counts the ranks.
             most: Rows at most, evenly from all; 0 for as many as MOST_SCORES allows.
 
         Returns:
@@ -52,7 +51,6 @@ class PairRanks:
 
         Args:
             works: The rows.
-            ranking: Counts the ranks.
             most: Rows of each batch at most.
         """
         trainer = self._trainer

@@ -35,7 +35,6 @@ class PrefetchWindow:
     """Items in order, with their ids and prefetched rows.
 
     Attributes:
-        items: The items.
         ids: Distinct ids by table.
         prefetched: Prefetched rows by table.
     """
@@ -54,7 +53,6 @@ class PrefetchWindows(Iterator[Any]):
         """Start to collect windows.
 
         Args:
-            items: The items.
             ids_of: ids_of(item) yields, for each of its features, the table and the ids.
             tables: Tables with rows on disk, by name.
             profile: Receives the time spent on prefetching.

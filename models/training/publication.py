@@ -38,15 +38,10 @@ def publish_version(
     """Commit the draft's version of its model (compiler.building.packaging).
 
     Args:
-        repository: The model repository.
-        draft: The version's manifest.
         tables: By name, keys int64 [n] and rows float32 [n, dim]; of entities int32 records.
-        graph: The dense graph.
         buckets: Batch sizes to compile for.
-        progress: Receives progress.
         counts: By name, how often training met each key, int64 [n]; a server with a memory budget starts with the most
             frequent rows.
-        lower: Lower precision to try.
         review: The version's gate; None for none.
 
     Raises:

@@ -30,7 +30,6 @@ class PublishedBaseline:
         """Map the version's tables.
 
         Args:
-            version: The version.
             dense: The model's network, which computes with the version's weights.
 
         Raises:

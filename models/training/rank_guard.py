@@ -152,7 +152,6 @@ class RankGuard(WindowVerdicts[RankFigures]):
         """Return what is wrong if the gain over popularity has gone; "" if it has not.
 
         Args:
-            figures: The window's.
             fall: How far the NDCG is below its usual value.
             short: How much larger the spread is than that of windows with enough events.
         """

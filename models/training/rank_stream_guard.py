@@ -30,8 +30,6 @@ class RankStreamGuard(StreamGuard):
         """Begin without a window.
 
         Args:
-            config: The section [guard].
-            trainer: The trainer.
             top: Places that count.
         """
         self._top = top
@@ -51,7 +49,6 @@ class RankStreamGuard(StreamGuard):
         """Add a batch of the full version's held-out events.
 
         Args:
-            work: The batch.
             scores: The gains of its events, as of WindowRanks.add().
         """
         self._held_out.add(scores)

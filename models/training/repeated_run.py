@@ -85,7 +85,6 @@ class RepeatedRun:
         """Return rules by which deltas are due where the run published them.
 
         Args:
-            publish: [publish].
             weights: Returns the network's current weights.
             state: State of the run that repeats it.
         """
@@ -123,7 +122,6 @@ class RepeatedRules(DeltaRules):
         """Start at a position.
 
         Args:
-            publish: [publish].
             weights: Returns the network's current weights.
             rows: The rows after which deltas are due, ascending.
             state: State of the run that repeats it.

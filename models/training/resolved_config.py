@@ -57,8 +57,6 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
     """Fill in a configuration as a checkpoint has it.
 
     Args:
-        config: The configuration of the file.
-        saved: State of the checkpoint.
         rows: Rows of the full version; None if they have no end.
         folder: Folder of the checkpoint in the repository, for the message; "" to repeat its run.
 
@@ -104,8 +102,6 @@ def start_config(
     """Fill in a configuration as a version has it, else by the data.
 
     Args:
-        config: The configuration of the file.
-        source: The training data.
         old: Manifest of the version whose weights the run starts with; None for new weights.
         rows: Rows of the full version; None if they have no end.
         note: Receives lines about what was chosen.

@@ -27,9 +27,6 @@ class RetrievalGuard(RankStreamGuard):
         """Begin without a window.
 
         Args:
-            config: The section [guard].
-            trainer: The trainer.
-            ranks: Its ranks.
             top: Places that count.
         """
         self._ranks = ranks

@@ -108,7 +108,6 @@ class RetrievalRun(SourcedRun):
         """Count the rows of a pass before they are learned.
 
         Args:
-            sources: What counts.
             until: Row after the last one.
         """
         keys, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

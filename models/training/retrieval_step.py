@@ -71,7 +71,6 @@ class RetrievalStep(DenseStep):
         Args:
             write: Writes the rows into the dense graph's inputs.
             further: Writes the further items; None without any.
-            candidates: The candidates.
 
         Returns:
             The loss; the gradients by x of the rows [n, width] and of the further items [m, width]. They are valid
@@ -109,7 +108,6 @@ class RetrievalStep(DenseStep):
         """Return the users' and the items' vectors of rows, float32 [rows, d] each; change nothing.
 
         Args:
-            rows: Number of rows.
             write: Writes the rows into the dense graph's inputs.
         """
         users, items = list[Float32s](), list[Float32s]()

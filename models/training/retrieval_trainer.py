@@ -152,7 +152,6 @@ class RetrievalTrainer(Trainer):
         """Return the users' vectors of some rows that were chosen, float32 [n, d]; change nothing.
 
         Args:
-            work: The batch.
             rows: Numbers of the rows.
         """
         columns = work.pairs.columns if len(rows) == len(work.pairs) else work.pairs.take(rows).columns

@@ -79,7 +79,6 @@ class ContinuedStart(RunStart):
     The configuration is filled in as the version has it.
 
     Attributes:
-        old: Contents of the version.
         position: Rows that are not read: those of a withdrawn version's checkpoint; 0 without one.
         data: Which rows these are, as the checkpoint has it.
         histories: Which stores have all histories, as the checkpoint has it.
@@ -122,10 +121,7 @@ def find_start(
     """Find the state that a run starts from.
 
     Args:
-        config: The configuration of the file.
         source: The rows; some are read if a setting is chosen by them.
-        beginning: Options of the command.
-        checkpoints: The run's checkpoints.
         versions: The full versions of the repository.
         rows: Rows of the full version; None if they have no end.
         note: Receives lines about what was chosen by the rows.

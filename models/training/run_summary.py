@@ -38,7 +38,6 @@ def held_out_lines(measured: EvaluationMetrics, steps: int, named: Sequence[str]
     """Yield lines about the held-out rows: figures by label, what counting reaches, and advice.
 
     Args:
-        measured: Their metrics.
         steps: Number of steps trained.
         named: Settings that the training file sets although they could be chosen automatically.
     """

@@ -24,7 +24,6 @@ def rate_factor(settings: TrainSettings, step: int) -> float:
 
     Args:
         settings: [train], filled in.
-        step: The step.
     """
     if step < settings.warmup_steps:
         return (step + 1) / settings.warmup_steps

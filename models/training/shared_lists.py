@@ -38,7 +38,6 @@ class ListSharing:
         """Find the inputs whose lists may be shared.
 
         Args:
-            manifest: The model's manifest.
             counting: Tables that count occurrences before they admit an id.
         """
         elsewhere = {name for t in manifest.transforms for name in t.inputs}
@@ -92,7 +91,6 @@ class ListSharing:
         """Return a feature's gradients by the lists of a piece's rows.
 
         Args:
-            f: The feature.
             piece: Gradients of some rows.
             first: The row that holds each row's list, of the whole batch.
 

@@ -63,7 +63,6 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
 
     Args:
         source: The training data.
-        features: The features.
 
     Raises:
         BadInput: There are no rows.
@@ -93,7 +92,6 @@ def measure_transforms(source: Source, features: Sequence[FeatureConfig]) -> dic
 
     Args:
         source: The training data.
-        features: The features.
 
     Returns:
         Transforms by feature name.
@@ -115,7 +113,6 @@ def unsplit_texts(source: Source, features: Sequence[FeatureConfig]) -> list[str
 
     Args:
         source: The training data.
-        features: The features.
     """
     texts = {f.column for f in features if f.kind == "string" and not f.sequence}
     batch = first_rows(source) if texts else None
@@ -191,7 +188,6 @@ def _transforms(
 
     Args:
         features: The features, those of sequences not among them.
-        inputs: Names of the inputs.
         histories: The columns of histories, each with the units of its history's times in a second.
     """
     taken = inputs | {f.name for f in features}

@@ -54,12 +54,7 @@ class StreamGuard:
         return WindowScores()
 
     def see_held_out(self, work: BoundBatch, scores: NDArray[Any]) -> None:
-        """Add a batch of the full version's held-out rows, scored before training on it.
-
-        Args:
-            work: The batch.
-            scores: Its scores.
-        """
+        """Add a batch of the full version's held-out rows, scored before training on it."""
         self._held_out.add(work.batch.label, scores, work.batch.weight)
 
     def begin_stream(self) -> None:
@@ -67,12 +62,7 @@ class StreamGuard:
         self.windows.begin_with(self._held_out.figures())
 
     def see(self, work: BoundBatch, scores: NDArray[Any]) -> None:
-        """Add a batch and its scores from before training on it.
-
-        Args:
-            work: The batch.
-            scores: Its scores.
-        """
+        """Add a batch and its scores from before training on it."""
         self._window.add(work.batch.label, scores, work.batch.weight)
         newest = self._newest
         newest.append(work.batch)

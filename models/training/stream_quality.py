@@ -27,7 +27,6 @@ class StreamQuality:
         """Add a batch with its scores from before training on it.
 
         Args:
-            work: The batch.
             fresh: Scores by the model in training.
             version: The newest version.
             sampled: Score it also by `version` as published.

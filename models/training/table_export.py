@@ -18,13 +18,7 @@ TABLES, ROWS = "tables.parquet", "rows.parquet"
 
 
 def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
-    """Write tables.parquet, a summary of each table, and rows.parquet, its rows (models.evaluation.analysis_files).
-
-    Args:
-        folder: Folder of the files.
-        trainer: The trainer.
-        report: Receives progress.
-    """
+    """Write tables.parquet, a summary of each table, and rows.parquet, its rows (models.evaluation.analysis_files)."""
     for name, tiers in trainer.tiers.items():
         log = f"{len(tiers.cold):,} on disk in {tiers.cold.log_nbytes >> 20:,} MiB"
         report.note(f"table {name!r}: {tiers.hot:,} rows in memory, {log}")

@@ -20,9 +20,6 @@ def rank_targets(
     """Rank the targets of a batch; change nothing of the trainer.
 
     Args:
-        trainer: The trainer.
-        work: Histories.
-        ranking: Counts the ranks.
         most: Targets at most, evenly from all; 0 for all.
         by_popularity: Counts the ranks by the items' popularity alone, if they have one.
 

@@ -85,7 +85,6 @@ class BoundBatch:
     """A batch after its transform.
 
     Attributes:
-        batch: The batch.
         bound: Its rows as the kernel reads them.
         firsts: The rows that hold the lists which other rows share (models.training.shared_lists).
     """
@@ -130,7 +129,6 @@ class Trainer:
             fusion: Additional outputs as expressions (compiler.dense.fusion).
             tables: Settings of single tables.
             scratch: Folder for rows of tables with a budget; by default the folder for temporary files.
-            process: Number of this process.
             processes: Number of processes that share the tables.
 
         Raises:
@@ -196,7 +194,6 @@ class Trainer:
         """Return the items with their rows in memory; unchanged if no table has rows on disk.
 
         Args:
-            items: The items.
             works: works(item) returns the item's batches.
         """
 

@@ -77,7 +77,6 @@ class VersionFigures:
     """Figures of a version on the newest rows when it was new. JSON-able.
 
     Attributes:
-        trained_rows: Number of rows trained on.
         mean_label: Mean label; NaN without rows.
         held_out: Quality of held-out rows.
         coverage: Share of the rows' ids that have a row that is not all 0, by feature.
@@ -131,8 +130,6 @@ class ServedVersion:
     """The version before: what it is compared by.
 
     Attributes:
-        number: Its number.
-        features: Names of its features.
         figures: Its figures when it was new; None if they are not known.
         moves: Differences from one version to the next, newest last, by figure.
         scores: Its scores of the newest rows [n]; None if it cannot score them.
@@ -178,11 +175,8 @@ def judge(
     """Judge a new version.
 
     Args:
-        bounds: The bounds.
         labels: Labels of the newest rows [n]; none if they cannot be read.
         scores: Scores of the new version's package [n].
-        figures: Its figures.
-        features: Names of its features.
         served: The version before; None for the first one.
         ranked: The newest events as the new version ranks them, of a network that learns which item comes next.
     """
@@ -385,7 +379,6 @@ class _Judgement:
         """Refuse a figure that is worse by more than its bound, and remember by how much it differs.
 
         Args:
-            figure: Name of the figure in the notes.
             shown: Its name in messages.
             usual: That of the version before.
             value: That of the new version.

@@ -28,8 +28,6 @@ def removable(repository: Repository, model: str, keep: int, current: int) -> li
     """Return the versions that may be removed, ascending.
 
     Args:
-        repository: The model repository.
-        model: Name of the model.
         keep: Number of newest versions to keep.
         current: The version being trained on.
 
@@ -49,11 +47,6 @@ def removable(repository: Repository, model: str, keep: int, current: int) -> li
 
 def remove_version(repository: Repository, model: str, number: int) -> None:
     """Remove a version.
-
-    Args:
-        repository: The model repository.
-        model: Name of the model.
-        number: Number of the version.
 
     Raises:
         OSError: It cannot be renamed.

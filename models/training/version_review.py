@@ -73,10 +73,7 @@ class VersionReview:
         """Prepare the review; nothing is scored yet.
 
         Args:
-            bounds: The bounds.
-            model: Name of the model.
             rows: The newest rows trained on; none if they have no labels to compare with.
-            trained_rows: Number of rows trained on.
             held_out: Quality of held-out rows before training on them.
             before: The served version; None for the first one.
             trained: Scores rows by the weights that the package was made of; None if that is not to be compared.

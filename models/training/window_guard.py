@@ -61,9 +61,6 @@ class RunningSpread:
     """Running mean and spread of a figure over about MEMORY_WINDOWS windows.
 
     Attributes:
-        spread: The spread.
-        windows: Number of windows.
-        mean: The mean.
         mean_error: Standard error of the mean; 0 before the first window.
         compared: True if the mean starts from a figure known before the stream.
     """
@@ -128,7 +125,6 @@ class WindowFigures:
     """A window's figures.
 
     Attributes:
-        rows: Number of rows.
         auc: AUC of its rows, scored before training on them.
         auc_error: Sampling error of the AUC.
         calibration: Logarithm of the mean score over the mean label, of the same scores.
@@ -298,7 +294,6 @@ def _missing_label(figures: WindowFigures, usual: float) -> str:
     """Return what is wrong if one label is all but missing; "" if it is not.
 
     Args:
-        figures: The window's.
         usual: Logarithm of the usual mean score over the mean label.
     """
     ones = min(figures.score * math.exp(-usual), figures.weight)

@@ -34,7 +34,6 @@ class WorkerPool:
         Raises what the first failed call in that order raised, after all have ended.
 
         Args:
-            calls: The calls.
             alone: Run in the caller's thread only.
         """
         if self._pool is None or alone or len(calls) < 2:
@@ -62,7 +61,6 @@ def even_ranges(rows: int, parts: int) -> list[tuple[int, int]]:
     """Divide `rows` into at most `parts` ranges (start, stop), as even as possible, none empty.
 
     Args:
-        rows: Number of rows.
         parts: Most ranges.
     """
     parts = max(1, min(parts, rows))

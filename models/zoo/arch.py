@@ -71,6 +71,11 @@ class Towers:
 class Arch:
     """Two models over the same weights.
 
+        >>> x = keras.Input((3,))
+        >>> arch = Arch.of(keras.Model(x, keras.layers.Dense(1)(x)), labels=("clicked",))
+        >>> arch.outputs, arch.scores(np.zeros((2, 3), np.float32))["score"].shape
+        (('score',), TensorShape([2, 1]))
+
     Attributes:
         logits: x [n, width] -> [n, labels], for the loss. Further inputs, after x, are filled by the filler of their
             name (processor.running.fillers).
@@ -175,9 +180,7 @@ def build_arch(
 
     Args:
         name: Its name, as for resolve_arch.
-        layout: The dense input.
         options: Options of the builder, validated.
-        labels: Names of the labels.
         seed: Seed of the first weights.
 
     Raises:

@@ -46,10 +46,8 @@ def build(
     <sequence>_<event|position|query|key|value|out|norm|first|second>[_<i>], mlp_<i>, mlp_out.
 
     Args:
-        layout: The dense input and the sequences.
         hidden: Units of the MLP's layers.
         units: Width of an event.
-        layers: Number of layers.
         dropout: Dropout of the MLP.
         seed: Seed of the first weights.
     """

@@ -35,7 +35,6 @@ def with_counted_odds(layout: DenseInput, counts: Collection[str], build: Callab
 
     Args:
         layout: The dense input; the features of counts are its last columns.
-        counts: Names of the features of counts.
         build: Builds the network.
     """
     if not counts:

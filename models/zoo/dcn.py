@@ -28,12 +28,9 @@ def build(
     Weights: cross_<i>, or cross_<i>_down and cross_<i>_up; mlp_<i>, out.
 
     Args:
-        layout: The dense input.
         hidden: Units of the MLP's layers.
-        cross_layers: Number of cross layers.
         low_rank: W_i is U_i V_i with this rank, which is cheaper below half the width; the paper finds a quarter of the
             width as good as 0, the full matrix.
-        structure: parallel or stacked.
         dropout: Dropout of the MLP.
         seed: Seed of the first weights.
     """

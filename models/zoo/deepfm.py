@@ -17,7 +17,6 @@ def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout 
     linear, mlp_<i>, mlp_out, and project_<feature> where embedding dims differ.
 
     Args:
-        layout: The dense input.
         hidden: Units of the MLP's layers.
         dropout: Dropout of the MLP.
         seed: Seed of the first weights.

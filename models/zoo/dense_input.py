@@ -71,12 +71,7 @@ class DenseInput:
 
     @classmethod
     def from_features(cls, features: Iterable[Feature], sequences: Iterable[SequenceEntry] = ()) -> DenseInput:
-        """Read kind, offset and width of every feature; raise BadInput unless they tile the input.
-
-        Args:
-            features: The features of x.
-            sequences: The sequences.
-        """
+        """Read kind, offset and width of every feature; raise BadInput unless they tile the input."""
         embeddings: list[ColumnSpan] = []
         floats: list[ColumnSpan] = []
         width = 0
@@ -101,11 +96,7 @@ class DenseInput:
         return cls(width, tuple(embeddings), tuple(floats), found)
 
     def examples(self, rows: int) -> dict[str, Matrix]:
-        """Return inputs as requests might have them: masks of 0 and 1, histories of every length, some of them full.
-
-        Args:
-            rows: Number of rows.
-        """
+        """Return inputs as requests might have them: masks of 0 and 1, histories of every length, some of them full."""
         random = np.random.default_rng(rows)
         found = {MATRIX: random.standard_normal((rows, self.width), np.float32)}
         for s in self.sequences:

@@ -28,7 +28,6 @@ def build(
     second term is computed once a request, and the last is all that is left for each pair.
 
     Args:
-        layout: The dense input and the sequences.
         hidden: Units of the MLP's layers.
         attention: Units of the layers of a.
         dropout: Dropout of the MLP.

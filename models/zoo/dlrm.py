@@ -23,7 +23,6 @@ def build(
     top_out, and project_<feature> where embedding dims differ.
 
     Args:
-        layout: The dense input.
         hidden: Units of the top MLP's layers.
         bottom: Units of the bottom MLP's hidden layers.
         dropout: Dropout of both MLPs.

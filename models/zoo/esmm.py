@@ -36,10 +36,7 @@ def build(
     which avoids probabilities that could round to 0 or 1. Weights: ctr_<i>, ctr_out, cvr_<i>, cvr_out.
 
     Args:
-        layout: The dense input.
         hidden: Units of each tower's layers.
-        dropout: Dropout of the towers.
-        labels: Names of both labels.
         seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras

@@ -25,7 +25,6 @@ def gated(x: Tensor, layout: DenseInput) -> Tensor:
     """Return the dense input with its embeddings multiplied by their gates: [n, layout.width].
 
     Args:
-        x: The dense input.
         layout: Its columns. Embeddings that hold several rows and their mask have no gate.
     """
     from freshet_serving.compiler.frameworks import keras

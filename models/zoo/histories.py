@@ -27,7 +27,6 @@ class History:
     """One sequence as a network sees it.
 
     Attributes:
-        name: Its name.
         length: Places, max_length of the sequence.
         input: The input of the dense graph [n, width].
         matched: Rows of the columns whose tables the candidate's features read too, side by side [n, length, d].
@@ -53,7 +52,6 @@ def histories(x: Tensor, layout: DenseInput, arch: str) -> list[History]:
     """Return the histories of a network's inputs.
 
     Args:
-        x: The dense input.
         layout: Its columns, and the sequences.
         arch: Name of the architecture, for messages.
 
@@ -115,8 +113,6 @@ def each_event(layer_factory: LayerFactory, events: Tensor, units: int, name: st
     """Add a dense layer over every event: [n, L, d] -> [n, L, units].
 
     Args:
-        layer_factory: Makes the layer.
-        events: The events.
         units: Number of outputs.
         name: Name of the layer.
         **options: As for LayerFactory.dense.
@@ -205,7 +201,6 @@ def over_histories(
     """Return the network of an MLP over x and what is read from each history.
 
     Args:
-        layout: The dense input and the sequences.
         name: Name of the architecture.
         layer_factory: Makes the layers mlp_<i> and mlp_out.
         hidden: Units of the MLP's layers.
@@ -225,7 +220,6 @@ def newest_event(h: History, events: Tensor) -> Tensor:
     """Return the newest event of a history [n, d], 0 without events.
 
     Args:
-        h: The history.
         events: [n, length, d].
     """
     from freshet_serving.compiler.frameworks import keras

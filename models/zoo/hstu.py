@@ -55,10 +55,8 @@ def build(
     <sequence>_<norm|all|bias|inner|out>_<i>, mlp_<i>, mlp_out.
 
     Args:
-        layout: The dense input and the sequences.
         hidden: Units of the MLP's layers.
         units: Width of an event.
-        layers: Number of layers.
         dropout: Dropout of the MLP.
         seed: Seed of the first weights.
     """
@@ -123,8 +121,6 @@ def build_next(
     NDCG@10 is 0.074 after three epochs, with a random Wo 0.034, by sasrec_next 0.051 (seed 0).
 
     Args:
-        layout: The dense input and the sequence.
-        layers: Number of layers.
         dropout: The share of numbers that a training step leaves out, of events and of each layer.
         negatives: Most items that a target is compared with in a step.
         popularity: Whether an item's popularity is part of the score.
@@ -142,10 +138,7 @@ def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int
     """Return the events after all layers, normalised, [n, length, units].
 
     Args:
-        layer_factory: Makes the layers.
-        h: The history.
         events: The events with their places [n, length, units].
-        layers: Number of layers.
     """
     from freshet_serving.compiler.frameworks import keras
 

@@ -42,11 +42,9 @@ class LayerFactory:
         """Add a dense layer: x [n, m] -> [n, units].
 
         Args:
-            x: The input.
             units: Number of outputs.
             name: Name of the layer.
             activation: Keras activation, or None.
-            bias: Whether there is a bias.
             first_bias: Initial bias [units]; zeros if empty.
             zero: Whether the first weights are zeros.
         """
@@ -63,7 +61,6 @@ class LayerFactory:
         """Add ReLU layers <name>_0, <name>_1, ...: x [n, m] -> [n, hidden[-1]].
 
         Args:
-            x: The input.
             hidden: Units of each layer.
             name: Prefix of the layers' names.
         """
@@ -92,7 +89,6 @@ def columns(x: Tensor, spans: Sequence[ColumnSpan]) -> Tensor:
 
     Args:
         x: The dense input.
-        spans: The columns.
     """
     parts = [x if (start, stop) == (0, x.shape[1]) else x[:, start:stop] for start, stop in runs(spans)]
     return side_by_side(parts)
@@ -106,7 +102,6 @@ def embedding_columns(x: Tensor, layout: DenseInput, layer_factory: LayerFactory
 
     Args:
         x: The dense input.
-        layout: Its columns.
         layer_factory: Makes the projections.
     """
     parts: list[Tensor] = []

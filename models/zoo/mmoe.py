@@ -27,12 +27,9 @@ def build(
     Weights: expert_<e>_<i>, gate_<label>, tower_<label>_<i> and tower_<label>_out.
 
     Args:
-        layout: The dense input.
         hidden: Units of each layer of an expert.
-        experts: Number of experts.
         tower: Units of each layer of a label's own tower.
         dropout: Dropout of experts and towers.
-        labels: Names of the labels.
         seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras

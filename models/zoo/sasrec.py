@@ -46,10 +46,8 @@ def build(
     mlp_out.
 
     Args:
-        layout: The dense input and the sequences.
         hidden: Units of the MLP's layers.
         units: Width of an event.
-        layers: Number of layers.
         dropout: Dropout of the MLP.
         seed: Seed of the first weights.
     """
@@ -79,8 +77,6 @@ def build_next(
     and what counts add (processor.package.item_rows).
 
     Args:
-        layout: The dense input and the sequence.
-        layers: Number of layers.
         dropout: The share of numbers that a training step leaves out, of events and of each layer's two parts.
         negatives: Most items that a target is compared with in a step.
         popularity: Whether an item's popularity is part of the score.
@@ -105,9 +101,7 @@ def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int
 
     Args:
         layer_factory: Makes the layers; its dropout is that of each layer's two parts.
-        h: The history.
         events: The events with their places [n, length, units].
-        layers: Number of layers.
     """
     from freshet_serving.compiler.frameworks import keras
 

@@ -43,10 +43,8 @@ def build(
     value|query>_<i>, mlp_<i>, mlp_out.
 
     Args:
-        layout: The dense input and the sequences.
         hidden: Units of the MLP's layers.
         units: Width of events, keys and values.
-        layers: Number of layers.
         dropout: Dropout of the MLP.
         seed: Seed of the first weights.
     """

@@ -44,11 +44,9 @@ def build(
     user_<i>, user_out, item_<i>, item_out, score_out.
 
     Args:
-        layout: The dense input.
         hidden: Units of each tower's layers.
         vector_dim: Length of the vectors.
         similarity: dot, or cosine: vectors have length 1.
-        dropout: Dropout of the towers.
         negatives: Items of recent rows that a step of the softmax has beside those of the batch.
         temperature: What products are divided by; 0: learned for cosines, 1 for inner products.
         seed: Seed of the first weights.

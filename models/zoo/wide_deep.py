@@ -18,7 +18,6 @@ def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout 
     read. Weights: wide, deep_<i> and deep_out.
 
     Args:
-        layout: The dense input.
         hidden: Units of the deep part's layers.
         dropout: Dropout of the deep part.
         seed: Seed of the first weights.

@@ -26,7 +26,6 @@ def with_wide_weights(layout: DenseInput, wide: Collection[str], build: Callable
 
     Args:
         layout: The dense input; the wide features are its last columns.
-        wide: Names of the wide features.
         build: Builds the network.
 
     Raises:

@@ -78,7 +78,6 @@ def sized(dims: Dims, bucket: int) -> tuple[int, ...]:
     """Return a tensor's shape in a bucket.
 
     Args:
-        dims: Its dimensions.
         bucket: Rows of the bucket.
     """
     return tuple([bucket if n is None else n for n in dims])
@@ -216,7 +215,6 @@ def missing(backend: str, library: str, extra: str) -> BadInput:
 
     Args:
         backend: The backend's name.
-        library: The library's name.
         extra: The package extra that contains it.
     """
     from freshet_serving.processor.extras import how_to_install
@@ -229,8 +227,6 @@ def refused(bucket: int, library: str, error: BaseException | None = None) -> Fr
 
     Args:
         bucket: The executable's bucket.
-        library: The library's name.
-        error: The library's error.
 
     Returns:
         NotReady if the error reports a lack of memory, which is temporary; else Corrupt.
@@ -245,8 +241,6 @@ def failed(bucket: int, library: str, error: BaseException) -> FreshetError:
 
     Args:
         bucket: The executable's bucket.
-        library: The library's name.
-        error: The library's error.
 
     Returns:
         NotReady if the error reports a lack of memory, which is temporary; else FreshetError.
@@ -281,7 +275,6 @@ def weights_hash(weights: Weights, names: Sequence[str]) -> str:
 
     Args:
         weights: float32 by name.
-        names: Names of the weights to include.
 
     Raises:
         BadInput: A weight is missing.

@@ -63,7 +63,6 @@ class Cuda:
         Args:
             to: Address to copy to.
             source: Address to copy from.
-            nbytes: Number of bytes.
             kind: `to_device` or `to_host`.
         """
         stream = self._runtime.cudaStreamPerThread

@@ -137,7 +137,6 @@ class OpenVinoProgram(Program):
         """Compile the artefact's portable form with the weights inside, for its bucket and precision.
 
         Args:
-            artefact: The artefact.
             weights: The weights, float32 by name.
 
         Raises:

@@ -69,7 +69,6 @@ def allocator(targets: Iterable[str], load: Callable[[str], Cuda] | None = None)
     """Return the allocator of buffers for executables of these targets.
 
     Args:
-        targets: The targets.
         load: Opens CUDA; for tests.
 
     Returns:

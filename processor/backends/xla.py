@@ -178,19 +178,13 @@ class Device(Protocol):
         """
 
     def fetch(self, result: Any, into: Matrix) -> None:
-        """Copy a result out once it is ready.
-
-        Args:
-            result: The result.
-            into: The array to copy into.
-        """
+        """Copy a result out once it is ready."""
 
 
 def device(target: str, threads: int) -> Device:
     """Return the device of a target, created once per process.
 
     Args:
-        target: The target.
         threads: Threads of a CPU client.
 
     Raises:
@@ -358,7 +352,6 @@ class JaxDevice:
         """Open the device.
 
         Args:
-            platform: The platform.
             copying: Copies inputs and outputs; None for jax to do so.
         """
         import jax

@@ -60,8 +60,6 @@ class EntityShare(NamedTuple):
     """The inputs that one entity fills for requests.
 
     Attributes:
-        entity: The entity.
-        key: The input with its keys.
         sources: Numbers of the sources that it fills.
         ids: Ids that a row of the key leads to.
         of_user: True if one of the inputs is the user's.
@@ -102,11 +100,7 @@ class OptionalParts(NamedTuple):
     """Binders of the parts of a request that only some models have; None or empty for the others.
 
     Attributes:
-        stage: The stage.
         late_strides: By source that the stage fills with each batch, values of a row; None if it runs at once.
-        transforms: The transforms of inputs.
-        events: The sequences.
-        entities: The entities.
         late_names: Inputs that extensions fill with each batch.
     """
 
@@ -125,8 +119,6 @@ class RequestBinder:
         """Prepare to bind.
 
         Args:
-            manifest: The version's manifest.
-            sources: Its sources.
             parts: What else it has.
         """
         self._stage, self._late_strides, self._transforms, self._events, self._entities, self._late_names = parts
@@ -216,9 +208,7 @@ class RequestBinder:
         Args:
             inputs: Columns by name.
             limits: Limits of a request, or None.
-            left: What it leaves out.
             sent: What it sends, without words.
-            words: The words of what it sends.
         """
         rows, ids, user_split = sent.rows, sent.ids, sent.user_split
         whole, sources = left.words.copy(), [NOTHING] * len(left.words)

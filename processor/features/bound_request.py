@@ -147,7 +147,6 @@ class BatchView(NamedTuple):
         Args:
             tables: Table descriptors.
             epoch: The epoch to read rows at.
-            bound: The request.
         """
         return cls(tables, epoch, [bound], np.array([[0, bound.rows]]), np.zeros((max(1, len(tables)), 2), np.int64))
 
@@ -185,7 +184,6 @@ def non_finite_input(name: str, value: float, row: int, column: int) -> NonFinit
     Args:
         name: The input.
         value: The float.
-        row: Its row.
         column: Its place in the row.
     """
     expected = "a number that is finite after scaling" if np.isfinite(value) else "finite numbers (or NaN)"

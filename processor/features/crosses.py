@@ -29,8 +29,6 @@ class PairCrosses(NamedTuple):
     """Crosses of the same two columns, each with a window of one of them.
 
     Attributes:
-        first: The first of the crosses.
-        names: Names of the crosses.
         inputs: Names of the two columns.
         windowed: The column that the windows are of, 0 or 1.
         windows: int64 [P, 2], as the integers of `newest`; of ALL_VALUES for a cross without.
@@ -119,7 +117,6 @@ def within_limit(t: Transform, crossed: int, limits: RequestLimits) -> int:
     Args:
         t: The last of the crosses.
         crossed: The ids.
-        limits: Limits of a request.
 
     Raises:
         TooLarge: A request may not have as many.
@@ -133,12 +130,7 @@ def within_limit(t: Transform, crossed: int, limits: RequestLimits) -> int:
 
 
 def combinations(t: Transform, given: Sequence[FlatColumn]) -> int:
-    """Return the number of values that a cross will make.
-
-    Args:
-        t: The cross.
-        given: Its columns.
-    """
+    """Return the number of values that a cross will make."""
     rows_of(t, given)
     # Floats do not overflow, and are exact up to more than any limit.
     each: NDArray[np.float64] = np.ones(1)
@@ -149,10 +141,6 @@ def combinations(t: Transform, given: Sequence[FlatColumn]) -> int:
 
 def cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     """Return the ids of a cross of any number of columns.
-
-    Args:
-        t: The cross.
-        given: Its columns.
 
     Raises:
         BadInput: The column would exceed its limit.

@@ -46,8 +46,6 @@ def make_records(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, 
     """Return the records of n keys, int32 [n, words], with the transforms applied.
 
     Args:
-        manifest: The version's manifest.
-        entity: The entity.
         columns: The entity's columns by name, as a request would send them.
         rows: Number of keys.
 
@@ -62,12 +60,7 @@ def make_records(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, 
 
 
 def missing_columns(specs: Iterable[Input], rows: int = 1) -> dict[str, Column]:
-    """Return columns of values that stand for none, as training reads them: 0, "", NaN and empty lists.
-
-    Args:
-        specs: The columns.
-        rows: Number of rows.
-    """
+    """Return columns of values that stand for none, as training reads them: 0, "", NaN and empty lists."""
     found: dict[str, Column] = {}
     for spec in specs:
         count = 0 if spec.ragged else rows * (spec.columns or 1)
@@ -95,8 +88,6 @@ class EntityRecords:
         """Lay out an entity.
 
         Args:
-            manifest: The version's manifest.
-            entity: The entity.
             sources: Numbers of the plan's sources, by name and seed.
         """
         layout = record_layout(manifest, entity)
@@ -190,7 +181,6 @@ class EntityRecords:
 
         Args:
             records: int32 [n, words], as kept.
-            names: The inputs to return.
 
         Raises:
             BadInput: The version's file holds other records.

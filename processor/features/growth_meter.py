@@ -47,8 +47,6 @@ def growth_of(manifest: Manifest, stage: Stage, data: bytes) -> StageGrowth:
     """Return a loaded stage's growth: the manifest's, else measured, else assumed.
 
     Args:
-        manifest: The version's manifest.
-        stage: The loaded stage.
         data: The stage's bytes.
 
     Raises:
@@ -161,9 +159,7 @@ def shaped(spec: Input, values: Any, rows: int, length: int) -> Column:
     """Return values as the column of an input.
 
     Args:
-        spec: The input.
         values: All of them, end to end.
-        rows: Number of rows.
         length: Values of each row if the input has lists.
     """
     if spec.ragged:
@@ -176,9 +172,6 @@ def fed_shape(manifest: Manifest, lookup: StageLookup, rows: int, length: int) -
     """Return the shape of what a stage is fed for a lookup: rows for each key, or a whole table.
 
     Args:
-        manifest: The version's manifest.
-        lookup: The lookup.
-        rows: Number of rows.
         length: Keys of each row if the input has lists.
     """
     table = manifest.table(lookup.table)

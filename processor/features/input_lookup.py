@@ -152,7 +152,6 @@ def open_lookups(settings: Sequence[Any], clock: Clock) -> InputLookups:
 
     Args:
         settings: What parse_stores() returned, or mappings of the fields of it.
-        clock: The clock.
 
     Raises:
         BadInput: A library is not installed, two stores have one name, or nothing here has online stores.

@@ -35,7 +35,6 @@ def bound_input(spec: Input, words: list[int]) -> BoundInput:
     """Return an input as the kernel reads it from memory; the memory must outlive it.
 
     Args:
-        spec: The input.
         words: The input's INPUT_FIELDS (kernels.pool).
     """
     values, rows, stride, splits, _ = words
@@ -56,7 +55,6 @@ class InputReader:
         """Create a reader.
 
         Args:
-            spec: The input.
             looked_up: True if a feature looks its values up in a table.
             finite: True if its values must be finite because not only the kernel reads them.
             computed: True for a transform's result, whose lists of ids are as the kernel reads them.
@@ -162,7 +160,6 @@ def with_blank_row(manifest: Manifest, inputs: Mapping[str, Column]) -> dict[str
     What the request leaves out, for others to fill, is blank as well.
 
     Args:
-        manifest: The model's manifest.
         inputs: The request's inputs.
     """
     rows = {i.name: size_of(inputs[i.name], i.columns or 1)[0] for i in manifest.inputs if i.name in inputs}

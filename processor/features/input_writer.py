@@ -66,7 +66,6 @@ def list_writer(settings: Any, manifest: Manifest, inputs: Collection[str]) -> L
     Args:
         settings: One of what parse_stores() returned.
         manifest: The manifest of the version that reads them.
-        inputs: The inputs.
 
     Raises:
         BadInput: The version does not read them from this store.

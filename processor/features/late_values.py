@@ -64,7 +64,6 @@ def late_inputs(manifest: Manifest, sources: Mapping[tuple[str, int], int]) -> l
     """Return what extensions fill with each batch, by the sections of a manifest.
 
     Args:
-        manifest: The manifest.
         sources: Numbers of the plan's sources, by name and seed.
 
     Raises:
@@ -90,7 +89,6 @@ def fill_left_out(late: Sequence[LateValues], view: BatchView, inputs: NDArray[n
     """Fill the left-out sources of requests.
 
     Args:
-        late: What fills them.
         view: The rows to fill.
         inputs: The view's inputs, to write to.
     """

@@ -131,7 +131,6 @@ class RequestSize:
         """Count an input known by its row count only.
 
         Args:
-            rows: Number of rows.
             where: The input's name, for the error message.
 
         Raises:
@@ -149,7 +148,6 @@ class RequestSize:
         """Count an input.
 
         Args:
-            spec: The input.
             rows: Its number of rows; 0 if they are counted elsewhere.
             values: Its number of values in all rows.
 

@@ -56,12 +56,7 @@ class MessageTree:
         return int(count_nodes(np.frombuffer(data, np.uint8), self._kinds))
 
     def check_limits(self, data: bytes | memoryview, limits: RequestLimits) -> None:
-        """Raise TooLarge if a message has more fields and values than allowed.
-
-        Args:
-            data: The message.
-            limits: Limits of the request.
-        """
+        """Raise TooLarge if a message has more fields and values than allowed."""
         # No encoding weighs more per byte than an empty message: HOLDER for two bytes. Short messages need no count.
         if HOLDER * len(data) > 2 * limits.max_nodes and (nodes := self.count(data)) > limits.max_nodes:
             wanted = f"expected at most {limits.max_nodes} fields and values"

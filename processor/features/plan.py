@@ -131,7 +131,6 @@ class RowInvariants(NamedTuple):
     """The features of a request that are the same in all of its rows.
 
     Attributes:
-        ids: Number of their ids.
         parts: Steps to run one after another.
         varying: The features that differ between rows, in the columns that SparsePlan.fill() writes them to.
     """
@@ -157,7 +156,6 @@ class SparsePlan:
         """Make the plan.
 
         Args:
-            manifest: The version's manifest.
             stage: The loaded stage of a manifest that names one.
             growth: How much it computes; None for what is assumed of a stage that was not measured.
         """
@@ -235,7 +233,6 @@ class SparsePlan:
         Args:
             tables: As BatchView.tables.
             epoch: The epoch to read rows at.
-            bound: The bound request.
 
         Raises:
             FreshetError: The stage refuses the request, or was not done in time.
@@ -275,7 +272,6 @@ class SparsePlan:
         """Return the features of a request that are the same in all rows, in steps; None if all may differ.
 
         Args:
-            bound: The bound request.
             max_ids: Maximum ids of a step.
         """
         return row_invariants(self._whole, self._some, bound, max_ids)
@@ -335,7 +331,6 @@ def row_invariants(
     Args:
         whole: All features.
         some: Returns the pooling of some of them, by number, in the same columns.
-        bound: The bound request.
         max_ids: Maximum ids of a step.
     """
     words = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)

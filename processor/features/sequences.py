@@ -49,7 +49,6 @@ class SequenceColumns:
         Each row costs all places of the model's sequences, however short its histories are.
 
         Args:
-            limits: The limits.
             rows: Rows whose histories are computed: 1 where one user asks for all candidates.
         """
         if rows * self._places > limits.max_ids:
@@ -98,7 +97,6 @@ def without_padding(lists: Sequence[Ragged], first: int, padding: int | str) -> 
     """Return lists of equal lengths without the places in which one of them holds a value.
 
     Args:
-        lists: The columns of a sequence.
         first: Number of the column that says which places these are.
         padding: The value.
     """
@@ -123,7 +121,6 @@ def unpack(found: dict[str, Column], s: SequenceEntry) -> None:
 
     Args:
         found: Columns by name, to change.
-        s: The sequence.
 
     Raises:
         BadInput: The columns do not belong together.

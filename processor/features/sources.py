@@ -27,7 +27,6 @@ class Sources(NamedTuple):
             transforms.
         specs: The inputs that are sources, by name.
         sent: What the request sends, in the order of the numbers.
-        staged: Outputs of the stage.
         computed: Results of transforms.
         keys: Inputs that nothing reads here, checked if they are sent: keys of online features.
         user: Names of the inputs that depend on the user alone, in a model that is divided.
@@ -46,7 +45,6 @@ class Sources(NamedTuple):
         """Return the sources of a manifest.
 
         Args:
-            manifest: The manifest.
             stage_runs: True if requests are bound with the manifest's stage.
         """
         lookups, transforms = manifest.lookups, manifest.transforms
@@ -102,10 +100,6 @@ def _numbers(manifest: Manifest, specs: dict[str, Input]) -> dict[tuple[str, int
 def lookup_plan(manifest: Manifest, sources: Sources) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return all lookups of a manifest as kernels read them: features, then columns of sequences, then the stage's.
 
-    Args:
-        manifest: The manifest.
-        sources: Its sources.
-
     Returns:
         int64 [L, PLAN_FIELDS] and, float32 [L, SCALING_FIELDS], their scaling (kernels.pool).
     """
@@ -136,10 +130,6 @@ def lookup_plan(manifest: Manifest, sources: Sources) -> tuple[NDArray[np.int64]
 
 
 def paired_tables(manifest: Manifest) -> set[str]:
-    """Return the tables in which features look up the ids of crosses with lists: most of these have no row.
-
-    Args:
-        manifest: The version's manifest.
-    """
+    """Return the tables in which features look up the ids of crosses with lists: most of these have no row."""
     crossed = {t.name for t in manifest.transforms if t.op == "cross" and manifest.shapes[t.name].ragged}
     return {f.table for f in manifest.lookups if f.table and f.input in crossed}

@@ -155,7 +155,6 @@ def load_stage(manifest: Manifest, data: bytes) -> Stage:
     """Return the loaded stage of a manifest; see growth_meter.growth_of() for how much it computes.
 
     Args:
-        manifest: A manifest that has a stage.
         data: The stage's bytes.
 
     Raises:

@@ -49,7 +49,6 @@ class StageRows:
 
         Args:
             manifest: The version's manifest; its stage has lookups.
-            stage: The loaded stage.
             sources: Number of the source of each of its outputs.
             lookups: Plan (kernels.pool) of all that it looks up, in the order of the manifest's lookups.
         """

@@ -43,8 +43,6 @@ class StageRuns:
         """Wrap a loaded stage.
 
         Args:
-            manifest: The version's manifest.
-            stage: The loaded stage.
             growth: How much it computes.
         """
         self._stage: Any = stage
@@ -61,7 +59,6 @@ class StageRuns:
 
         Args:
             inputs: The request's columns.
-            rows: Its rows.
             limits: Its limits; None for inputs that are not a request.
 
         Raises:
@@ -91,7 +88,6 @@ class StageRuns:
 
         Args:
             inputs: The request's columns.
-            rows: Its rows.
             limit: The time that it has left; None for any.
 
         Raises:
@@ -112,7 +108,6 @@ class StageRuns:
         Args:
             inputs: The columns that it reads.
             first: The first row.
-            rows: Number of rows.
         """
         at_once = self._growth.rows_within(AT_ONCE, self._length(inputs), rows) if rows > 1 else rows
         for start in range(first, first + rows, at_once):
@@ -134,9 +129,7 @@ class StageRuns:
         """Return some rows of the columns that it reads; columns of one row as they are.
 
         Args:
-            inputs: The columns.
             first: The first row.
-            rows: Number of rows.
             total: Rows of the request.
         """
         if rows == total:

@@ -75,7 +75,6 @@ class UserBounds:
     """The bounds of one request, and what the user's part was.
 
     Attributes:
-        oldest: The model's bounds.
         step: The step of the generation that the user's part is of, where that is not the reply's or the part was kept
             rounded; None else. Each try to answer the request writes it; it is final when the reply is there.
     """

@@ -54,7 +54,6 @@ class CompletedInputs(NamedTuple):
     """A request's inputs with those of the kept user.
 
     Attributes:
-        inputs: The inputs.
         scores: True if the reply has a row for each candidate, False if it has none.
         computes: True if the user's part is computed; it is not if the request only changes or forgets what is kept.
     """
@@ -89,10 +88,6 @@ class KeptUsers(Protocol):
     def release(self, call: UserCall, model: str) -> None:
         """Forget a user.
 
-        Args:
-            call: The call.
-            model: Name of the model.
-
         Raises:
             Conflict: The request only releases the user, and expects another version than they have.
             NotReady: Another request changes the user for too long.
@@ -114,12 +109,7 @@ class InputRoles(NamedTuple):
 
 
 def sides_of(manifest: Manifest, features: Iterable[Feature]) -> dict[str, set[str]]:
-    """Return the sides of features that read an input, directly or through transforms, by input.
-
-    Args:
-        manifest: The model's manifest.
-        features: Features of it.
-    """
+    """Return the sides of features that read an input, directly or through transforms, by input."""
     sides: dict[str, set[str]] = {}
     for feature in features:
         for name in sorted(manifest.origins([feature.input])):
@@ -128,11 +118,7 @@ def sides_of(manifest: Manifest, features: Iterable[Feature]) -> dict[str, set[s
 
 
 def roles_of(manifest: Manifest) -> InputRoles:
-    """Return what a model's inputs describe.
-
-    Args:
-        manifest: The model's manifest.
-    """
+    """Return what a model's inputs describe."""
     sides = sides_of(manifest, manifest.features)
     entity_keys = {entity.key for entity in manifest.entities}
     filled_by_entities = {name for entity in manifest.entities for name in entity.inputs}

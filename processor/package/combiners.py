@@ -19,7 +19,6 @@ class Combiner(NamedTuple):
     """One combiner.
 
     Attributes:
-        name: Its name in the manifest.
         code: Its number in the plans of kernels.
         merge: The combiner of the pieces of a long list; "" if a list is never taken apart.
         power: The sum is divided by the number of values to this power: 0, 1 or 0.5.

@@ -89,8 +89,6 @@ class Delta:
     """A verified delta.
 
     Attributes:
-        model: Name of the model.
-        version: Number of the version.
         step: The step that it leads to.
         parent_step: The step that it applies to.
         tables: Changes by table.
@@ -228,10 +226,6 @@ def write_delta(path: Path, delta: Delta) -> None:
 
     In a version's folder it is a file that was dropped there, which the change log must adopt
     (processor.repository.log.change_log).
-
-    Args:
-        path: The file.
-        delta: The delta.
     """
     with atomic_file(path) as file:
         stream_delta(file, delta)
@@ -239,10 +233,6 @@ def write_delta(path: Path, delta: Delta) -> None:
 
 def stream_delta(file: BinaryIO, delta: Delta) -> None:
     """Write the bytes of a delta's file.
-
-    Args:
-        file: A binary file.
-        delta: The delta.
 
     Raises:
         BadInput: If parse_delta() would reject it; nothing is written then.
@@ -284,7 +274,6 @@ def read_delta_file(path: Path, max_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[n
     """Return the bytes of a delta file.
 
     Args:
-        path: The file.
         max_nbytes: Its largest size.
 
     Raises:

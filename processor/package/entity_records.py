@@ -87,7 +87,6 @@ class RecordLayout(NamedTuple):
     """The words of an entity's records.
 
     Attributes:
-        sources: Fields of the sources of features.
         bound_words: Words of them, an even number: all that scoring reads.
         given: Fields of columns as they were given.
         texts: The columns of strings as they were given.
@@ -199,12 +198,9 @@ def pack_records(
     """Return the records of n keys, int32 [n, words].
 
     Args:
-        manifest: The version's manifest.
-        entity: The entity.
         sources: Its columns, and those of the transforms derived of its inputs, by name; the keys by the key's name if
             records hold their texts.
         rows: Number of keys.
-        hash_strings: Hashes strings with a seed.
 
     Raises:
         BadInput: A column has another shape or type than the manifest says, or a list is too long.
@@ -246,8 +242,6 @@ def unpack_records(
     """Return columns of records as they were given, as far as all of the records hold them.
 
     Args:
-        manifest: The version's manifest.
-        entity: The entity.
         records: int32 [n, words].
         names: Columns to return, as far as they are the entity's.
 
@@ -304,7 +298,6 @@ def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
     """Raise BadInput if records from a file are none that pack_records() makes.
 
     Args:
-        manifest: The version's manifest.
         table: The entity's table.
         rows: The records, int32 [n, words].
     """

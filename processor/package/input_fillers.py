@@ -48,9 +48,7 @@ def input_fillers(
 
     Args:
         filled: What extensions fill, by input.
-        entities: Its entities.
         read: The inputs that the model reads, those of sequences apart.
-        sequences: Its sequences.
     """
     events = {s.time for s in sequences} | {c.input for s in sequences for c in s.columns}
     unread = [name for s in sequences for name in s.inputs if name not in events and name not in read]
@@ -74,7 +72,6 @@ def missing_input(
         name: The input.
         fillers: The model's fillers.
         sent: The inputs that the request has.
-        sequences: The model's sequences.
     """
     filler = fillers.get(name)
     if filler is None:

@@ -50,7 +50,6 @@ class ItemRows:
 
     Attributes:
         width: Numbers of a row.
-        popularity: Whether there is a popularity.
         successors: Number of successors of an item; 0 for none.
     """
 

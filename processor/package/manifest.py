@@ -84,19 +84,13 @@ class Manifest:
     """The whole of model.json.
 
     Attributes:
-        model: Name of the model.
-        version: Number of the version.
         arch: Name of the architecture.
         created_at: Unix seconds.
-        inputs: Inputs of a request.
         features: Features of the sparse graph.
-        tables: Embedding tables.
-        outputs: Outputs.
         width: Columns of the dense input.
         dense: Shape of every dense tensor (float32), by name.
         files: Files of the package, by path.
         executables: For each subgraph and bucket, the preferred one first, then its replacements.
-        stage: An imported model's stage.
         transforms: Columns computed from inputs.
         event_time: [first, last] event of the training data in Unix seconds, or [].
         format: FORMAT_2, or FORMAT_1 for a version that an older server wrote.
@@ -112,9 +106,7 @@ class Manifest:
             (processor.package.replies).
         own_names: Inputs by the names that an imported model's signature gives them, where names here cannot be those.
         key: Id of the key that signed to_sign(), "" if unsigned.
-        signature: The signature.
         edition: Number of times it was signed again.
-        vouched: Records that the signature vouches for.
         fillers: What fills the inputs that a request may leave out, by input; not part of the file.
         texts: Labels by output of strings, as replies take them; not part of the file.
     """

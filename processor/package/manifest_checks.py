@@ -51,12 +51,7 @@ class GraphModel(Described, Protocol):
 
 
 def want(condition: bool, message: str) -> None:
-    """Raise BadInput with a message unless a condition holds.
-
-    Args:
-        condition: The condition.
-        message: The message.
-    """
+    """Raise BadInput with a message unless a condition holds."""
     if not condition:
         raise BadInput(message)
 
@@ -65,7 +60,6 @@ def unique(names: list[str], where: str) -> None:
     """Raise BadInput unless names are plain and distinct.
 
     Args:
-        names: The names.
         where: The field, for the message.
     """
     for name in names:
@@ -80,7 +74,6 @@ def fills(dims: list[int], columns: int) -> bool:
     """Report whether a row of these sizes has exactly `columns` values.
 
     Args:
-        dims: The sizes.
         columns: The number of values.
     """
     return len(dims) < MAX_RANK and min(dims, default=1) > 0 and math.prod(dims) == columns
@@ -169,9 +162,7 @@ def validate_features(
     """Raise BadInput unless the features agree with what they read, and fill the dense input without holes.
 
     Args:
-        features: The features.
         sources: All inputs of features (Manifest.sources).
-        rows: The tables.
         width: Columns of the dense input.
     """
     inputs, tables = {i.name: i for i in sources}, {t.name: t for t in rows}

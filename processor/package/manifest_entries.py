@@ -38,7 +38,6 @@ class Input:
     """One tensor of a request.
 
     Attributes:
-        name: Its name.
         dtype: int64 | float32 | string.
         columns: 0 for shape [n]; k > 0 for shape [n, k].
         ragged: True for rows of varying length, sent as values + row_splits (or nested lists in JSON).
@@ -63,7 +62,6 @@ class Feature:
     """One feature: the source of its values, and the position of its result in the dense graph's input.
 
     Attributes:
-        name: Its name.
         kind: id (int64) | string | float | ids (ragged int64) | strings (ragged); in imported models also floats:
             `width` columns of the input from `column` on, unchanged, NaN included.
         input: Name of the tensor that it reads: an input of the request, an output of the stage or a transform.
@@ -118,7 +116,6 @@ class TableEntry:
     """The entry of one embedding table.
 
     Attributes:
-        name: Its name.
         dim: Elements per row.
         rows: Number of rows in the version's file.
         dtype: Row type, float32 | float16 | bfloat16 | int8 (processor.tables.quantise): deltas carry float32; or
@@ -163,8 +160,6 @@ class Output:
     """One named output, computed as float32 [n, columns].
 
     Attributes:
-        name: Its name.
-        columns: Number of columns.
         dims: Shape of a row in replies; None for [columns], [] for replies of rank 1.
         dtype: Type in replies.
         labels: Of type string: the strings in replies, which the computed numbers are positions in
@@ -191,7 +186,6 @@ class File:
     """A file of the package; its key is its path relative to the version's folder.
 
     Attributes:
-        nbytes: Its size.
         crc32: Its checksum.
         sha256: Its SHA-256 if the manifest is signed, because another file with the same crc32 is easily made.
     """
@@ -209,9 +203,6 @@ class ExecutableEntry:
     cost_us and error are 0 if they were not measured.
 
     Attributes:
-        backend: Name of the backend.
-        target: Name of the target.
-        bucket: The bucket.
         file: The executable's file.
         source: Hash of what it was compiled from.
         weights: Names of its dense tensors, in the artefact's own order.

@@ -33,7 +33,6 @@ def validate_sequences(
     """Raise BadInput unless each sequence agrees with inputs and tables.
 
     Args:
-        sequences: The sequences.
         inputs: Inputs of the request by name.
         sources: The request's inputs and all tensors computed from them, by name.
         dims: Elements per row by table.
@@ -83,10 +82,7 @@ def validate_stage_lookups(
     """Raise BadInput unless a stage's lookups agree with inputs and tables.
 
     Args:
-        lookups: The lookups.
-        outputs: The stage's outputs.
         shapes: Shapes of the request's inputs and the transforms, by name.
-        tables: Names of the tables.
     """
     names = [lookup.name for lookup in lookups]
     floats = all(output.dtype == "float32" for output in outputs)
@@ -106,12 +102,7 @@ def validate_stage_lookups(
 
 
 def validate_growth(growth: StageGrowth, inputs: Collection[str]) -> None:
-    """Raise BadInput for a growth that is no polynomial with positive factors.
-
-    Args:
-        growth: The growth.
-        inputs: Names of the request's inputs.
-    """
+    """Raise BadInput for a growth that is no polynomial with positive factors."""
     where = "manifest.stage.growth"
     want(0 < len(growth.terms) <= MAX_TERMS, f"{where}.terms: expected 1 to {MAX_TERMS}, got {len(growth.terms)}")
     for term in growth.terms:

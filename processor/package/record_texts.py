@@ -47,7 +47,6 @@ def text_nbytes(columns: Sequence[Column], described: Sequence[TextColumn], rows
     Args:
         columns: The columns, with strings of all rows.
         described: What they are, in the order of the record.
-        rows: Number of rows.
     """
     longest = 0
     for first in range(0, rows, BLOCK_ROWS):
@@ -86,7 +85,6 @@ def check_texts(words: Words, described: Sequence[TextColumn], where: str) -> No
 
     Args:
         words: int32 [rows, words] of texts.
-        described: The columns.
         where: The entity, for the message.
     """
     for first in range(0, len(words), BLOCK_ROWS):
@@ -119,7 +117,6 @@ def unpack_texts(words: Words, described: Sequence[TextColumn], where: str) -> l
 
     Args:
         words: int32 [rows, words] of texts.
-        described: The columns.
         where: The entity, for the message.
 
     Raises:

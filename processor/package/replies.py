@@ -36,7 +36,6 @@ class ServingSignature:
     """One signature of a version that has several.
 
     Attributes:
-        name: Its name.
         method: PREDICT, CLASSIFY or REGRESS, as the model declares it.
         outputs: The model's output by the name that it has in replies.
     """
@@ -47,12 +46,7 @@ class ServingSignature:
 
 
 def validate_signatures(signatures: list[ServingSignature], outputs: Collection[str]) -> None:
-    """Raise BadInput unless signatures are a version's: none, or the default one and others, of its outputs.
-
-    Args:
-        signatures: The signatures.
-        outputs: Names of the version's outputs.
-    """
+    """Raise BadInput unless signatures are a version's: none, or the default one and others, of its outputs."""
     names = [s.name for s in signatures]
     if not names:
         return
@@ -76,7 +70,6 @@ def validate_own_names(own_names: Mapping[str, str], inputs: Collection[str]) ->
 
     Args:
         own_names: Inputs by the names that the model's signature gives them.
-        inputs: Names of the inputs.
     """
     for own, name in own_names.items():
         if name not in inputs or own in inputs:
@@ -89,7 +82,6 @@ def validate_labels(where: str, dtype: str, labels: list[str] | None) -> None:
     Args:
         where: The output, for messages.
         dtype: Its type in replies.
-        labels: Its labels.
     """
     if (dtype == STRING) != bool(labels):
         raise BadInput(f"{where}.labels: expected labels for type {STRING} and for no other, got type {dtype[:40]!r}")

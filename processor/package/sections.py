@@ -21,7 +21,6 @@ def parse_sections(document: dict[str, Any], own: Container[str]) -> dict[str, A
 
     Args:
         document: The JSON; what is not of the format is taken out of it.
-        own: Keys of the format.
 
     Raises:
         BadInput: A key is nobody's, or its value is not valid.
@@ -66,7 +65,6 @@ def _section(key: str, subject: str = "") -> Section:
     """Return what reads a section.
 
     Args:
-        key: Its key.
         subject: What needs it, in the error; by default the key.
 
     Raises:

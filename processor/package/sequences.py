@@ -108,7 +108,6 @@ def expected_lists(name: str, sequences: Sequence[SequenceEntry]) -> str:
 
     Args:
         name: The input.
-        sequences: The sequences of the version.
     """
     for s in sequences:
         if name in s.inputs:

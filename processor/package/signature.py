@@ -60,7 +60,6 @@ class PublicKey:
 
         Args:
             signature: 128 hexadecimal digits.
-            data: The bytes.
         """
         from cryptography.exceptions import InvalidSignature
 

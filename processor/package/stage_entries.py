@@ -35,7 +35,6 @@ class StageLookup:
         name: Its name among the stage's inputs.
         input: The tensor with the keys: an input of the request or a transform; "" for a weight, whose keys are the
             numbers of the table's rows.
-        table: The table.
         columns: Columns of the input that are looked up, in this order; [] for lists and for an input of shape [n].
     """
 
@@ -72,7 +71,6 @@ class StageGrowth:
     """The cells of a run of a stage.
 
     Attributes:
-        terms: The polynomial's terms.
         sized_by: Inputs whose values count as lengths, because the graph makes tensors as long: integers by their
             value, strings by their bytes.
 
@@ -102,7 +100,6 @@ class StageGrowth:
         Args:
             cells: Most cells of a run.
             length: The longest list.
-            rows: Rows of the request.
         """
         least, most = 1, rows
         while least < most:

@@ -42,7 +42,6 @@ class GraphInput:
     """One input of a subgraph.
 
     Attributes:
-        name: Its name.
         dims: Numbers or symbols.
         source: What fills it.
         features: For FEATURES, the features whose columns lie side by side in it, in this order.
@@ -154,7 +153,6 @@ def undivided(manifest: Described, more: Sequence[GraphInput] = ()) -> Subgraph:
     """Return the subgraph of a version's whole dense graph: all features side by side in one matrix.
 
     Args:
-        manifest: The version's manifest.
         more: Further inputs.
     """
     named = [f.name for f in sorted(manifest.features, key=lambda f: f.offset)]
@@ -176,7 +174,6 @@ def divided(
     """Return the subgraphs of a version whose dense graph is divided by its user features.
 
     Args:
-        manifest: The version's manifest.
         tensors: Name and length of every tensor that `user` computes of a request for `score`.
         more: Further inputs of the whole dense graph; sequences among them are inputs of `user`.
         shortened: By most events of a history, the tensors of subgraphs for such requests.

@@ -134,7 +134,6 @@ def file_crc32(fd: int, nbytes: int, max_workers: int = MAX_WORKERS) -> str:
 
     Args:
         fd: Its descriptor.
-        nbytes: Number of bytes.
         max_workers: Largest number of threads.
 
     Raises:
@@ -147,7 +146,6 @@ def _in_parts(nbytes: int, max_workers: int, crc_of: Callable[[int, int], int]) 
     """Combine the checksum of `nbytes` bytes from those of parts.
 
     Args:
-        nbytes: Number of bytes.
         max_workers: Largest number of threads.
         crc_of: Returns the checksum from a first byte to the byte after the last.
     """
@@ -221,9 +219,7 @@ def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: 
     """Stream a safetensors file; tensors are laid out in the order given.
 
     Args:
-        file: A binary file.
         arrays: The tensors by name.
-        metadata: The metadata.
 
     Raises:
         BadInput: Before a byte is written, for a dtype that is not in DTYPES (including big-endian ones).

@@ -33,7 +33,6 @@ def shape_of(transform: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape
     """Return the shape of a transform's column.
 
     Args:
-        transform: The transform.
         shapes: Shapes of its inputs.
 
     Raises:

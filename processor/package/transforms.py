@@ -76,8 +76,6 @@ class Transform:
         name: Its name, like an input's.
         op: One of transform_rules.OPS, listed above.
         inputs: Names of inputs of the request and of earlier transforms.
-        integers: Integers of the op.
-        floats: Floats of the op.
         texts: Strings of the op.
     """
 

@@ -50,10 +50,6 @@ def inside(root: Path, relative: str) -> Path:
     """Return `relative` resolved below `root`; raise NotFound if it would leave it.
 
     Links are followed as long as they stay inside, so that a link can be moved to promote what it points at.
-
-    Args:
-        root: The folder.
-        relative: Path relative to it.
     """
     try:
         base = root.resolve()
@@ -86,7 +82,6 @@ def open_regular(path: Path, name: str = "") -> FileIO:
     """Open a regular file for reading.
 
     Args:
-        path: The file.
         name: Its name in messages; by default its last part.
 
     Raises:
@@ -107,7 +102,6 @@ def read_file(path: Path, max_nbytes: int, name: str = "") -> NDArray[np.uint8]:
     """Return the file's bytes.
 
     Args:
-        path: The file.
         max_nbytes: Its largest size.
         name: Its name in messages; by default its last part.
 
@@ -139,7 +133,6 @@ def same_content(path: Path, digest: str) -> bool:
     """Report whether the file exists and its SHA-256 is this one.
 
     Args:
-        path: The file.
         digest: SHA-256 as hexadecimal digits.
     """
     try:
@@ -153,7 +146,6 @@ def fd_sha256(fd: int, nbytes: int) -> str:
 
     Args:
         fd: Its descriptor.
-        nbytes: Number of bytes.
 
     Raises:
         Corrupt: If the file is shorter.
@@ -203,7 +195,6 @@ def give_name(temporary: Path, path: Path) -> None:
     """Give a complete file a name that must be new. Not durable before the folder is fsynced.
 
     Args:
-        temporary: Its temporary name.
         path: The new name.
 
     Raises:

@@ -33,7 +33,6 @@ def release(candidate: VersionReader, target: VersionStorage) -> None:
     """Make a candidate the version of its number.
 
     Args:
-        candidate: The candidate.
         target: Storage of the version with its number.
 
     Raises:

@@ -26,8 +26,6 @@ def wrap_envelope(
     Args:
         document: The new document.
         before: The current content of the file.
-        model: Name of the model.
-        file: Name of the file.
         keyring: Keys to sign with and to trust.
     """
     sealed = before.get("format") == FORMAT
@@ -52,9 +50,6 @@ def opened(raw: dict[str, Any], model: str, file: str, keyring: Keyring) -> dict
 
     Args:
         raw: Content of the file.
-        model: Name of the model.
-        file: Name of the file.
-        keyring: Keys to trust.
     """
     if raw.get("format") != FORMAT:
         if raw:

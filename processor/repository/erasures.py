@@ -53,7 +53,6 @@ class Erasures:
 
         Args:
             trainer: The trainer's folder: the repository, or `publish.trainer_folder`.
-            model: Name of the model.
 
         Raises:
             BadInput: No trainer of the model keeps anything there.

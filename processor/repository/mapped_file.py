@@ -104,11 +104,8 @@ class MappedFile:
     """A mapped file. Any thread may check it: only `seen` changes, and either of two values is valid.
 
     Attributes:
-        path: Path of the file.
-        name: Its name in the package.
         crc32: Its checksum.
         array: Its bytes.
-        mapping: The mapping.
         seen: Its stat when it had this content.
         leased: True if no process can write to it while it is mapped.
         sha256: Its SHA-256; "" if it was not signed.
@@ -128,8 +125,6 @@ class MappedFile:
         """Map a file.
 
         Args:
-            path: Path of the file.
-            name: Its name in the package.
             crc32: Its checksum.
             verified: Its stat when it was verified; None if it was not.
             sha256: Its SHA-256; "" if it was not signed.

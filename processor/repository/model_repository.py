@@ -151,19 +151,13 @@ class Repository:
         return followed(self.root, self.path(model, version).relative_to(self.root).as_posix())
 
     def path(self, model: str, version: int) -> Path:
-        """Return a version's folder, existing or not, without following links.
-
-        Args:
-            model: Name of the model.
-            version: The version.
-        """
+        """Return a version's folder, existing or not, without following links."""
         return self._folders.path(model, version)
 
     def version(self, model: str, number: int | None = None) -> VersionReader:
         """Open a version; raise NotFound if there is none, Corrupt if it is damaged.
 
         Args:
-            model: Name of the model.
             number: The version; None for the newest that is neither held nor withdrawn, else for the newest.
         """
         known = self.versions(model)
@@ -181,39 +175,23 @@ class Repository:
         """Open a version that is known to exist.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
         return VersionReader(self.folder(model, number), storage=self.storage(model, number), keyring=self.keyring)
 
     def candidate(self, model: str, number: int) -> VersionReader:
-        """Open a candidate; raise NotFound if there is none, Corrupt if it is damaged.
-
-        Args:
-            model: Name of the model.
-            number: Its number.
-        """
+        """Open a candidate; raise NotFound if there is none, Corrupt if it is damaged."""
         return self.reader(self._with_candidate(model, number), number)
 
     def release_candidate(self, model: str, number: int) -> None:
-        """Make a candidate the version of its number; raise NotFound, or Conflict if another version has it by now.
-
-        Args:
-            model: Name of the model.
-            number: Its number.
-        """
+        """Make a candidate the version of its number; raise NotFound, or Conflict if another version has it by now."""
         # Loaded by a person's decision: a server that only reads needs neither this nor the writer.
         from freshet_serving.processor.repository.candidates import release
 
         release(self.candidate(model, number), self.storage(model, number))
 
     def reject_candidate(self, model: str, number: int) -> None:
-        """Remove a candidate, damaged or not; raise NotFound if there is none, Conflict if another process was first.
-
-        Args:
-            model: Name of the model.
-            number: Its number.
-        """
+        """Remove a candidate, damaged or not; raise NotFound if absent, Conflict if another process was first."""
         try:
             self.storage(self._with_candidate(model, number), number).end()
         except FileNotFoundError:
@@ -221,12 +199,7 @@ class Repository:
             raise Conflict(f"{where}: it was released or rejected at the same time; `freshet version list`") from None
 
     def candidate_storage(self, model: str, number: int) -> VersionStorage:
-        """Return the storage in which a candidate lives, or will live.
-
-        Args:
-            model: Name of the model.
-            number: Its number.
-        """
+        """Return the storage in which a candidate lives, or will live."""
         (self.root / model / CANDIDATES).mkdir(parents=True, exist_ok=True)
         return self.storage(f"{model}/{CANDIDATES}", number)
 
@@ -241,7 +214,6 @@ class Repository:
         """Begin a version (VersionWriter); raise Conflict if it exists.
 
         Args:
-            model: Name of the model.
             number: The version.
             beside: True if the version's folder exists and has no manifest yet.
         """
@@ -253,7 +225,6 @@ class Repository:
         """Return the storage in which a version lives, or will live.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
         return FolderStorage(self.path(model, number))
@@ -264,7 +235,6 @@ class Repository:
         Raises an error if they cannot be fetched.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
         return True
@@ -273,7 +243,6 @@ class Repository:
         """Fetch all files needed to load a version; raise an error if that fails.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
 
@@ -281,7 +250,6 @@ class Repository:
         """Note that a version is no longer served: this process does not need its files.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
 
@@ -289,9 +257,6 @@ class Repository:
         """Return the decisions about a model's versions, as the repository has them by now.
 
         A server whose mirror polls in the background reads them as of its last poll.
-
-        Args:
-            model: Name of the model.
         """
         check_name(model, "model")
         records = self._records.get(model)
@@ -302,31 +267,20 @@ class Repository:
         return records
 
     def standing(self, model: str, numbers: Iterable[int]) -> dict[int, VersionRecord]:
-        """Return the records that stand for committed versions, by version; a version without one is left out.
-
-        Args:
-            model: Name of the model.
-            numbers: The versions.
-        """
+        """Return the records that stand for committed versions, by version; a version without one is left out."""
         records = self.version_records(model)
         decided = sorted(records.versions() & set(numbers))
         standing = {number: records.standing(number, self.root_of(model, number)) for number in decided}
         return {number: record for number, record in standing.items() if record is not None}
 
     def barred(self, model: str, numbers: Iterable[int]) -> dict[int, VersionRecord]:
-        """Return the standing records that hold or withdraw committed versions, by version.
-
-        Args:
-            model: Name of the model.
-            numbers: The versions.
-        """
+        """Return the standing records that hold or withdraw committed versions, by version."""
         return {number: record for number, record in self.standing(model, numbers).items() if record.binds}
 
     def root_of(self, model: str, number: int) -> str:
         """Return the root hash of a version's manifest as it lies in the folder; "" if there is none to read.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
         try:
@@ -351,7 +305,6 @@ class Repository:
         """Return a version's manifest as it lies in the folder, whoever wrote it; None if there is none to read.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
         try:
@@ -411,7 +364,6 @@ class Repository:
         """Replace the report of a model's trainer (trainer_report); does nothing while the model has no folder.
 
         Args:
-            model: Name of the model.
             report: The file's content.
         """
         if (self.root / model).is_dir():
@@ -421,7 +373,6 @@ class Repository:
         """Sign labels and traffic again, and record the decisions about versions anew.
 
         Args:
-            model: Name of the model.
             unsigned: Also sign files without a signature.
         """
         keyring, trusted = self.keyring, NO_KEYS if unsigned else self.keyring
@@ -487,13 +438,7 @@ class Repository:
             file.write(data)
 
     def _create(self, model: str, name: str, data: bytes) -> bool:
-        """Create a version record exclusively and durably; return False if it exists.
-
-        Args:
-            model: Name of the model.
-            name: Name of its file.
-            data: Its bytes.
-        """
+        """Create a version record exclusively and durably; return False if it exists."""
         from freshet_serving.processor.repository.version_record import create_record
 
         return create_record(self.root / model / WITHDRAWN / name, data)
@@ -503,7 +448,6 @@ def listed(names: Iterable[str], between: str = ", ") -> str:
     """Return names for a message: at most MAX_LISTED of them, and the number of the others.
 
     Args:
-        names: The names.
         between: Separator.
     """
     found = list(names)
@@ -516,7 +460,6 @@ def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:
 
     Args:
         name: The unknown name.
-        known: Names of the known models.
     """
     names = sorted(known)
     there, hint = listed(names), nearest(name, names)
@@ -527,7 +470,6 @@ def check_name(name: str, what: str) -> str:
     """Return `name` if it is a valid name of a model or label; raise BadInput.
 
     Args:
-        name: The name.
         what: Kind of name, for the message.
     """
     if NAME.fullmatch(name) is None:

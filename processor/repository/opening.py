@@ -59,7 +59,6 @@ def storage_of(address: str, field: str) -> Storage:
     """Return the storage of an address's scheme.
 
     Args:
-        address: The address.
         field: Name of the address in messages.
 
     Raises:
@@ -76,7 +75,6 @@ def address_parts(address: str, field: str) -> tuple[str, str, str]:
     """Return scheme, bucket and prefix of an address; raise BadInput.
 
     Args:
-        address: The address.
         field: Name of the address in messages.
     """
     schemes = tuple(dict.fromkeys((*SCHEMES, *ENGINE.offers("storages"))))

@@ -48,7 +48,6 @@ class VersionStorage(Protocol):
         """Bring a file into the folder, if it exists anywhere; raise Corrupt if it is larger than expected.
 
         Args:
-            name: Name of the file.
             nbytes: Its expected size.
         """
         ...
@@ -77,10 +76,6 @@ class VersionStorage(Protocol):
         """Create a file exclusively, durable when the call returns.
 
         Raises FileExistsError if another writer was faster; look_for() finds its file then.
-
-        Args:
-            name: Name of the file.
-            data: Its content.
         """
         ...
 
@@ -88,7 +83,6 @@ class VersionStorage(Protocol):
         """Create a file exclusively from a complete and durable file in the same folder.
 
         Args:
-            aside: Path of that file.
             name: Name to create.
         """
         ...
@@ -98,12 +92,7 @@ class VersionStorage(Protocol):
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write or replace a file, durable when the call returns.
-
-        Args:
-            name: Name of the file.
-            data: Its content.
-        """
+        """Write or replace a file, durable when the call returns."""
         ...
 
     def remove(self, name: str) -> None:

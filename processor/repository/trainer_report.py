@@ -43,7 +43,6 @@ class TrainerReport:
 
     Attributes:
         run: Random name of the run.
-        state: Its state.
         beat: Number of this report among those of the run.
         every_s: Seconds until the next report.
         follow: True if the run follows a stream and has no end.

@@ -110,10 +110,7 @@ class TrustMemory:
         """Raise Corrupt for a manifest that is older than a trusted one, or different.
 
         Args:
-            model: Name of the model.
-            version: The version.
             root: Its root hash.
-            edition: Edition of its manifest.
             digest: SHA-256 of its manifest.
         """
         known = self.of(model).versions.get(version)
@@ -131,9 +128,7 @@ class TrustMemory:
         """Raise Corrupt for a file of a model that is older than a trusted one.
 
         Args:
-            model: Name of the model.
             what: Name of the file.
-            serial: Its serial number.
         """
         known = self.of(model).serials.get(what, 0)
         if serial < known:
@@ -143,10 +138,7 @@ class TrustMemory:
         """Remember a version that is about to be served.
 
         Args:
-            model: Name of the model.
-            version: The version.
             root: Its root hash.
-            edition: Edition of its manifest.
             digest: SHA-256 of its manifest.
         """
 
@@ -162,8 +154,6 @@ class TrustMemory:
         """Remember a trusted record.
 
         Args:
-            model: Name of the model.
-            version: The version.
             number: Number of the record.
             digest: SHA-256 of its bytes.
         """
@@ -179,9 +169,7 @@ class TrustMemory:
         """Remember a trusted file of a model.
 
         Args:
-            model: Name of the model.
             what: Name of the file.
-            serial: Its serial number.
         """
         self._change(model, lambda known: known.serials.update({what: max(serial, known.serials.get(what, 0))}))
 

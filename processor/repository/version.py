@@ -63,7 +63,6 @@ class SnapshotManifest:
 
     Attributes:
         folder: Folder of the snapshot, relative to the version's.
-        step: The step.
         digest: Digest of its generation.
         rows: Number of rows by table.
         files: Files by the names that the version has them under.
@@ -112,7 +111,6 @@ class VersionReader:
         manifest: The manifest, with the rows and files of what is read.
         root_manifest: The manifest as it was published.
         mapped: Files of which views were returned.
-        storage: Storage of the version.
         keyring: Keys that must have signed it.
         digest: SHA-256 of its manifest's bytes.
     """
@@ -127,7 +125,6 @@ class VersionReader:
         """Read and check the manifest.
 
         Args:
-            folder: Folder of the version.
             snapshot: Snapshot to read; None for the version as it was published.
             storage: Storage of the version, if not the folder.
             keyring: Keys that must have signed it.

@@ -35,7 +35,6 @@ class VersionFolders:
 
         Args:
             model: The model whose folder was listed.
-            names: Names in the model's folder.
 
         Returns:
             One folder name for each number; numbers with two folders are left out.
@@ -58,7 +57,6 @@ class VersionFolders:
         """Return the folder of a version, or the path for a new one: the number without leading zeros.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
         folder, plain = self._root / model, str(number)

@@ -31,8 +31,6 @@ class VersionRecord:
     """One decision about a full version.
 
     Attributes:
-        model: Name of the model.
-        version: The version.
         number: Number of the record among those of the version.
         action: One of ACTIONS.
         manifest: Root hash of the version that it is about.
@@ -40,7 +38,6 @@ class VersionRecord:
         by: Who decided: "gate", "rollback", or a person's name.
         at: Time in Unix seconds.
         key: Id of the key that signed to_sign(); "" for none.
-        signature: The signature.
     """
 
     model: str
@@ -139,19 +136,13 @@ def record_file(version: int, number: int) -> str:
     """Return the name of a record's file in the folder of records.
 
     Args:
-        version: The version.
         number: Number of the record.
     """
     return f"{version}-{number}.json"
 
 
 def create_record(path: Path, data: bytes) -> bool:
-    """Create a record's file exclusively and durably, with its folder; return False if it exists.
-
-    Args:
-        path: The file.
-        data: Its bytes.
-    """
+    """Create a record's file exclusively and durably, with its folder; return False if it exists."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         fsync_folder(path.parent.parent)

@@ -70,7 +70,6 @@ class VersionRecords:
 
         Args:
             folder: Folder of the records, existing or not.
-            model: Name of the model.
             keyring: Keys to sign with and to trust.
             create: Creates a file of the folder exclusively and durably; returns False if it exists.
             unix_s: Clock for Unix seconds.
@@ -93,7 +92,6 @@ class VersionRecords:
         """Return the record that stands for a version; None if nothing was decided about it.
 
         Args:
-            version: The version.
             manifest: Its root hash.
         """
         self._read()
@@ -114,7 +112,6 @@ class VersionRecords:
         """Decide about a version, durably.
 
         Args:
-            version: The version.
             manifest: Its root hash.
             action: One of ACTIONS.
             reason: Reason, at most MAX_REASON printable characters.

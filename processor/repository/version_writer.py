@@ -54,9 +54,6 @@ class VersionWriter:
         """Create the hidden folder to build the version in.
 
         Args:
-            repository: Folder of the repository.
-            model: Name of the model.
-            version: The version.
             beside: True if the version's folder exists and holds what the version is made from, but no manifest.
             storage: Storage of the version, if not the folder (Repository.writer).
             keyring: Keys to sign with.
@@ -93,7 +90,6 @@ class VersionWriter:
         Args:
             relative: Name of the file.
             arrays: Tensors by name.
-            metadata: Metadata of the file.
         """
         with atomic_file(self._place(relative)) as file:
             write_tensors(file, arrays, metadata or {})
@@ -103,7 +99,6 @@ class VersionWriter:
 
         Args:
             relative: Name of the file.
-            data: Its content.
         """
         self._place(relative).write_bytes(data)
 
@@ -166,9 +161,7 @@ def sealed(manifest: Manifest, folder: Path, keyring: Keyring, before: Manifest 
     """Return a manifest as it is to be written: signed if there is a key, unsigned if no signature is required.
 
     Args:
-        manifest: The manifest.
         folder: Folder of the files whose SHA-256 it does not have yet.
-        keyring: Keys to sign with.
         before: The manifest that it replaces, if any.
 
     Raises:
@@ -192,11 +185,6 @@ def add_file(version: VersionReader, name: str, data: bytes) -> None:
     A reader between the two renames finds a file that the manifest does not describe: either one that it did not name
     before, which is not opened, or one whose checksum does not match, so that the version is refused until the next
     poll.
-
-    Args:
-        version: The version.
-        name: Name of the file.
-        data: Its content.
     """
     manifest = VersionReader(version.folder, storage=version.storage, keyring=version.keyring).manifest
     sha256 = hashlib.sha256(data).hexdigest() if version.keyring.signer else ""

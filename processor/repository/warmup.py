@@ -62,7 +62,6 @@ def parse_warmup(data: bytes, inputs: Sequence[Input]) -> list[dict[str, Column]
 
     Args:
         data: Bytes of the file.
-        inputs: Inputs of the model.
     """
     tensors = parse_tensors(np.frombuffer(data, np.uint8), WARMUP)
     count = tensors.metadata.get("requests", "")
@@ -77,12 +76,6 @@ def carry_warmup(repository: Repository, model: str, inputs: Sequence[Input], wr
     """Copy the recorded requests of the model's newest version into a new one, if both have the same inputs.
 
     If the newest version is damaged, nothing is copied and no error is raised.
-
-    Args:
-        repository: The model repository.
-        model: Name of the model.
-        inputs: Inputs of the new version.
-        writer: Writer of the new version.
     """
     with contextlib.suppress(FreshetError):
         before = repository.version(model)

@@ -57,7 +57,6 @@ class Buffers:
 
         Args:
             sizes: By subgraph.
-            tables: Number of tables.
             outputs: Number of the model's outputs.
             allocate: Returns zeros of a shape.
         """
@@ -79,19 +78,13 @@ class Buffers:
         """Return rows [start, stop) of the inputs, which every bucket has as its own rows of those numbers.
 
         Args:
-            subgraph: Name of the subgraph.
             start: First row.
             stop: Row after the last.
         """
         return {name: _rows(buffer, start, stop) for name, buffer in self._whole[subgraph][0].items()}
 
     def get(self, executable: Executable, subgraph: str) -> tuple[Tensors, Tensors, Callable[[], None]]:
-        """Return (inputs, outputs, run) of an executable; allocate and bind unless done ahead.
-
-        Args:
-            executable: The executable.
-            subgraph: Name of its subgraph.
-        """
+        """Return (inputs, outputs, run) of an executable; allocate and bind unless done ahead."""
         key = subgraph, executable.bucket
         bound = self._bound.get(key)
         if bound is None or bound[0] is not executable:

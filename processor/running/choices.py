@@ -36,7 +36,6 @@ class Choice:
         rows: Rows of the batch or request that it is for; 0 for any.
         chosen: The candidate that is used.
         cost_us: Microseconds by candidate; None where nobody has measured it.
-        why: Why it is used.
         override: How to choose otherwise.
     """
 
@@ -82,11 +81,7 @@ def choice_lines(choices: Sequence[Choice]) -> list[str]:
 
 
 def package_choices(manifest: Manifest) -> list[Choice]:
-    """Return the choices that a package holds, with costs as measured when it was compiled.
-
-    Args:
-        manifest: The version's manifest.
-    """
+    """Return the choices that a package holds, with costs as measured when it was compiled."""
     costs = _compiled_costs(manifest)
     entries: dict[tuple[str, int], list[ExecutableEntry]] = {}
     for entry in manifest.executables:

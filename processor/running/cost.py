@@ -139,7 +139,6 @@ class CostTable:
         """Return into how many equal batches to split rows so that the total cost is at most `worth` times that of one.
 
         Args:
-            rows: Number of rows.
             most: Maximum number of batches.
             worth: Accepted ratio of costs.
         """
@@ -171,8 +170,6 @@ class CostTable:
         """Return how many rows of a request to run at once: a bucket, or as many as TURN_S allows; fewer with many ids.
 
         Args:
-            rows: Rows of the request.
-            ids: Ids of the request.
             most: Maximum rows to return.
         """
         bucket = min(most, self.max_rows)
@@ -187,8 +184,6 @@ class CostTable:
         expensive buckets.
 
         Args:
-            rows: Rows of the request.
-            sessions: Number of sessions.
             most: Maximum rows of a chunk.
         """
         turns = -(-rows // (sessions * most))
@@ -200,20 +195,13 @@ class CostTable:
         return even if turns * self.batch_s(even) < full_s else most
 
     def amortised_s(self, rows: int, ids: int = 0) -> float:
-        """Return the estimated seconds of rows and ids within well-filled batches; additive over a queue.
-
-        Args:
-            rows: Number of rows.
-            ids: Number of ids.
-        """
+        """Return the estimated seconds of rows and ids within well-filled batches; additive over a queue."""
         return rows * (self._plan.row_s + self.row_s) + ids * self.id_s
 
     def record_run(self, bucket: int, seconds: float, crowded: bool = False) -> None:
         """Learn from one measured dense run of a bucket.
 
         Args:
-            bucket: The bucket.
-            seconds: Measured seconds.
             crowded: True if other threads computed at the same time.
         """
         old = self.cost[bucket]
@@ -225,14 +213,7 @@ class CostTable:
             self._plan = _plan(self.cost.copy())
 
     def record_fill(self, runs: int, rows: int, ids: int, seconds: float) -> None:
-        """Learn from the measured sparse graph of one batch; each coefficient is corrected in proportion to its share.
-
-        Args:
-            runs: Number of runs.
-            rows: Number of rows.
-            ids: Number of ids.
-            seconds: Measured seconds.
-        """
+        """Learn from the measured sparse graph of one batch; correct each coefficient in proportion to its share."""
         if seconds <= 0:
             return
         parts = runs * self.run_s, rows * self.row_s, ids * self.id_s

@@ -39,22 +39,12 @@ class Fill(Protocol):
 
 
 def fill_features(given: GraphInput, plan: SparsePlan) -> Fill:
-    """Return the filler of an input that holds columns of features.
-
-    Args:
-        given: The input.
-        plan: The version's sparse plan.
-    """
+    """Return the filler of an input that holds columns of features."""
     return plan.fill if plan.in_order(given.features) else plan.pooling(given.features).fill
 
 
 def fill_sequences(given: GraphInput, plan: SparsePlan) -> Fill:
-    """Return the filler of an input that holds a user's events.
-
-    Args:
-        given: The input.
-        plan: The version's sparse plan.
-    """
+    """Return the filler of an input that holds a user's events."""
     # Loaded with the first version that has such an input.
     from freshet_serving.processor.running.sequence_filler import SequenceFill
 
@@ -66,10 +56,6 @@ FILLERS: dict[str, Callable[[GraphInput, SparsePlan], Fill]] = {FEATURES: fill_f
 
 def fillers(graph: Subgraph, plan: SparsePlan) -> list[tuple[str, Fill]]:
     """Return the name and the filler of every input of a subgraph but the user's tensors.
-
-    Args:
-        graph: The subgraph.
-        plan: The version's sparse plan.
 
     Raises:
         BadInput: Nothing here fills one of the inputs.

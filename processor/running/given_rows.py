@@ -21,9 +21,7 @@ def outputs_of(executable: Executable, inputs: Tensors, spec: IoSpec) -> dict[st
     """Run an executable on rows; return its outputs by name.
 
     Args:
-        executable: The executable.
         inputs: By name: n rows, or the whole tensor if it has none for each row.
-        spec: The executable's inputs and outputs.
     """
     bucket = executable.bucket
     given, room = spec.allocate_inputs(bucket), spec.allocate_outputs(bucket)

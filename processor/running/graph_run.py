@@ -50,7 +50,6 @@ class SubgraphRun:
     """One subgraph: its inputs and outputs, what fills them, and the costs of its executables.
 
     Attributes:
-        name: Its name.
         spec: Inputs and outputs of its executables.
         costs: Costs of its executables, once measured.
         user_tensors: Names of the inputs that the subgraph `user` computes.
@@ -62,8 +61,6 @@ class SubgraphRun:
 
         Args:
             name: Name of the subgraph.
-            graph: The subgraph.
-            plan: The version's sparse plan.
         """
         self.name, self.spec = name, io_spec(name, graph)
         self.costs = CostTable({1: 1.0})
@@ -73,11 +70,7 @@ class SubgraphRun:
         self._placed: PlacedInputs | None = None
 
     def place(self, inputs: PlacedInputs) -> None:
-        """Fill what executables read whose rows lie on a device.
-
-        Args:
-            inputs: Their inputs.
-        """
+        """Fill what executables read whose rows lie on a device."""
         self.spec, self._placed = inputs.spec, inputs
 
     def fill(self, view: BatchView, inputs: Tensors, features: Fill | None = None) -> None:
@@ -103,7 +96,6 @@ class SubgraphRun:
 
         Args:
             computed: Outputs of the subgraph `user`, a row for each request.
-            request: Number of the request.
             inputs: Buffers by name.
         """
         for name in self.user_tensors:
@@ -147,10 +139,6 @@ class GraphRun:
 
     def __init__(self, manifest: Manifest, plan: SparsePlan) -> None:
         """Find what fills the inputs of every subgraph.
-
-        Args:
-            manifest: The version's manifest.
-            plan: Its sparse plan.
 
         Raises:
             BadInput: Nothing here fills an input.
@@ -245,7 +233,6 @@ class GraphRun:
         The same for all chunks of a request: what requests have taken since the load does not count.
 
         Args:
-            bound: The request.
             rows: Its candidates, all chunks together.
         """
         parts = self.fitting(bound)
@@ -255,7 +242,6 @@ class GraphRun:
         """Return the parts to divide a request of one chunk by, or None, by what such requests have taken.
 
         Args:
-            bound: The request.
             rows: Its candidates.
             explore: True to take the other way than usual, where it costs little more.
         """
@@ -272,7 +258,6 @@ class GraphRun:
         """Return True if, as timed at load, these parts are faster than the whole, in a batch with others.
 
         Args:
-            parts: Parts of a divided request.
             rows: Its candidates.
         """
         return self.split is not None and self.split.pays(parts.length, rows)

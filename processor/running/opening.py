@@ -83,7 +83,6 @@ class OpenedPrograms:
         programs: One program per backend.
         chosen: The manifest's entry that serves each bucket.
         refused: Why other entries do not serve.
-        machine: The machine that they run on.
         bounded: The program that checks buckets of a lower precision; None without any.
         graphs: What each executable computes but for its weights, in the manifest's order: equal in two versions whose
             programs differ by their weights alone.
@@ -130,13 +129,11 @@ def open_programs(
     """Open the programs that serve one subgraph of a version here.
 
     Args:
-        package: The version's files.
         spec: Inputs and outputs of the subgraph.
         threads: Threads that one run may use.
         runs: Maximum number of concurrent runs.
         machine: The machine; for tests.
         load: Loads a backend by name; for tests.
-        subgraph: Name of the subgraph.
 
     Raises:
         FreshetError: A bucket cannot be served at all; the error says why.
@@ -216,7 +213,6 @@ def io_spec(name: str, graph: Subgraph) -> IoSpec:
 
     Args:
         name: Name of the subgraph.
-        graph: The subgraph.
     """
 
     def dims(given: Sequence[Any]) -> tuple[int | None, ...]:

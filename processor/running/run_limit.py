@@ -128,11 +128,7 @@ class RunLimit:
     """
 
     def __init__(self, ends: RunEnds) -> None:
-        """Create a limit that ends nothing yet.
-
-        Args:
-            ends: What ends runs.
-        """
+        """Create a limit that ends nothing yet."""
         self.until_s = math.inf
         self._ends = ends
 

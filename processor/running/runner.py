@@ -43,9 +43,7 @@ class Rows(Protocol):
     """Consecutive rows of one request.
 
     Attributes:
-        bound: The request.
         first: Number of the first row.
-        rows: Number of rows.
         ids: Number of ids to look up.
     """
 
@@ -93,11 +91,9 @@ class RunningBatch:
     """A batch while it is computed.
 
     Attributes:
-        graphs: The version's subgraphs.
         executables: By subgraph and bucket, with the weights of the batch's state.
         tables: As BatchView.tables.
         epoch: As BatchView.epoch.
-        buffers: The runner's buffers for the version.
         results: Arrays that the scores are written to, by output.
         shared: What the chunks of a split request share, if the batch is a chunk.
         limit: Ends runs that last too long; None if no run of the graphs can be ended.
@@ -132,7 +128,6 @@ class Runner:
         """Create a runner.
 
         Args:
-            clock: The clock.
             crowding: Tells whether other threads compute.
             stats: Counts runs and rows.
         """
@@ -143,8 +138,6 @@ class Runner:
         """Score all rows, one request after another, into the batch's results.
 
         Args:
-            batch: The batch.
-            works: Rows of requests.
             rows: Their number.
         """
         graphs, shared = batch.graphs, batch.shared
@@ -169,9 +162,6 @@ class Runner:
         """Give the user's tensors to the candidates' subgraph, computing them from the first row of the buffers.
 
         Args:
-            batch: The batch.
-            user: The user's subgraph.
-            score: That of the candidates.
             shared: What the chunks of a split request share, if the batch has such chunks.
 
         Returns:
@@ -193,13 +183,7 @@ class Runner:
         return computed
 
     def run_filled(self, batch: RunningBatch, run: SubgraphRun, rows: int) -> None:
-        """Run rows that lie in the buffers of the subgraph's largest bucket, from the first on, into the results.
-
-        Args:
-            batch: The batch.
-            run: The subgraph.
-            rows: Number of rows.
-        """
+        """Run rows that lie in the buffers of the subgraph's largest bucket, from the first on, into the results."""
         buffers, at = batch.buffers, 0
         for bucket in self._bucket_plan(run, rows):
             stop = min(at + bucket, rows)
@@ -221,7 +205,6 @@ class Runner:
         """Return the requests of the batch rows [start, stop) and, int64 [R, 2], first row and row count of each.
 
         Args:
-            works: Rows of requests.
             start: First row of the batch.
             stop: Row after the last.
         """

@@ -216,7 +216,6 @@ class SplitChoice:
         """Change the way of those row counts of a size that cost less the other way.
 
         Args:
-            each: The choice for the length.
             size: Bit length of the row counts.
             quotient: Ratio of divided requests to that of whole ones.
         """

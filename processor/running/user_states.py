@@ -44,7 +44,6 @@ class UserState(Protocol):
 
         Args:
             computed: Outputs of the subgraph, a row for each request.
-            request: Number of the request.
         """
 
 
@@ -96,8 +95,6 @@ class ProcessStates(Protocol):
         """Return what is kept by a version.
 
         Args:
-            manifest: Its manifest.
-            plan: Its sparse plan.
             load: Number of the load (versions.control).
             stamped: True if its rows have stamps: what is computed of others is not kept.
         """
@@ -108,7 +105,6 @@ def states_memory(megabytes: int, processes: int) -> NDArray[np.int64]:
 
     Args:
         megabytes: Its size.
-        processes: Number of processes.
 
     Raises:
         BadInput: It is too small, or the extension is not there.
@@ -122,9 +118,7 @@ def open_states(memory: NDArray[np.int64], processes: int, process: int, clock: 
 
     Args:
         memory: What states_memory() returned, or a mapping of it.
-        processes: Number of processes.
         process: Number of this one.
-        clock: The clock.
     """
     states: ProcessStates = _store().open(memory, processes, process, clock)
     return states

@@ -34,7 +34,6 @@ def measure(executables: Executables, buffers: Buffers, clock: Clock) -> tuple[d
     Args:
         executables: By subgraph and bucket.
         buffers: Buffers that no session has.
-        clock: The clock.
 
     Returns:
         The seconds; and True if runs are mostly computed by the calling thread: then they are seconds of its core.
@@ -74,13 +73,10 @@ def warm_up(
     The largest bucket of the first buffers is run until every row has been looked up.
 
     Args:
-        run: The subgraph to run.
         remote: Reader of remote tables, or None (see Replica).
         tables: Table descriptors (see State).
         epoch: Epoch of the table rows.
         executables: Executables by bucket.
-        stock: The buffers to warm.
-        requests: Bound requests.
     """
     whole, largest = sum([bound.rows for bound in requests]), max(executables)
     for n, buffers in enumerate(stock):
@@ -103,9 +99,7 @@ def _rows_of(requests: Sequence[BoundRequest], at: int, rows: int) -> tuple[list
     """Return rows of the requests, treated as a ring, in the form that fill() accepts, and the position after them.
 
     Args:
-        requests: The bound requests.
         at: Row to start at.
-        rows: Number of rows.
     """
     part, spans, n, first = [], [], 0, at
     while first >= requests[n].rows:

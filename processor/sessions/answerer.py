@@ -32,10 +32,7 @@ class Answerer(ABC):
         """Validate and queue a request.
 
         Args:
-            request: The request.
-            replica: The replica that answers.
             deadline_s: Its deadline on the clock; None for none.
-            limits: The model's limits.
             done: Called once with the reply or error, on a thread of the answerer or the owner's
                 (SessionGroup.set_owner).
 

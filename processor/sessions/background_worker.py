@@ -57,7 +57,6 @@ class BackgroundWorker(Generic[T]):
         """Queue an item if fewer than `most` wait and its bytes fit; return whether it was queued.
 
         Args:
-            item: The item.
             most: Maximum number of waiting items.
         """
         with self._lock:

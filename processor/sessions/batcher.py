@@ -253,7 +253,6 @@ class Batcher(Generic[T]):
 
         Args:
             ticket: The ticket; its arrival and cost are set here.
-            target: The target to run it on.
             now_s: The clock's reading.
         """
         slack_s = PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s - now_s
@@ -318,14 +317,10 @@ class Batcher(Generic[T]):
         One that finds no ticket of its kind, or none of its share, has room, however large it is.
 
         Args:
-            rows: Rows of the request.
             own_s: Seconds that it takes alone, by predict_s().
             slack_s: Seconds until its deadline; None for no deadline.
-            sessions: Number of sessions.
             running_s: Predicted seconds of the batches being run.
-            ids: Ids of the request.
             divided: True if it would leave in chunks.
-            model: Its model.
             sender: Name of the API key that sent it; "" where there are none.
 
         Raises:
@@ -393,7 +388,6 @@ class Batcher(Generic[T]):
         """Return the most rows of a batch that lets tickets of other models take their turns soon.
 
         Args:
-            target: The target.
             now_s: The clock's reading.
 
         Returns:
@@ -407,7 +401,6 @@ class Batcher(Generic[T]):
         """Return the predicted seconds of a batch at the sessions' measured pace.
 
         Args:
-            target: The target.
             rows: Rows of the batch.
             ids: Ids of the batch.
         """

@@ -210,10 +210,7 @@ class FairShares:
         """Return why there is no room for a request; "" if there is.
 
         Args:
-            model: Its model.
             sender: Its API key.
-            rows: Its rows.
-            ids: Its ids.
             divided: Whether it leaves in chunks.
         """
         total = self.backlogs[divided]
@@ -233,7 +230,6 @@ class FairShares:
         """Return the work that goes before an undivided request.
 
         Args:
-            model: Its model.
             sender: Its API key.
             slack_s: Seconds until its deadline.
             own_s: Seconds that it takes itself.
@@ -255,7 +251,6 @@ class FairShares:
         """Return the work that goes before the last chunk of a divided request.
 
         Args:
-            model: Its model.
             sender: Its API key.
             own_s: Seconds that it takes itself.
             ahead_s: Work of divided requests of its own share that goes before its end.

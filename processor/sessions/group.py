@@ -85,7 +85,6 @@ class SessionGroup:
         """Start the sessions.
 
         Args:
-            options: The group's options.
             clock: The clock that deadlines are measured on.
             occupancy: Occupancy of the cores that inline sessions share with other processes; None without any.
         """
@@ -147,7 +146,6 @@ class SessionGroup:
         Args:
             timeout_s: Seconds left of the request's deadline; None for no deadline.
             waited_s: Seconds that it waited to be read, which count like waiting in the queue.
-            model: Its model.
             sender: Name of the API key that sent it; "" where there are none.
 
         Raises:
@@ -333,7 +331,6 @@ class SessionGroup:
 
         Args:
             sessions: The new number.
-            cpus: The cores.
         """
         with self._lock:
             self.options = replace(self.options, cpus=(cpus,))

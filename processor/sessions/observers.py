@@ -38,8 +38,6 @@ class Observer(ABC):
         """Return the callback to use instead of `done`, or `done` itself.
 
         Args:
-            request: The request.
-            replica: The replica that computes it.
             bound: The request bound to the replica's plan.
             done: Callback for the reply or error.
         """
@@ -69,12 +67,7 @@ class Observers:
     """
 
     def __init__(self, groups: Groups, clock: Clock) -> None:
-        """Create what the extensions offer.
-
-        Args:
-            groups: The process's session groups.
-            clock: The clock.
-        """
+        """Create what the extensions offer."""
         self.offered: Mapping[str, Observer] = {
             name: create(groups, clock) for name, create in ENGINE.offers("observers").items()
         }

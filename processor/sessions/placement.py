@@ -137,7 +137,6 @@ class Groups:
 
         Args:
             config: The options of the process and its groups.
-            clock: The clock.
             occupancy: See SessionGroup.
             alone: False for a worker, whose supervisor plans cores for all.
         """

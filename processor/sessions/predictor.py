@@ -71,8 +71,6 @@ class ModelRoute:
     """The routes and limits of requests for one model.
 
     Attributes:
-        routes: Selects the replica.
-        limits: Limits of a request.
         sticky_input: Name of the input by whose first value requests are split; "" for none.
     """
 
@@ -85,7 +83,6 @@ class Predictor:
     """Answers requests by the routes that were pushed last.
 
     Attributes:
-        groups: The process's session groups.
         observers: What sees the requests.
         users: The users whose inputs this process keeps; None if it keeps none.
         answerers: What answers requests in place of the batcher, by the attribute of a request that asks for it.
@@ -97,7 +94,6 @@ class Predictor:
         """Create a predictor over a process's session groups, without a model.
 
         Args:
-            groups: The session groups.
             clock: The clock that deadlines are measured on.
             limits: Limits of a request for models that have none of their own.
             users: The users whose inputs this process keeps; None if it keeps none.
@@ -143,7 +139,6 @@ class Predictor:
         """Return what answers the requests that have an attribute.
 
         Args:
-            attribute: The attribute.
             subject: What a client calls it; by default as the attribute.
 
         Raises:
@@ -170,7 +165,6 @@ class Predictor:
         """Return the replica that represents a model where traffic is not split.
 
         Args:
-            model: The model's name.
             version: The requested version; None for any.
             label: The requested label; None for any.
 
@@ -186,7 +180,6 @@ class Predictor:
         """Return the replica that answers a request.
 
         Args:
-            model: The model's name.
             version: The requested version; None for any.
             label: The requested label; None for any.
             key: Sticky key: requests with the same key are answered by one version as long as the split stays.
@@ -210,7 +203,6 @@ class Predictor:
         """Find the replica to read a request for and submit it with. Costs a fraction of reading the request.
 
         Args:
-            model: The model's name.
             version: The requested version; None for any.
             label: The requested label; None for any.
             timeout_s: Seconds that the request may still take; None for any time.
@@ -264,7 +256,6 @@ class Predictor:
         """Validate and queue a request.
 
         Args:
-            request: The request.
             done: Called once with the reply or error, on a session's thread or the owner's; it must not block.
             replica: The result of select_replica() for the request, if it was called.
 
@@ -422,7 +413,6 @@ class Predictor:
         """Return the manifest and the generation that would answer a request.
 
         Args:
-            model: The model's name.
             version: The requested version; None for any.
             label: The requested label; None for any.
 

@@ -37,11 +37,8 @@ class Timing(NamedTuple):
 
     Attributes:
         began_s: When the batch began.
-        ended_s: When it ended.
         sparse_s: Seconds of lookups and pooling, over all its buckets.
         dense_s: Seconds of executables, over all its buckets.
-        requests: Number of requests.
-        rows: Number of rows.
     """
 
     began_s: float
@@ -168,8 +165,6 @@ class Work(Ticket):
     """A work item: rows of one bound request, from row `first` on.
 
     Attributes:
-        replica: The replica that computes them.
-        bound: The bound request.
         done: Called once with the reply or error.
         caller: Number of the caller, for the policy "mod".
         first: First row.
@@ -183,12 +178,7 @@ class Work(Ticket):
 
 
 def answer(done: Done, result: PredictReply | FreshetError) -> None:
-    """Call done(); an exception of the callback is logged and must not end the session.
-
-    Args:
-        done: The callback.
-        result: The reply or error.
-    """
+    """Call done(); an exception of the callback is logged and must not end the session."""
     try:
         done(result)
     except Exception:

@@ -66,9 +66,7 @@ def record_batch(
     """Record a batch and its scores in a statistics block.
 
     Args:
-        block: The statistics block.
         requests: Number of requests answered.
-        rows: Number of rows.
         padded: Rows of padding.
         results: Scores by output, float32 [rows, columns].
         wait_s: Mean wait of its requests in seconds.
@@ -97,7 +95,6 @@ class Session:
 
         Args:
             number: Number of its reader slot.
-            clock: The clock.
             occupancy: Occupancy of the cores shared with others; None for a session alone.
         """
         self.number = number
@@ -248,10 +245,7 @@ class Session:
         """Score all rows of the work items, one after another, and record the batch.
 
         Args:
-            replica: The replica.
             state: Its pinned state.
-            works: The work items.
-            rows: Their number of rows.
             results: Arrays that the scores are written to, by output.
             requests: Number of requests that this batch answers.
             split_request: The split request if the one work item is a chunk of it.
@@ -277,10 +271,6 @@ def retry_groups(works: Sequence[Work], error: Exception) -> Sequence[Sequence[W
     """Return the groups in which to compute a batch again after an error: each request by itself.
 
     Requests with refused floats are answered with their error here; the others are one group. None for one request.
-
-    Args:
-        works: The work items of the batch.
-        error: The error.
     """
     if isinstance(error, NonFiniteInput):
         sound = []
@@ -345,7 +335,6 @@ class Queue:
         """Raise Overloaded if there is no room or no time for a request; see Batcher.check_capacity().
 
         Args:
-            work: The request.
             splits: Number of sessions that compute it.
             now_s: The clock's reading.
             divided: Whether it leaves in chunks.
@@ -363,7 +352,6 @@ class Queue:
 
         Args:
             timeout_s: Seconds left of its deadline; None for no deadline.
-            model: Its model.
             sender: Name of the API key that sent it; "" where there are none.
         """
         own_s, divided = self._typical.get(model, NONE_YET)
@@ -379,7 +367,6 @@ class Queue:
         """Take the next batch for a session and record it as running.
 
         Args:
-            session: The session that will run it.
             now_s: The clock's reading.
             hurry: True to ignore the batching window.
             free: Number of sessions that could take a batch now.
@@ -407,7 +394,6 @@ class Queue:
         """Account for a finished batch. Gaps between batches count as busy time while work is queued.
 
         Args:
-            session: The session.
             now_s: The clock's reading.
         """
         if session.predicted_s:

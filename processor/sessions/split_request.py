@@ -76,7 +76,6 @@ class SplitRequest:
         """Prepare to divide a request; takes one reader slot until the request is answered.
 
         Args:
-            whole: The request as one work item.
             sessions: Number of sessions that should compute it at the same time.
             most: Maximum number of rows in one run.
             free_readers: Free reader slots. One is removed here and put back with the answer.
@@ -196,12 +195,7 @@ class SplitRequest:
         }
 
     def record_run(self, session: int, timing: Timing) -> None:
-        """Record that a session has computed a chunk, and add up its timing.
-
-        Args:
-            session: Number of the session.
-            timing: The chunk's timing.
-        """
+        """Record that a session has computed a chunk, and add up its timing."""
         with self._lock:
             self._sessions.add(session)
             first = self._timing or timing

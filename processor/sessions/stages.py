@@ -49,7 +49,6 @@ def check_stages(stages: int, field: str = "") -> None:
     """Raise BadInput if stages are asked for that no extension has.
 
     Args:
-        stages: The number of stages.
         field: Beginning of the option's name in messages.
     """
     if stages and ENGINE.get("stages", OPTION) is None:
@@ -62,7 +61,6 @@ def open_stages(stages: int, readers: Sequence[int], clock: Clock, cpus: frozens
     Args:
         stages: Number of stages, at least 1.
         readers: Unused reader slots, staging_count(stages) of them.
-        clock: The clock.
         cpus: Cores of the stages' threads; empty for any.
 
     Raises:

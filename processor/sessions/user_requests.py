@@ -26,8 +26,6 @@ def complete(request: PredictRequest, replica: Replica, users: KeptUsers | None)
     """Complete the inputs of a request about a kept user, once; return None if it goes on without one.
 
     Args:
-        request: The request.
-        replica: The replica that answers.
         users: The kept users; None if this process keeps none.
 
     Raises:
@@ -51,8 +49,6 @@ def released_before(request: PredictRequest, users: KeptUsers | None, done: Done
     """Return the callback to give a request's reply to, so that done() gets it once the user is forgotten, if asked to.
 
     Args:
-        request: The request.
-        users: The kept users.
         done: Receives the reply or error.
     """
     call = request.user_call
@@ -74,7 +70,6 @@ def with_blank_candidates(replica: Replica, inputs: Mapping[str, Column]) -> dic
     """Return a user's inputs with blank candidates: the fewest with which the user's part is computed by itself.
 
     Args:
-        replica: The replica that answers.
         inputs: The user's inputs.
     """
     manifest, rows = replica.manifest, replica.graphs.fewest_divided
@@ -87,12 +82,7 @@ def with_blank_candidates(replica: Replica, inputs: Mapping[str, Column]) -> dic
 
 
 def empty_reply(replica: Replica, model: str) -> PredictReply:
-    """Return the reply to a request that has nothing computed.
-
-    Args:
-        replica: The replica that answers.
-        model: Name of the model.
-    """
+    """Return the reply to a request that has nothing computed."""
     outputs = {name: np.empty((0, columns), np.float32) for name, columns in replica.outputs.items()}
     return PredictReply(outputs, replica.generation, model)
 
@@ -101,7 +91,6 @@ def with_user_step(bounds: UserBounds, done: Done) -> Done:
     """Return the callback to give a request's reply to, so that done() gets it with the generation of an older user.
 
     Args:
-        bounds: The request's bounds.
         done: Receives the reply or error.
     """
 

@@ -80,7 +80,6 @@ class SlotAllocator:
         """Free slots that may be reused once every reader has reached the flip `safe_seq`.
 
         Args:
-            slots: The slots.
             safe_seq: Sequence number of the flip.
         """
         if len(slots):

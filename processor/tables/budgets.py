@@ -58,10 +58,5 @@ class Budgets:
         return cls(found, Path(scratch))
 
     def of(self, model: str, table: str) -> int:
-        """Return the budget of one table in bytes; 0 for no limit.
-
-        Args:
-            model: The model's name.
-            table: The table's name.
-        """
+        """Return the budget of one table in bytes; 0 for no limit."""
         return self.nbytes.get(f"{model}/{table}", self.nbytes.get(f"{model}/*", 0))

@@ -50,7 +50,6 @@ def compact(version: VersionReader, change_log: ChangeLog, progress: Progress | 
 
     Args:
         version: The version as it was published.
-        change_log: Its change log.
         progress: Called with the number of files written so far and in all.
 
     Returns:

@@ -61,7 +61,6 @@ def dequantise(stored: StoredRows, dtype: str) -> NDArray[np.float32]:
     """Return stored rows as float32 [n, dim], exactly as the kernels read them.
 
     Args:
-        stored: The rows.
         dtype: Their row type.
     """
     source = np.ascontiguousarray(stored.rows)

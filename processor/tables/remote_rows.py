@@ -100,7 +100,6 @@ class RowReader(Protocol):
         Args:
             tables: The state's descriptors, int64 [T, TABLE_FIELDS].
             epoch: The state's epoch.
-            bound: The bound requests.
             spans: int64 [requests, 2], as BatchView.spans.
 
         Raises:
@@ -119,10 +118,6 @@ class RemoteTables(Protocol):
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RowReader | None:
         """Return a reader of the version's remote tables, None if it has none.
 
-        Args:
-            manifest: The version's manifest.
-            plan: Its sparse plan.
-
         Raises:
             NotReady: A table cannot be read.
         """
@@ -138,7 +133,6 @@ def open_remote_tables(config: RemoteConfig | None, clock: Clock) -> RemoteTable
 
     Args:
         config: The configuration; None for no remote tables.
-        clock: The clock.
 
     Raises:
         BadInput: The URL is not valid, or the extension is not there.

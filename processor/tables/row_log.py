@@ -41,7 +41,6 @@ def tier_fields(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[in
     """Return the last fields of the descriptor of a table with a memory budget: log, record_nbytes, hits, ring.
 
     Args:
-        spec: The table's manifest entry.
         arrays: The table's arrays, see ServedTable.arrays.
     """
     return [
@@ -106,12 +105,7 @@ class RowLog:
             self._live -= counted
 
     def drop_moved(self, segment: int, records: int) -> None:
-        """Drop `records` records of one segment.
-
-        Args:
-            segment: Number of the segment.
-            records: Number of records.
-        """
+        """Drop `records` records of one segment."""
         self._live[segment] -= records
 
     def emptiest(self) -> int:
@@ -134,7 +128,6 @@ class RowLog:
         """Free a segment without live records; it may be reused once every reader has reached `safe_seq`.
 
         Args:
-            segment: Number of the segment.
             safe_seq: Sequence number of the flip that readers must reach.
         """
         self._closed[segment] = False

@@ -39,7 +39,6 @@ class RowStore(Protocol):
         """Fetch the values of a batch in one round trip, all within the store's timeout.
 
         Args:
-            keys: The keys.
             max_nbytes: Size limit of all values together; a store that sends more has failed.
 
         Returns:
@@ -51,7 +50,6 @@ class RowStore(Protocol):
         """Read the value of one key.
 
         Args:
-            key: The key.
             max_nbytes: Size limit of the value.
 
         Returns:
@@ -94,7 +92,6 @@ def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
     Args:
         url: Its URL; never shown, because it may contain a password.
         timeout_s: Time limit of a new connection, and of all replies of a batch.
-        clock: The clock.
 
     Raises:
         BadInput: The URL is not valid, or there is no row store.

@@ -40,7 +40,6 @@ class ScratchFile:
 
         Args:
             start: First byte.
-            nbytes: Number of bytes.
         """
         os.posix_fallocate(self._mapped.fd, start, nbytes)
 
@@ -80,7 +79,6 @@ class ScratchFile:
 
         Args:
             start: First byte.
-            nbytes: Number of bytes.
         """
         first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         # It is no loss if the file system cannot: the space is reused in any case.

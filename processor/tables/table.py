@@ -143,7 +143,6 @@ def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int
     """Return a table's descriptor for readers' kernels: addresses, bounds and sizes (see kernels.pool).
 
     Args:
-        spec: The table's manifest entry.
         arrays: Those of ServedTable.arrays, or mappings of the same bytes in another process; they must outlive the
             descriptor's use.
     """
@@ -270,7 +269,6 @@ class ServedTable:
         """Map a table file's arrays and reserve memory for newer rows.
 
         Args:
-            spec: The table's manifest entry.
             arrays: Views of the table file's tensors, see packed().
             budget_nbytes: Memory budget for rows; 0 for no limit.
             scratch: With a budget: a folder with room for the rows that deltas change (processor.tables.tier).
@@ -397,7 +395,6 @@ class ServedTable:
         """Stage and publish a delta's rows; readers of epochs before `epoch` see no change.
 
         Args:
-            delta: The table's part of the delta.
             epoch: An epoch that no row carries yet.
             versions: Filled before the first row is published, and returned; undo() accepts it even if this raises.
         """
@@ -513,7 +510,6 @@ class ServedTable:
 
         Args:
             keys: int64 [n].
-            epoch: The epoch.
 
         Returns:
             bool [n], true for keys with a row, and the rows of those m keys, float32 or records [m, dim].
@@ -526,11 +522,7 @@ class ServedTable:
         return known, rows.view(self._type.carried)
 
     def unknown_row(self, epoch: int) -> NDArray[np.float32]:
-        """Return the row of keys without one as of an epoch, float32 [dim].
-
-        Args:
-            epoch: The epoch.
-        """
+        """Return the row of keys without one as of an epoch, float32 [dim]."""
         if self.spec.unknown_key is not None:
             known, rows = self.look_up(np.array([self.spec.unknown_key], np.int64), epoch)
             if known[0]:

@@ -94,7 +94,6 @@ class VacuumPlan:
 
     Attributes:
         keys: Keys of the rows.
-        slots: Their slots.
         counts: Their read counts.
         gone: Slots that are no longer settled.
         dead: Number of dead records by log segment.
@@ -121,8 +120,6 @@ class Tier:
         """Reserve the bookkeeping arrays and open the log.
 
         Args:
-            spec: The table's manifest entry.
-            slots: The arena's allocator.
             meta: The arena's meta, int64 [slots, 2].
             budget_nbytes: Memory budget for rows.
             scratch: Folder for the log.

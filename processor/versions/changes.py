@@ -139,12 +139,7 @@ class WarningMessage(str):
 
 
 def report(log: logging.Logger, lines: Iterable[str]) -> None:
-    """Log the events that poll() returned, failures as errors and others that need attention as warnings.
-
-    Args:
-        log: The logger.
-        lines: The events.
-    """
+    """Log the events that poll() returned, failures as errors and others that need attention as warnings."""
     for line in lines:
         warns = isinstance(line, WarningMessage)
         level = logging.ERROR if isinstance(line, FailureMessage) else logging.WARNING if warns else logging.INFO
@@ -156,7 +151,6 @@ class ApplyResult:
     """The result of applying a delta.
 
     Attributes:
-        model: Name of the model.
         generation: The generation that is served now.
         rows: Rows that the delta set.
         removed: Rows that the delta removed.
@@ -234,9 +228,7 @@ class PastState:
     """The state of a generation.
 
     Attributes:
-        generation: The generation.
         epoch: Epoch of its rows.
-        dense: Its dense tensors.
     """
 
     generation: Generation

@@ -70,7 +70,6 @@ class ControlEntry(NamedTuple):
     Attributes:
         epoch: Epoch of the table rows.
         step: Step of the generation.
-        frame: Number of the frame.
         high: First 8 bytes of the generation's digest, as a big-endian signed integer.
         low: Last 8 bytes of it.
     """
@@ -87,7 +86,6 @@ class ControlEntry(NamedTuple):
 
         Args:
             epoch: Epoch of the table rows.
-            frame: Number of the frame.
             generation: Generation that is served under the flip.
         """
         words = np.frombuffer(bytes.fromhex(generation.digest or 32 * "0"), ">i8").tolist()
@@ -146,7 +144,6 @@ class ControlWords:
 
         Args:
             publish_seq: The next flip, one more than the served one.
-            entry: What the flip refers to.
         """
         before = self.entry(self.publish_seq)
         if entry.step < before.step or (entry.step == before.step and entry.digest != before.digest):

@@ -92,12 +92,7 @@ class DeltaChecks:
     """The checks of one version's deltas. Used under its model's lock, except monitored(), look() and tell()."""
 
     def __init__(self, judges: Sequence[DeltaJudge], counts: JudgementCounts) -> None:
-        """Start without having served anything.
-
-        Args:
-            judges: Judges of the version's deltas.
-            counts: Counts to update.
-        """
+        """Start without having served anything."""
         self._judges, self._counts = judges, counts
         # Of the change that was examined last.
         self._figures: tuple[Figure, ...] = ()
@@ -157,7 +152,6 @@ class DeltaChecks:
         """Record that the checked change is served.
 
         Args:
-            version: The version that serves it.
             delta: The delta, a run folded into one.
             others: The deltas of the run before the newest.
         """
@@ -172,12 +166,7 @@ class DeltaChecks:
         self._counts.released += 1
 
     def replayed(self, version: ServedVersion, delta: Delta) -> None:
-        """Record a delta that is served without a check, because it was recorded before.
-
-        Args:
-            version: The version that serves it.
-            delta: The delta.
-        """
+        """Record a delta that is served without a check, because it was recorded before."""
         self._figures = ()
         self._note(delta, version.digest, REPLAYED, version)
 
@@ -190,7 +179,6 @@ class DeltaChecks:
 
         Args:
             now_s: Monotonic seconds.
-            generation: The generation that is served.
             sketch: All counts of the version so far.
             released: The newest step that a person has released.
         """
@@ -219,7 +207,6 @@ def entry_of(delta: Delta, digest: str, verdict: str = UNJUDGED) -> DeltaEntry:
     """Return the log entry of a delta.
 
     Args:
-        delta: The delta.
         digest: Digest of the generation that it leads to.
         verdict: Result of the check.
     """

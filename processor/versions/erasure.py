@@ -183,9 +183,6 @@ def user_inputs(manifest: Manifest) -> tuple[str, ...]:
 
     These are the inputs by which features of users, or their histories, are looked up; where there are none, the ids
     and strings of side user, of one value, that a table has rows for.
-
-    Args:
-        manifest: The manifest.
     """
     one_valued = possible_inputs(manifest)
     sides = sides_of(manifest, (f for f in manifest.features if f.table))
@@ -209,9 +206,7 @@ def bound_keys(key: str, inputs: Collection[str], manifests: Iterable[Manifest])
     """Return a key as requests of these versions are bound to it.
 
     Args:
-        key: The key.
         inputs: The inputs that may hold it.
-        manifests: The versions' manifests.
     """
     bound = set()
     if (number := number_of(key)) is not None:

@@ -43,7 +43,6 @@ def sound_behind(change_log: ChangeLog, gate: ChainLink) -> list[Delta]:
     """Return the deltas behind a gate that do not depend on the first of them; none if one of them cannot be read.
 
     Args:
-        change_log: Change log of the version.
         gate: The generation that is served; the deltas behind it are held.
     """
     history = change_log.history
@@ -59,7 +58,6 @@ def apart_from(bad: Delta, later: Sequence[Delta]) -> list[Delta]:
     """Return the deltas behind a bad one that do not depend on it, in order.
 
     Args:
-        bad: The rejected delta.
         later: The deltas behind it, in order.
     """
     touched = {name: _ids(bad, name) for name in bad.tables}
@@ -82,7 +80,6 @@ def publish_anew(change_log: ChangeLog, deltas: Sequence[Delta]) -> list[int]:
     Stops at the first delta that cannot be published, for example because another writer has published meanwhile.
 
     Args:
-        change_log: Change log of the version.
         deltas: The deltas, in order.
     """
     steps = list[int]()

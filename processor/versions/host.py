@@ -76,10 +76,8 @@ class ModelHost(ABC):
         """Create the host without loading anything; load_all() does that.
 
         Args:
-            repository: The model repository.
             models: Names of the only models to serve; None for all.
             undo_depth: Number of deltas of a version that can be undone in memory.
-            clock: Source of time.
             processes: Number of processes that may read a version.
             remote: Source of the rows of remote tables.
             budgets: Memory for the rows of tables.
@@ -145,7 +143,6 @@ class ModelHost(ABC):
         """Set the number of sessions in one group or in every one; no request fails. Raise NotFound, BadInput.
 
         Args:
-            sessions: Number of sessions.
             group: Name of the group; None for all.
         """
 
@@ -357,7 +354,6 @@ class ModelHost(ABC):
 
         Args:
             model: Name of the model, which need not be there yet.
-            known: The versions.
         """
         served = self._models.get(model)
         policy = served.policy if served is not None else self._policy(model)
@@ -366,12 +362,7 @@ class ModelHost(ABC):
         return policy.versions.choose(list(known), barred) | set(labels.values()).intersection(known)
 
     def tell(self, model: str, status: VersionStatus) -> None:
-        """Publish the state of a version that is not served: one that is being built here, or that failed.
-
-        Args:
-            model: Name of the model.
-            status: Status of the version.
-        """
+        """Publish the state of a version that is not served: one that is being built here, or that failed."""
         with self._changing:
             if not self._closed and model not in self._models:
                 self._models = self._models | {model: self._new_model(model)}
@@ -384,8 +375,6 @@ class ModelHost(ABC):
         """Serve a delta; raise if it is refused.
 
         Args:
-            model: Name of the model.
-            data: The delta's bytes.
             path: Path of its file inside the repository, instead of `data`.
         """
         served = self.model(model)
@@ -399,7 +388,6 @@ class ModelHost(ABC):
         """Serve an earlier generation again, on every server of the repository (processor.versions.version_rollback).
 
         Args:
-            model: Name of the model.
             generation: The generation, such as "3.16", or a version, such as "3"; "" for what was served before.
             reason: Reason for the record.
             only: The part to take back alone, "model" or "entities"; "" for both.
@@ -413,11 +401,7 @@ class ModelHost(ABC):
         return roll_back(served, RollbackTarget.parse(str(generation)) if generation else None, reason)
 
     def versions(self, model: str) -> list[dict[str, Any]]:
-        """Return the versions of a model with what was decided about each (version_actions.describe_served).
-
-        Args:
-            model: Name of the model.
-        """
+        """Return the versions of a model with what was decided about each (version_actions.describe_served)."""
         # Loaded when a person asks, here and below.
         from freshet_serving.processor.versions.version_actions import describe_served
 
@@ -431,7 +415,6 @@ class ModelHost(ABC):
 
         Args:
             model: Name of the model, which need not have a version yet.
-            version: The version.
             reason: Reason for the record.
         """
         from freshet_serving.processor.versions.version_actions import release_version
@@ -443,7 +426,6 @@ class ModelHost(ABC):
 
         Args:
             model: Name of the model, which need not have a version yet.
-            version: The version.
             reason: Reason for the record.
         """
         from freshet_serving.processor.versions.version_actions import reject_version
@@ -464,7 +446,6 @@ class ModelHost(ABC):
         """Serve the held deltas of a version, on every server of the repository (ServedModel.release).
 
         Args:
-            model: Name of the model.
             version: The version; None for the default one.
             reason: Reason for the record.
         """
@@ -475,7 +456,6 @@ class ModelHost(ABC):
         """Discard the held deltas of a version (ServedModel.reject).
 
         Args:
-            model: Name of the model.
             version: The version; None for the default one.
             reason: Reason for the record.
         """
@@ -486,9 +466,7 @@ class ModelHost(ABC):
         """Add labels of rows that a generation has scored, by which miscalibrated deltas are rolled back.
 
         Args:
-            model: Name of the model.
             generation: The generation that scored the rows.
-            evidence: Sums of scores and labels.
         """
         if "guard" not in ENGINE.all():
             raise missing("calibration", "guard")
@@ -505,19 +483,12 @@ class ModelHost(ABC):
         """Load a version beside those served.
 
         Args:
-            model: Name of the model.
-            version: The version.
             by_hand: True to keep it when a newer one is served.
         """
         self.model(model).load(version, by_hand)
 
     def unload(self, model: str, version: int) -> None:
-        """Stop serving a version.
-
-        Args:
-            model: Name of the model.
-            version: The version.
-        """
+        """Stop serving a version."""
         self.model(model).unload(version)
 
     def set_label(self, model: str, label: str, version: int) -> None:
@@ -528,7 +499,6 @@ class ModelHost(ABC):
         """Set keys of a model's policy (ServedModel.set_policy); return the policy now in force.
 
         Args:
-            model: Name of the model.
             changes: New values by key; None unsets a key.
         """
         served = self.model(model)
@@ -536,12 +506,7 @@ class ModelHost(ABC):
         return served.policy
 
     def readmit(self, model: str, version: int) -> None:
-        """Return its traffic share to an ejected version.
-
-        Args:
-            model: Name of the model.
-            version: The version.
-        """
+        """Return its traffic share to an ejected version."""
         self.model(model).readmit(version)
 
     def examine(self, efforts: Sequence[int] = (SIZES, CHANGES)) -> list[str]:

@@ -40,7 +40,6 @@ class HostReadiness:
     """The readiness of one host.
 
     Attributes:
-        expected: Models that the host waits for.
         unseen: True while the first listing of an object store has not succeeded yet.
         max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
     """
@@ -57,10 +56,7 @@ class HostReadiness:
         """Wait for the named models.
 
         Args:
-            repository: The model repository.
             models: Returns all known models by name.
-            expected: Names of the models.
-            clock: Source of time.
             max_staleness_s: See the attribute.
             ready_when_empty: Be ready while there is no model.
         """
@@ -175,8 +171,6 @@ class Staleness(NamedTuple):
     """Staleness of one served version.
 
     Attributes:
-        model: Name of the model.
-        version: Number of the version.
         seconds: Seconds since it was last known to serve the newest record.
     """
 

@@ -71,10 +71,7 @@ class JudgedModel(NamedTuple):
     """A model, as far as its judges know it.
 
     Attributes:
-        name: Name of the model.
         policy: Returns the policy in force.
-        clock: Source of time.
-        repository: Root of the repository.
         scratch: Folder that keeps requests over a restart; "" for none.
     """
 
@@ -128,7 +125,6 @@ class DeltaJudge:
         """Note that the change that was examined last is served.
 
         Args:
-            version: The version that serves it.
             delta: Everything that the change brings.
         """
 
@@ -141,7 +137,6 @@ class DeltaJudge:
 
         Args:
             now_s: Monotonic seconds.
-            generation: The generation that is served.
             sketch: All counts of the version so far.
             released: The newest step that a person has released.
         """
@@ -167,7 +162,6 @@ class Judge:
         """Note the versions that are chosen when the server starts; called whenever versions are chosen.
 
         Args:
-            chosen: The versions.
             others: The versions that may be served instead of the newest of them; none if it need not be judged.
             root_of: Returns the root hash of a version.
 
@@ -193,7 +187,6 @@ class Judge:
 
         Args:
             before: The version that answered by default until now; None at a start.
-            after: The version.
         """
 
     def keep(self, version: ServedVersion) -> None:
@@ -213,11 +206,7 @@ class Judge:
         return None
 
     def trend(self, version: int) -> tuple[tuple[Scores, ...], tuple[float, ...] | None]:
-        """Return the newest scores of each output of a version, and how far they moved; ((), None) if unknown.
-
-        Args:
-            version: The version.
-        """
+        """Return the newest scores of each output of a version, and how far they moved; ((), None) if unknown."""
         return (), None
 
     def verdicts(self) -> Mapping[str, Any]:
@@ -233,11 +222,7 @@ class Judges(Judge):
     """
 
     def __init__(self, model: JudgedModel) -> None:
-        """Create what the extensions offer.
-
-        Args:
-            model: The model.
-        """
+        """Create what the extensions offer."""
         self.by_name: Mapping[str, Judge] = {name: create(model) for name, create in ENGINE.offers("judges").items()}
 
     def of_deltas(self) -> list[DeltaJudge]:

@@ -41,7 +41,6 @@ class LoadedVersion(NamedTuple):
     """A loaded version.
 
     Attributes:
-        version: The version in memory.
         log_applier: Keeps it in sync with its change log.
     """
 
@@ -63,8 +62,6 @@ class LoadedVersion(NamedTuple):
         once the delta can be served.
 
         Args:
-            delta: The delta.
-            data: Its bytes.
             content: SHA-256 of its bytes.
 
         Raises:
@@ -102,13 +99,7 @@ class LoadedVersion(NamedTuple):
         return apply_ms
 
     def _hold(self, delta: Delta, kept: DurableDelta, held: DeltaHeld) -> Conflict:
-        """Record a delta that must not be served, behind a gate; return the error to raise.
-
-        Args:
-            delta: The delta.
-            kept: Its durable file.
-            held: Reason of the hold.
-        """
+        """Record a delta that must not be served, behind a gate; return the error to raise."""
         # Loaded with the first delta that is held.
         from freshet_serving.processor.versions.held_deltas import held_reason
 
@@ -136,7 +127,6 @@ class LoadedVersion(NamedTuple):
         """Raise Conflict unless a generation that an operation committed is served, or a later one that continues it.
 
         Args:
-            link: The generation.
             operation: Name of the operation, for the message.
         """
         served, log_applier = self
@@ -176,7 +166,6 @@ class LoadedVersion(NamedTuple):
 
         Args:
             generation: The generation that scored the rows.
-            evidence: Sums of scores and labels.
 
         Raises:
             NotFound: The generation is unknown.
@@ -204,11 +193,8 @@ class VersionLoader:
         """Load nothing yet.
 
         Args:
-            name: Name of the model.
-            repository: The model repository.
             load: Loads a version as its folder has it, without deltas.
             connect: Returns the replicas that answer by a version.
-            clock: Source of time.
         """
         self._name, self._repository, self._clock = name, repository, clock
         self.load, self.connect = load, connect
@@ -272,7 +258,6 @@ def load_error(what: str, error: Exception) -> FreshetError:
 
     Args:
         what: Name of the version in the log.
-        error: The original exception.
     """
     if (short := shortage(error)) is not None:
         return short

@@ -93,10 +93,6 @@ class LogApplier:
         """Start at the head of the change log as far as it was read.
 
         Args:
-            model: Name of the model.
-            change_log: Change log of the version.
-            clock: Source of time.
-            checks: Checks of new deltas.
             seen_s: Returns the seconds since the repository was last seen (Repository.seen_s).
         """
         self.change_log, self.checks = change_log, checks
@@ -246,10 +242,6 @@ class LogApplier:
     def reconcile(self, version: ServedVersion, target: ChainLink) -> list[str]:
         """Make the version serve a generation of the log, as far as possible; return the events.
 
-        Args:
-            version: The loaded version.
-            target: The generation to serve.
-
         Raises:
             RebuildRequired: The target cannot be reached from memory.
         """
@@ -338,8 +330,6 @@ class LogApplier:
         """Serve the newest delta of a run by one flip; raise DeltaHeld.
 
         Args:
-            version: The loaded version.
-            taken: The run.
             judged: True if it may be refused.
             asked: RUN or GATED.
             commit: Called once the change may be served, before the flip.
@@ -434,8 +424,6 @@ class LogApplier:
         """Check a delta and apply it by ServedVersion.apply(); return the milliseconds it took.
 
         Args:
-            version: The loaded version.
-            delta: The delta.
             digest: Digest of the generation that it leads to.
             keep: Makes the delta durable while its rows are staged.
             commit: Makes it part of the log once it can be served.

@@ -78,11 +78,8 @@ class ServedModel(RoutedModel):
         """Create the model without loading a version.
 
         Args:
-            name: Name of the model.
-            repository: The model repository.
             load: Loads a version as its folder has it, without deltas.
             connect: Returns the replicas that answer by a version.
-            clock: Source of time.
             changed: Called after `routes` was replaced.
             policy: The configured policy; what the repository has kept overrides it.
             scratch: Folder that keeps requests over a restart; "" for none.
@@ -229,7 +226,6 @@ class ServedModel(RoutedModel):
         """Point a label at a version, loading it if necessary; kept across restarts.
 
         Args:
-            label: The label.
             number: The version.
         """
         check_name(label, "label")
@@ -274,7 +270,6 @@ class ServedModel(RoutedModel):
         The later deltas are undone on every server of the repository, and a trainer goes on from there.
 
         Args:
-            generation: The generation to serve.
             reason: Reason for the record.
         """
         with self._lock, self._dirty_versions.changing(generation.version):
@@ -526,8 +521,6 @@ class ServedModel(RoutedModel):
 
         Args:
             number: The version.
-            version: The rebuilt version.
-            log_applier: Its applier.
             override: Generation that only this server goes back to, or None.
         """
         old = self.routes.served.get(number)

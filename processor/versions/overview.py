@@ -83,7 +83,6 @@ def describe(host: ModelHost, now_s: float) -> dict[str, Any]:
     """Return ModelHost.info()'s report of the models, JSON-able: versions, labels, generation, freshness, memory.
 
     Args:
-        host: The host.
         now_s: Unix seconds.
     """
     models = {name: _describe_model(host, model, now_s) for name, model in sorted(host.catalogue.items())}
@@ -97,8 +96,6 @@ def describe_tables(host: ModelHost, model: str, version: int | None = None) -> 
     """Return the tables of a served version, JSON-able: rows, bytes, and lookups by whether they found a row.
 
     Args:
-        host: The host.
-        model: Name of the model.
         version: Number of the version; by default the one that represents the model.
 
     Raises:

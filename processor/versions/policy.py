@@ -59,7 +59,6 @@ class VersionPolicy:
         """Return the versions to serve out of those in the repository.
 
         Args:
-            known: The versions in the repository.
             barred: Versions that are held or withdrawn: only a list that names them chooses them.
         """
         if self.versions:
@@ -87,15 +86,12 @@ class ModelPolicy:
     """An operator's settings for a model.
 
     Attributes:
-        versions: Versions to serve.
         labels: Version by label.
         split: Weight by label; the first label is the baseline.
         sticky_input: Input whose first value is the sticky key of requests that bring none; "" for none.
         split_salt: Salt of sticky keys.
         shadow: Label that receives a copy of requests; "" for none.
         shadow_share: Share of requests that are copied.
-        guard: Bounds of a canary.
-        delta_guard: Bounds of a delta.
         unjudged: SERVE or HOLD, for a new version that the gate cannot judge.
         bake_s: Seconds for which a replaced version stays loaded.
         user_state: Bounds of how old kept user parts may be, and their type; None if they have to be exact.

@@ -54,7 +54,6 @@ class PollRounds:
         """Run one round and return the events since the last one.
 
         Args:
-            names: Names to poll.
             patience_s: Seconds that the other names wait for each.
         """
         with self._changed:

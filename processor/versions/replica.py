@@ -106,7 +106,6 @@ class Replicas(Protocol):
         Args:
             frame: Number of the prepared frame.
             epoch: Epoch for which rows are staged.
-            generation: The new generation.
             max_rows: Maximum number of rows to score.
             max_s: Seconds that the preview may take.
         """
@@ -163,7 +162,6 @@ class State:
     Attributes:
         publish_seq: The flip.
         epoch: Epoch of the table rows.
-        generation: The generation that replies name.
         tables: int64 [T, TABLE_FIELDS] (kernels.rows).
         executables: Executables by subgraph and bucket.
         arrays: Each table's arrays, which must stay alive while the state is used.
@@ -216,11 +214,7 @@ class Replica:
         """Read the executables' files; raise FreshetError if they cannot be served.
 
         Args:
-            files: The version's files.
-            control: The version's control words.
-            process: Number of this process.
             threads: Threads that one run may use.
-            clock: Source of time.
             cpus: Cores for those threads; any if empty.
             remote: Source of the rows of tables that are not in memory, in this process.
             runs: Number of buffers to have ready and warm before the first request, and of runs of an executable that
@@ -392,7 +386,6 @@ class Replica:
         Args:
             frame: Number of the prepared frame.
             epoch: Epoch for which rows are staged.
-            generation: The new generation.
             max_rows: Maximum number of rows to score.
             max_s: Seconds that the preview may take.
         """
@@ -420,7 +413,6 @@ class Replica:
         """Score requests without reading row stores; return None if a table is in one, or nothing here scores.
 
         Args:
-            requests: The requests.
             max_s: Seconds that it may take.
         """
         if self.remote is not None or self._scorer is None:

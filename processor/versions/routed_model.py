@@ -40,9 +40,6 @@ class RoutedModel:
         """Read the labels and traffic settings kept in the repository.
 
         Args:
-            name: Name of the model.
-            repository: The model repository.
-            clock: Source of time.
             changed: Called after `routes` was replaced.
             policy: The configured policy; what the repository has kept overrides it.
         """
@@ -62,7 +59,6 @@ class RoutedModel:
         """Return the target of a version or label without splitting traffic; raise NotFound or NotReady.
 
         Args:
-            version: Version that the request names.
             label: Label that the request names. Without version and label, the default target is returned.
         """
         return self.routes.pick(version, label)
@@ -162,7 +158,6 @@ class RoutedModel:
 
         Args:
             split: The former split, whose segments stay where the weights do.
-            out: Ejected versions.
         """
         policy, salt = self.policy, xxhash.xxh3_64_intdigest(self.name.encode(), self.policy.split_salt)
         if not policy.split:

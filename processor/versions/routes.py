@@ -37,7 +37,6 @@ class VersionStatus:
     """The status of one version.
 
     Attributes:
-        version: Number of the version.
         state: LOADING, AVAILABLE or END.
         error: Reason why it ended, or "".
     """
@@ -52,7 +51,6 @@ class Routes(Generic[S]):
     """The routes of one model.
 
     Attributes:
-        model: Name of the model.
         served: The target that answers, by version.
         labels: Version by label.
         states: Status of every known version.
@@ -90,8 +88,6 @@ class Routes(Generic[S]):
         """Return the target that answers a request; raise NotFound or NotReady.
 
         Args:
-            version: Version that the request names.
-            label: Label that the request names.
             key: Sticky key (traffic.TrafficSplit); used if neither version nor label is named.
         """
         if version is None and label is None and self.table is not None:
@@ -102,7 +98,6 @@ class Routes(Generic[S]):
         """Return the target of a version or label without splitting traffic; raise NotFound or NotReady.
 
         Args:
-            version: Version that the request names.
             label: Label that the request names. Without version and label, the default target is returned.
         """
         if version is None and label is None:
@@ -177,7 +172,6 @@ def find(models: Mapping[str, T], name: str) -> T:
 
     Args:
         models: Models by name.
-        name: Name of the model.
     """
     model = models.get(name)
     if model is None:
@@ -194,7 +188,6 @@ def without(routes: Routes[S], number: int, why: str = "") -> Mapping[str, Any]:
     """Return the fields of routes that change when a version is no longer served.
 
     Args:
-        routes: The current routes.
         number: The version.
         why: Reason, if it is an error.
     """

@@ -70,7 +70,6 @@ class DerivedState(NamedTuple):
     Attributes:
         epoch: Epoch of its rows.
         publish_seq: The flip that is served.
-        generation: Its generation.
         dense: Its dense tensors; one that has not changed is the same object as before.
         readable: Returns False if a mapped file may be cut short: no row may be read then.
     """
@@ -130,11 +129,7 @@ class DerivedRows(RowWatcher):
 
     @abstractmethod
     def advance(self, state: DerivedState) -> bool:
-        """Work for a few milliseconds; return True if arrays are proposed that readers have to map.
-
-        Args:
-            state: The served state.
-        """
+        """Work for a few milliseconds; return True if arrays are proposed that readers have to map."""
 
 
 class RowWatchers:
@@ -149,7 +144,6 @@ class RowWatchers:
         """Ask extensions for watchers.
 
         Args:
-            files: The version's files.
             tables: Its tables by name.
             tensors: The tensors of the files of those whose rows are in memory, by table.
         """

@@ -20,8 +20,6 @@ class ReadRun:
 
     Attributes:
         run: The deltas, folded.
-        links: Their links.
-        entries: Their log entries.
         stopped: Error at the first delta that could not be read; None if all could.
     """
 
@@ -35,8 +33,6 @@ class ReadRun:
         """Read deltas that lead on from what a version serves.
 
         Args:
-            change_log: The version's change log.
-            version: The version.
             ahead: Links of the deltas, in order.
         """
         manifest, taken = version.manifest, cls()

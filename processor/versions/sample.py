@@ -32,8 +32,6 @@ class SampleRows(NamedTuple):
     """The first rows of a request.
 
     Attributes:
-        bound: The bound request.
-        rows: Number of rows.
         inputs: Its inputs as sent, with what was looked up for it; None if they are not known.
     """
 
@@ -49,7 +47,6 @@ class RequestSample:
         """Start with an empty sample.
 
         Args:
-            clock: Source of time.
             model: Name of the model, whose users are forgotten (erase_user).
         """
         self.wanted = True
@@ -70,7 +67,6 @@ class RequestSample:
         """Add some rows of a request that is about to be answered to the sample.
 
         Args:
-            bound: The bound request.
             inputs: Its inputs as sent.
         """
         if bound.ids <= IDS_OF_ONE:

@@ -49,7 +49,6 @@ class Ejector(ABC):
         """Eject what must go; called regularly for every model, by one thread at a time.
 
         Args:
-            model: The model.
             now_s: Monotonic seconds.
         """
 
@@ -58,12 +57,7 @@ class ScoreWatch:
     """Verdicts on every version of a host, from one look() to the next."""
 
     def __init__(self, evidence: VersionEvidence, clock: Clock) -> None:
-        """Start the thread that rolls back.
-
-        Args:
-            evidence: Statistics of the versions.
-            clock: The clock.
-        """
+        """Start the thread that rolls back."""
         self._evidence, self._clock = evidence, clock
         self._ejectors: list[Ejector] = [create(evidence) for create in ENGINE.offers("ejectors").values()]
         self._undoing = StandbyThread("freshet-undo")

@@ -103,9 +103,7 @@ class ServedVersion:
         Deltas may be applied before attach_replicas().
 
         Args:
-            files: The version's files.
             undo_depth: Number of deltas that can be undone.
-            clock: Source of time.
             processes: Number of processes that may read it.
             remote: Tables whose rows lie outside of the process, where somebody else is responsible for their
                 checksum, by name; their files are not opened.
@@ -250,7 +248,6 @@ class ServedVersion:
         An exception of `keep`, `examine` or `commit` refuses the delta.
 
         Args:
-            delta: The delta.
             digest: Digest of the generation that it leads to; by default derived from the delta's own checksum.
             keep: Makes the verified delta durable; runs on the standby thread, if there is one, while rows are staged.
             examine: Called once the change can be served, to decide whether it may be; may call preview().
@@ -321,7 +318,6 @@ class ServedVersion:
         """Return the effect of a prepared change on scores; None if it is unknown, or before attach_replicas().
 
         Args:
-            change: The prepared change.
             max_rows: Maximum number of rows to score.
             max_s: Seconds that the preview may take.
         """
@@ -339,7 +335,6 @@ class ServedVersion:
         """Return a table's rows as of the served generation (ServedTable.look_up). Writer only.
 
         Args:
-            table: Name of the table.
             keys: int64 [n].
         """
         return self.tables[table].look_up(keys, self.change.epoch)

@@ -29,8 +29,6 @@ def timeline(version: ServedVersion, log_applier: LogApplier, most: int) -> dict
     """Return the newest records of a version, newest first, as a JSON-able dict.
 
     Args:
-        version: The loaded version.
-        log_applier: The applier of its change log.
         most: Maximum number of records.
     """
     history, known = log_applier.change_log.history, log_applier.checks.log.entries()

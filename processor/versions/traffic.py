@@ -258,7 +258,6 @@ class Router(Generic[T]):
         """Resolve a split.
 
         Args:
-            split: The traffic split.
             targets: The target of each segment.
             turns: Returns numbers that rise by STEP.
         """

@@ -44,7 +44,6 @@ class TrainerStanding:
     """Newest report of a trainer, and its age.
 
     Attributes:
-        report: The report.
         age_s: Seconds since this server saw the report change.
     """
 
@@ -111,7 +110,6 @@ class TrainerWatch:
         """Read nothing yet.
 
         Args:
-            repository: The repository.
             now_s: Clock for seconds.
         """
         self._repository, self._now_s = repository, now_s

@@ -56,11 +56,7 @@ class Upkeep:
     """The periodic work of one host."""
 
     def __init__(self, host: KeptUp) -> None:
-        """Do nothing before start().
-
-        Args:
-            host: The host.
-        """
+        """Do nothing before start()."""
         self._host = host
         self.threads: list[PeriodicThread] = []
         self._beats, self._keeping, self._closed = 0, False, False
@@ -142,7 +138,6 @@ class Trainers:
         """Look at nothing yet.
 
         Args:
-            repository: The repository.
             now_s: Clock for seconds.
         """
         self._repository, self._now_s = repository, now_s

@@ -35,8 +35,6 @@ def decide(
     """Record a decision about a committed version, unless it stands already; return the record that stands.
 
     Args:
-        repository: The model repository.
-        model: Name of the model.
         number: The version.
         action: RELEASE or WITHDRAW.
         reason: Reason for people.
@@ -66,8 +64,6 @@ def release_version(repository: Repository, model: str, number: int, reason: str
     """Let servers choose a version again that was held, withdrawn, or kept as a candidate.
 
     Args:
-        repository: The model repository.
-        model: Name of the model.
         number: The version.
         reason: Reason for people.
         by: Who decides.
@@ -89,8 +85,6 @@ def reject_version(repository: Repository, model: str, number: int, reason: str 
     """Withdraw a version, or remove a candidate.
 
     Args:
-        repository: The model repository.
-        model: Name of the model.
         number: The version.
         reason: Reason for people.
         by: Who decides.
@@ -125,8 +119,6 @@ def check_exists(repository: Repository, model: str, number: int) -> None:
     """Raise NotFound unless a version is in the repository.
 
     Args:
-        repository: The model repository.
-        model: Name of the model.
         number: The version.
     """
     known = repository.versions(model)
@@ -141,8 +133,6 @@ def describe_served(
     """Return the entries of describe_versions() with what a server does with each version.
 
     Args:
-        repository: The model repository.
-        routes: The routes of the model.
         verdicts: The newest verdicts on versions (judges.Judge.verdicts).
 
     Returns:
@@ -162,10 +152,6 @@ def describe_served(
 
 def describe_versions(repository: Repository, model: str) -> list[dict[str, Any]]:
     """Return one JSON-able entry for each version and candidate, newest first.
-
-    Args:
-        repository: The model repository.
-        model: Name of the model.
 
     Returns:
         Entries with `version`, `state` ("available", "held", "withdrawn" or "candidate"), `reason`, `by`, `at` of the

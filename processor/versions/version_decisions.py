@@ -46,11 +46,7 @@ class VersionDecisions:
         return {number: why for number, why in self.barred.items() if why.startswith("held")}
 
     def binding(self, known: Iterable[int]) -> dict[int, str]:
-        """Return which versions of the repository are barred by now, and why.
-
-        Args:
-            known: The versions.
-        """
+        """Return which versions of the repository are barred by now, and why."""
         numbers = list(known)
         standing = self._repository.standing(self._model, numbers)
         barred = {number: record.describe() for number, record in standing.items() if record.binds}
@@ -75,21 +71,13 @@ class VersionDecisions:
         return tuple(number for number in known if after < number <= until and number not in barred)
 
     def read(self, known: Iterable[int]) -> set[int]:
-        """Take over what bars versions by now; return those that are barred since the last call.
-
-        Args:
-            known: The versions.
-        """
+        """Take over what bars versions by now; return those that are barred since the last call."""
         before, self.seen = set(self.barred), self._repository.version_records(self._model).revision
         self.barred = self.binding(known)
         return self.barred.keys() - before
 
     def warn(self, named: Iterable[int]) -> None:
-        """Log once for each barred version that a label or the policy names, and that is served for it.
-
-        Args:
-            named: The versions that are named.
-        """
+        """Log once for each barred version that a label or the policy names, and that is served for it."""
         for number in sorted(set(named) & self.barred.keys()):
             if (number, self.seen) not in self._warned:
                 self._warned.add((number, self.seen))
@@ -159,7 +147,6 @@ class VersionDecisions:
         The last record is the one by which other servers switch, so a kill before it leaves what is served as it is.
 
         Args:
-            numbers: The versions.
             reason: Reason for the records.
 
         Raises:

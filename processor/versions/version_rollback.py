@@ -41,7 +41,6 @@ class RollbackTarget:
     """Version, and perhaps generation, to go back to.
 
     Attributes:
-        version: Number of the version.
         step: Step of the generation; None for the newest of the version.
     """
 
@@ -69,7 +68,6 @@ def roll_back(model: ServedModel, target: RollbackTarget | None, reason: str = "
     """Serve an earlier generation on every server of the repository.
 
     Args:
-        model: The model.
         target: What to go back to; None for what was served before: the generation before the newest delta, or the
             version before a version without one.
         reason: Reason for the records.
@@ -96,8 +94,6 @@ def _to_version(model: ServedModel, target: RollbackTarget, served: Generation, 
     """Go back to an earlier version, under the model's lock.
 
     Args:
-        model: The model.
-        target: The earlier version.
         served: The generation that is served by default.
         reason: Reason for the records.
     """

@@ -93,9 +93,6 @@ class VersionSelection:
 
         Args:
             model: The model, of which only what it serves and follows is read.
-            judges: Its judges.
-            repository: The model repository.
-            clock: Source of time.
             decisions: Decisions of people and gates about the versions.
             publish: Replaces fields of the model's routes.
             admit: Loads a version and offers it to requests; raises FreshetError.
@@ -143,7 +140,6 @@ class VersionSelection:
 
         Args:
             number: The version.
-            files: Its mapped files.
         """
         self._disturbed[number] = list(files)
         self.again()
@@ -294,7 +290,6 @@ class FailedVersions:
 
         Args:
             folder: Returns the folder of a version.
-            clock: Source of time.
             copied: True if the folder is a copy of a version that lies elsewhere.
         """
         self._folder, self._clock, self._copied = folder, clock, copied
@@ -321,7 +316,6 @@ class FailedVersions:
 
         Args:
             number: The version.
-            files: Its files when it failed.
         """
         self.forget(number)
         self._refused[number] = files
@@ -383,7 +377,6 @@ class BakeTime:
         """Start without a replaced version.
 
         Args:
-            clock: Source of time.
             free: Returns the share of the memory that is free.
         """
         self._clock, self._free = clock, free

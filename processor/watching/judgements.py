@@ -68,7 +68,6 @@ class AutoRollback:
 
     Attributes:
         bad: The first generation to undo.
-        good: The generation to go back to.
         verdict: The reason.
     """
 
@@ -99,7 +98,6 @@ class LabelSums:
     Attributes:
         scores: Sum of the scores.
         labels: Sum of the labels.
-        rows: Number of rows.
     """
 
     scores: float = 0.0
@@ -125,7 +123,6 @@ class PreviewResult(NamedTuple):
     Attributes:
         rows: Number of rows that were scored.
         seconds: Seconds that the preview took.
-        figures: Figures that compare the scores.
     """
 
     rows: int
@@ -261,7 +258,6 @@ def _read(bounds: type, raw: Any, where: str, extent: Callable[[str, bool], tupl
     """Read the fields of bounds from a section.
 
     Args:
-        bounds: The class.
         raw: The parsed section.
         where: Its name, for messages.
         extent: Returns the least and the largest value of a key, from its name and True for whole numbers.

@@ -46,7 +46,6 @@ class StatsBlock:
         """Count requests that were answered and whose batches were recorded without them.
 
         Args:
-            requests: Number of requests.
             rows: Number of rows that were not recorded with the batches.
         """
         self.counts[k.REQUESTS] += requests
@@ -56,19 +55,13 @@ class StatsBlock:
         """Add scores of one output.
 
         Args:
-            output: Number of the output.
             scores: float32 of any shape.
         """
         flat = np.ascontiguousarray(scores, np.float32)
         note_scores(self.counts_address, self.sums_address, output, flat.ctypes.data, flat.size)
 
     def lose(self, output: int, scores: int) -> None:
-        """Count scores of one output that are NaN or infinite and were not added.
-
-        Args:
-            output: Number of the output.
-            scores: Number of scores.
-        """
+        """Count scores of one output that are NaN or infinite and were not added."""
         self.counts[k.OUTPUTS + output * k.OUTPUT_COUNTS] += scores
 
 
@@ -154,7 +147,6 @@ class Sketch:
 
         Args:
             outputs: Number of the version's outputs.
-            blocks: The blocks.
         """
         whole = StatsBlock(outputs)
         for block in blocks:

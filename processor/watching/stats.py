@@ -41,7 +41,6 @@ class SessionStats:
         refused_full: Requests not admitted because the queue was full.
         refused_late: Requests not admitted because they would have been late.
         wait_s: Seconds in the queue, summed over requests.
-        predicted_wait_s: The predicted wait_s.
         busy_s: Seconds spent on batches.
         user_once: Requests whose user part was computed once.
         buckets: Runs by bucket, with string keys as in JSON.
@@ -90,7 +89,6 @@ class GroupStats:
     """A session group's snapshot.
 
     Attributes:
-        sessions: Number of sessions.
         queue_rows: Rows that wait now.
         work: Counts of all its sessions since the start.
     """
@@ -105,8 +103,6 @@ class ModelStats:
     """A model's snapshot, of the version that represents it.
 
     Attributes:
-        model: Name of the model.
-        generation: The served generation.
         delta_count: Deltas applied.
         delta_rows: Rows that they upserted.
         last_apply_ms: Milliseconds that applying the newest delta took.
@@ -168,9 +164,6 @@ class VersionStats:
     """A loaded version's snapshot.
 
     Attributes:
-        model: Name of the model.
-        version: Number of the version.
-        generation: The served generation.
         sketch: Counts of its batches.
         tables: Lookups, and lookups that returned the default row, by table.
         outputs: Names of the sketch's outputs, in order.

@@ -18,7 +18,6 @@ def weigh(bounds: CanaryBounds, baseline: Sketch, canary: Sketch, traffic: bool 
     """Return a verdict if one side of the evidence is out of bounds, measured by the other.
 
     Args:
-        bounds: The configured bounds.
         baseline: Evidence of the side that is measured by.
         canary: Evidence of the side that is judged.
         traffic: True if scores may have moved because the requests are different ones; their shift is then ignored.

@@ -74,10 +74,6 @@ class AccessGuard:
     def authorize(self, scope: str, authorization: bytes | None) -> ApiKey:
         """Return the key of a request if it has the scope; count nothing.
 
-        Args:
-            scope: The required scope.
-            authorization: The request's authorization header.
-
         Raises:
             Unauthenticated: The key is missing, unknown or expired.
             Forbidden: The key does not have the scope.
@@ -93,8 +89,6 @@ class AccessGuard:
         """Admit a request and count it.
 
         Args:
-            scope: The required scope.
-            authorization: The request's authorization header.
             address: The client's address; "" if unknown.
 
         Raises:
@@ -128,7 +122,6 @@ class AccessGuard:
         """Admit a stream whose requests are admitted one by one later.
 
         Args:
-            scope: The required scope.
             authorization: The stream's authorization header.
             address: The client's address; "" if unknown.
 

@@ -73,9 +73,7 @@ class ApiKey:
     Attributes:
         name: Name of the key.
         sha256: Hash of the secret, 32 bytes.
-        scopes: Scopes of the key.
         expires_s: Unix time of expiry in seconds; infinity for never.
-        limits: Limits of the key.
         slots: Its places in the rate limiter.
     """
 
@@ -95,7 +93,6 @@ class ApiKeys:
     """The keys that a server knows.
 
     Attributes:
-        keys: The keys.
         address: Limits of each client address.
     """
 
@@ -160,9 +157,7 @@ class ApiKeys:
 
         Args:
             name: Name of the key.
-            scopes: Its scopes.
             expires_s: Unix time of expiry in seconds.
-            limits: Its limits.
 
         Returns:
             These keys with the new one, and its secret.
@@ -198,7 +193,6 @@ def read_private(path: Path, option: str, max_nbytes: int) -> bytes:
     not read it.
 
     Args:
-        path: Path of the file.
         option: Name of the option, for the error message.
         max_nbytes: Largest size that is accepted.
 
@@ -223,7 +217,6 @@ def read_public(path: Path, option: str, max_nbytes: int) -> bytes:
     """Read a file that any user may read.
 
     Args:
-        path: Path of the file.
         option: Name of the option, for the error message.
         max_nbytes: Largest size that is accepted.
 

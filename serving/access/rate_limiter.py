@@ -93,7 +93,6 @@ class RateLimiter:
         """Take a token from a bucket.
 
         Args:
-            slots: The bucket's slots.
             rate: Tokens a second.
 
         Returns:

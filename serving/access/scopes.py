@@ -125,7 +125,6 @@ def admin_scope(method: str, path: str) -> str:
 
     Args:
         method: HTTP method.
-        path: Path of the request.
     """
     method = "GET" if method == "HEAD" else method
     for wanted, pattern, scope in _ADMIN_PATTERNS:

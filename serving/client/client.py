@@ -33,6 +33,12 @@ SCHEMES = ("http", "https", "grpc", "grpcs")
 class Client:
     """Predictions from one server. Thread-safe.
 
+        >>> inputs = {"user": [1, 2], "tags": Ragged.of([["a"], []]), "floats": np.zeros((2, 4), np.float32)}
+        >>> with Client("http://127.0.0.1:8080", timeout_s=5.0) as client:
+        ...     prediction = client.predict("ctr", inputs)
+        >>> prediction.outputs["score"].shape
+        (2, 1)
+
     Args:
         address: http://host:port, https://host:port, grpc://host:port or grpcs://host:port.
         timeout_s: Default time limit of a prediction, all attempts included; None for no limit.

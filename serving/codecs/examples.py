@@ -77,9 +77,7 @@ def columns(
     """Return the model's inputs.
 
     Args:
-        examples: The examples.
         context: Features that all examples share.
-        manifest: The manifest of the model.
         extent: Size account of the request; None if the values do not belong to a request.
 
     Raises:

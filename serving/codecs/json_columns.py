@@ -140,7 +140,6 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
     """Convert flat values to an int64 or float32 array [len(flat)], as spec.dtype says.
 
     Args:
-        spec: The input.
         flat: The values.
         plain: The values hold no booleans.
 
@@ -208,7 +207,6 @@ def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:
     """Return strings as they are, and the decoded bytes of {"b64": ...} objects.
 
     Args:
-        spec: The input.
         flat: The values.
 
     Raises:

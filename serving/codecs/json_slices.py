@@ -47,7 +47,6 @@ def load_in_slices(
     """Return the document of a JSON text.
 
     Args:
-        text: The text.
         loads: Parses a slice.
         nbytes: Length of a slice.
         levels: How many levels of nesting are cut.

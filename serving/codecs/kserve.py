@@ -79,9 +79,6 @@ def decode(
 
     Args:
         body: JSON, and the binary tensors behind it.
-        headers: The request's headers.
-        manifest: The manifest of the model.
-        limits: Limits of a request.
         memory: Shared memory; None if it is not served.
 
     Raises:
@@ -108,7 +105,6 @@ def parsed_nbytes(nbytes: int, headers: Headers) -> int:
 
     Args:
         nbytes: Length of the body.
-        headers: The request's headers.
     """
     text = headers.get(HEADER_LENGTH, b"")
     return min(nbytes, int(text)) if text.isdigit() and len(text) <= MAX_DIGITS else nbytes
@@ -116,10 +112,6 @@ def parsed_nbytes(nbytes: int, headers: Headers) -> int:
 
 def body_limit(headers: Headers, limits: RequestLimits) -> SizeLimit:
     """Return the size limit for the body that follows these headers.
-
-    Args:
-        headers: The request's headers.
-        limits: Limits of a request.
 
     Raises:
         BadInput: The declared length of the JSON is not a valid number.
@@ -137,8 +129,6 @@ def validate_prefix(text: bytes, manifest: Manifest, limits: RequestLimits) -> N
 
     Args:
         text: The JSON.
-        manifest: The manifest of the model.
-        limits: Limits of a request.
 
     Raises:
         BadInput: The JSON does not fit the model.
@@ -189,7 +179,6 @@ def encode(
     Args:
         outputs: Arrays [n, ...].
         options: The options that decode() returned.
-        model: Name of the model.
         version: Version that answered.
         memory: Shared memory; None if it is not served.
 

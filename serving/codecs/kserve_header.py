@@ -105,8 +105,6 @@ class TensorHeader(NamedTuple):
     """Description of one input in a header.
 
     Attributes:
-        spec: The input.
-        elements: Number of elements.
         datatype: KServe's name of its type.
         nbytes: Bytes that it takes behind the header; None if `values` or `span` holds the tensor.
         values: The tensor, if the header holds it.
@@ -142,7 +140,6 @@ class InferHeader(NamedTuple):
         manifest: The manifest that it was checked against.
         shapes: The inputs.
         places: Layout of the tensors behind the header, if all of them can be read in place; otherwise None.
-        outputs: The requested outputs.
         id: The request's id; "" for none.
         timeout_s: Time limit from the header's own parameters; None for none.
         shares: An output is requested in shared memory.
@@ -168,8 +165,6 @@ def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLim
 
     Args:
         document: The header.
-        manifest: The manifest of the model.
-        limits: Limits of a request.
 
     Raises:
         BadInput: The header does not fit the model.
@@ -192,7 +187,6 @@ def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | Non
     """Return the inputs of a request, given its header; UserInputs of one about a kept user.
 
     Args:
-        header: The checked header.
         body: The bytes that hold the binary tensors.
         at: Offset in `body` where the tensors begin; they end with it.
         memory: Shared memory; None if it is not served.

@@ -65,11 +65,9 @@ class InferParams(NamedTuple):
     """Parameters of an infer request.
 
     Attributes:
-        model: Name of the model.
         version: Version number; None for the newest.
         label: Always None; KServe has no labels.
         id: The request's id; "" for none.
-        outputs: The requested outputs.
         timeout_s: Time limit from the request's own parameter; None for none.
         final: The client expects the last reply to each request of a stream to be marked.
     """
@@ -91,8 +89,6 @@ class InferDecoder:
 
         Args:
             data: The serialized message.
-            templates: Templates of earlier requests.
-            limits: Limits that hold for any model.
 
         Raises:
             BadInput: Not a valid ModelInferRequest.
@@ -112,8 +108,6 @@ class InferDecoder:
         """Return the model's inputs, and the parameters completed with the header's.
 
         Args:
-            manifest: The manifest of the model.
-            limits: Limits of the model.
             memory: Shared memory; None if it is not served.
 
         Raises:

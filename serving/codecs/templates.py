@@ -48,7 +48,6 @@ class Template(NamedTuple, Generic[A]):
     Attributes:
         params: The rest of the message, parsed.
         manifest: The manifest that the message was checked against.
-        places: The layout of the tensors.
         literals: The bytes between the tensors: (start, stop, bytes).
     """
 
@@ -133,7 +132,6 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]
     Ends early at a group; none of our messages has one.
 
     Args:
-        data: The bytes.
         start: Offset of the message.
         stop: Offset of its end.
     """

@@ -78,12 +78,7 @@ def declared(spec: Input | Output) -> TensorType:
 
 
 def takes(spec: Input, sent: TensorType) -> bool:
-    """Return whether an input accepts tensors of a type, provided that their values fit.
-
-    Args:
-        spec: The input.
-        sent: The type.
-    """
+    """Return whether an input accepts tensors of a type, provided that their values fit."""
     if (spec.dtype == "string") != (sent.dtype is None):
         return False
     return sent.dtype is None or spec.dtype == "float32" or sent.dtype.kind != "f"
@@ -93,7 +88,6 @@ def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     """Return the values in the engine's type, int64 or float32.
 
     Args:
-        spec: The input.
         values: An array of any type that takes() accepts.
 
     Raises:
@@ -121,7 +115,6 @@ def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     """Return int64 or float32 values unchanged, if the model's declared type can hold them.
 
     Args:
-        spec: The input.
         values: The values; for uint64 its bits, which all fit.
 
     Raises:
@@ -166,7 +159,6 @@ def as_declared(
 
     Args:
         outputs: The engine's outputs, float32 [n, columns] each.
-        manifest: The manifest of the model.
         signature: Name of the signature, which exists; "" for the default one.
         asked: Names of the outputs that the request asks for: those in replies, or the package's.
 
@@ -198,7 +190,6 @@ def flat_outputs(manifest: Manifest, signature: str) -> frozenset[str]:
     """Return names in replies of the outputs that leave out their last dimension if a request's tensors do.
 
     Args:
-        manifest: The manifest of the model.
         signature: Name of the signature, which exists; "" for the default one.
     """
     flat = {name: spec.name for name, spec in manifest.replies(signature).items() if spec.flat}
@@ -209,7 +200,6 @@ def names_of_outputs(manifest: Manifest, signature: str = "") -> list[str]:
     """Return the names that a request may ask for outputs by: those in replies, then others that the package has.
 
     Args:
-        manifest: The manifest of the model.
         signature: Name of the signature; "" for the default one.
 
     Raises:
@@ -255,12 +245,7 @@ def row_of(spec: Input) -> list[int]:
 
 
 def fits(spec: Input, shape: list[int]) -> bool:
-    """Return whether a tensor's shape, rows first, fits an input that is not ragged.
-
-    Args:
-        spec: The input.
-        shape: The shape.
-    """
+    """Return whether a tensor's shape, rows first, fits an input that is not ragged."""
     row = shape[1:]
     return row in ([[spec.columns]] if spec.columns else [[], [1]]) or (spec.dims is not None and row == spec.dims)
 

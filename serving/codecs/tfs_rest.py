@@ -59,9 +59,6 @@ def decode(
 
     Args:
         body: The JSON document.
-        headers: The request's headers.
-        manifest: The manifest of the model.
-        limits: Limits of a request.
 
     Raises:
         BadInput: The body does not fit the model; messages use TensorFlow Serving's wording.
@@ -194,10 +191,7 @@ def decode_examples(
 
     Args:
         body: The JSON document.
-        headers: The request's headers.
-        manifest: The manifest of the model.
         method: "classify" or "regress".
-        limits: Limits of a request.
 
     Raises:
         BadInput: The body does not fit the model.

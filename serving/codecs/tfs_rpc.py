@@ -64,7 +64,6 @@ class PredictParams(NamedTuple):
     """Parameters of a predict request.
 
     Attributes:
-        model: Name of the model.
         version: Version number; None for the newest, or the one with the label.
         label: Version label; None for none.
         signature: Name of the signature; "" for the default.
@@ -80,10 +79,6 @@ class PredictParams(NamedTuple):
 
 def predict_params(spec: Any, outputs: Sequence[str] = ()) -> PredictParams:
     """Return the parameters that a ModelSpec gives.
-
-    Args:
-        spec: The ModelSpec.
-        outputs: The requested outputs.
 
     Raises:
         BadInput: The version is invalid.
@@ -106,7 +101,6 @@ class PredictDecoder:
         Args:
             data: The serialized message.
             templates: Templates of earlier requests.
-            limits: Limits that hold for any model.
 
         Raises:
             BadInput: Not a valid PredictRequest.
@@ -125,10 +119,6 @@ class PredictDecoder:
 
     def columns(self, manifest: Manifest, limits: RequestLimits = DEFAULTS) -> Mapping[str, Column]:
         """Return the model's inputs.
-
-        Args:
-            manifest: The manifest of the model.
-            limits: Limits of the model.
 
         Raises:
             BadInput: The request does not fit the model.
@@ -176,7 +166,6 @@ class PredictDecoder:
         Args:
             inputs: The columns that were read.
             given: The tensors that they were read from.
-            manifest: The manifest of the model.
         """
         places, contents = {}, {}
         for spec in manifest.expected_inputs(inputs):
@@ -462,8 +451,6 @@ def set_spec(spec: Any, model: str, version: int, signature: str) -> None:
 
     Args:
         spec: The ModelSpec to fill.
-        model: Name of the model.
         version: Version that answered.
-        signature: Name of the signature.
     """
     spec.name, spec.version.value, spec.signature_name = model, version, signature

@@ -40,11 +40,7 @@ _readable: dict[int, tuple[Manifest, Manifest]] = {}
 
 
 class UserInputs(dict[str, Column]):
-    """The inputs of a request about a kept user.
-
-    Attributes:
-        call: What it says about the user.
-    """
+    """The inputs of a request about a kept user."""
 
     def __init__(self, inputs: Mapping[str, Column], call: UserCall) -> None:
         super().__init__(inputs)
@@ -75,9 +71,6 @@ def readable(manifest: Manifest) -> Manifest:
 def of_parameters(parameters: Mapping[str, Any]) -> UserCall | None:
     """Return what the parameters of a KServe request say; None if it names no sequence.
 
-    Args:
-        parameters: The parameters.
-
     Raises:
         BadInput: One of them is not what it should be.
     """
@@ -99,7 +92,6 @@ def of_names(signature: str, values: Mapping[str, Any]) -> UserCall | None:
     """Return what the signature and inputs of a TensorFlow Serving request say; None if it names no sequence.
 
     Args:
-        signature: Name of the signature.
         values: Its inputs `sequence_id` and `sequence_version`, as far as it has them: a value each.
 
     Raises:
@@ -113,11 +105,7 @@ def of_names(signature: str, values: Mapping[str, Any]) -> UserCall | None:
 
 
 def without_reserved(signature: str) -> str:
-    """Return the signature that replies to a request about a kept user.
-
-    Args:
-        signature: Name of the signature that it names.
-    """
+    """Return the signature that replies to a request about a kept user."""
     return "" if signature == RELEASE or signature in CHANGES else signature
 
 
@@ -126,7 +114,6 @@ def take_from_document(document: dict[str, Any], manifest: Manifest) -> UserCall
 
     Args:
         document: The request; what is taken is no longer in it.
-        manifest: The model's manifest.
 
     Raises:
         BadInput: It says it wrongly.

@@ -22,7 +22,6 @@ def validated(document: Any, model: type[Validated], where: str = "body") -> Val
 
     Args:
         document: The parsed document.
-        model: Class of the result.
         where: Name of the document in errors.
 
     Raises:

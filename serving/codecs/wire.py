@@ -127,7 +127,6 @@ def inflate(
 
     Args:
         body: The body as sent.
-        headers: The request's headers.
         bound: Size limit before and after inflation.
         max_inflation: Maximum ratio of inflated to sent length; inflating to FREE_NBYTES is always allowed.
 
@@ -178,7 +177,6 @@ def deflate(body: bytes, headers: Headers) -> tuple[bytes, Sequence[tuple[bytes,
 
     Args:
         body: The reply's body.
-        headers: The request's headers.
 
     Returns:
         The body and the headers to add. The body is unchanged if it is short or the request accepts none of our
@@ -204,7 +202,6 @@ def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
 
     Args:
         body: The JSON text.
-        limits: Limits of a request.
 
     Raises:
         BadInput: Not a JSON object.
@@ -352,7 +349,6 @@ def header_int(headers: Headers, name: bytes, largest: int) -> int | None:
     """Return a whole number from 0 to `largest` from a header, or None if the header is absent.
 
     Args:
-        headers: The request's headers.
         name: Name of the header, in lower case.
         largest: The largest allowed value.
 

@@ -27,13 +27,7 @@ def server_metadata(version: str, extensions: Iterable[str]) -> dict[str, Any]:
 
 
 def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> dict[str, Any]:
-    """Return KServe's metadata of a model; a ragged input is listed as its two tensors, a sequence with one row_splits.
-
-    Args:
-        manifest: Manifest of the version that answers.
-        model: The model's name.
-        versions: Versions that answer.
-    """
+    """Return KServe's metadata of a model; list a ragged input as its two tensors, a sequence with one row_splits."""
     inputs: list[dict[str, Any]] = []
     splits = _splits(manifest)
     for i in manifest.inputs:
@@ -65,10 +59,6 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
 
     If the rows of every input come first, they are the batch, and dims omit them; max_batch_size is a bound for load
     generators and no limit of ours. Otherwise it is 0, and dims are complete.
-
-    Args:
-        manifest: Manifest of the version that answers.
-        model: The model's name.
     """
     batched = all(i.columns and not i.ragged for i in manifest.inputs)
     first = [] if batched else [-1]

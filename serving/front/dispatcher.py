@@ -128,7 +128,6 @@ class Dispatcher:
         """Run work with OffloadExecutor.submit; deliver() must have been called on the running loop.
 
         Args:
-            work: The work.
             nbytes: Bytes that it reads; 0 if it reads none.
             finish: Receives its error.
         """
@@ -139,7 +138,6 @@ class Dispatcher:
         """Run work that waits for an online store; deliver() must have been called on the running loop.
 
         Args:
-            work: The work.
             finish: Receives its error.
         """
         assert self._lookup_executor is not None, "deliver() created it"
@@ -150,7 +148,6 @@ class Dispatcher:
 
         Args:
             processor: The processor that computes.
-            function: The function.
             nbytes: Bytes that it reads.
 
         Raises:

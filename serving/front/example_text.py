@@ -21,7 +21,6 @@ def texts(columns: Mapping[str, Column | str], specs: Sequence[Input]) -> dict[s
 
     Args:
         columns: Columns by input, or text that is already formatted.
-        specs: The inputs.
     """
     found = {}
     for spec in specs:
@@ -34,12 +33,7 @@ def texts(columns: Mapping[str, Column | str], specs: Sequence[Input]) -> dict[s
 
 
 def text_of(column: Column, spec: Input) -> str:
-    """Return the first rows of a column, in the form of a predict request.
-
-    Args:
-        column: The column.
-        spec: Its input.
-    """
+    """Return the first rows of a column, in the form of a predict request."""
     if isinstance(column, Ragged):
         ends = column.row_splits[: MOST_ROWS + 1].tolist()
         flat = _sent(column.values, spec)
@@ -59,7 +53,6 @@ def looked_up_text(columns: Mapping[str, Column | None], specs: Sequence[Input],
 
     Args:
         columns: The columns that were looked up; None for one whose values are not kept.
-        specs: The model's inputs.
         most_nbytes: Bytes of all values together.
     """
     parts = []

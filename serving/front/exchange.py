@@ -101,8 +101,6 @@ class ServingContext:
 
         Args:
             lifecycle: Says whether the processor is available.
-            metrics: The ports' metrics.
-            options: The ports' options.
             tracer: Traces requests; None for no tracing.
             guard: Checks the scope of a request that wants looked-up features; None for no check.
         """
@@ -144,7 +142,6 @@ class Exchange(ABC):
         Args:
             shared: State of the event loop.
             protocol: The protocol's name in metrics.
-            headers: The request's headers.
         """
         self.shared, self._protocol, self.headers = shared, protocol, headers
         # Kept for the reply only where inputs may be filled in: the inputs of a long request are tens of megabytes.

@@ -49,9 +49,6 @@ class ModelControlAuthorizer:
     def authorize(self, authorization: bytes | None) -> None:
         """Check a client's permission.
 
-        Args:
-            authorization: The request's authorization header.
-
         Raises:
             Forbidden: Model control is turned off.
             Unauthenticated: The token is missing or wrong.
@@ -65,10 +62,6 @@ class ModelControlAuthorizer:
 
 def no_model_control(operation: str, arguments: Document) -> Document:
     """Refuse every operation: the ControlHandler of a process without models to load.
-
-    Args:
-        operation: The operation.
-        arguments: Its arguments.
 
     Raises:
         Forbidden: Always.
@@ -108,7 +101,6 @@ class ModelControl:
 
         Args:
             operation: load, unload, reload or statistics.
-            arguments: Its arguments.
         """
         if operation == "statistics":
             return self._statistics(arguments)

@@ -46,7 +46,6 @@ class OffloadExecutor:
 
         Args:
             post: Calls a function with a result on the loop (serving.front.dispatcher).
-            threads: Number of threads.
         """
         self._post = post
         self._threads = ThreadPoolExecutor(threads, "freshet-reading")
@@ -60,9 +59,7 @@ class OffloadExecutor:
         """Run work on another thread; its error goes to finish().
 
         Args:
-            work: The work.
             nbytes: Bytes that it reads; 0 for work that does not read.
-            finish: Receives its error.
 
         Raises:
             Overloaded: The queue is full (load shedding).
@@ -142,7 +139,6 @@ async def in_thread(executor: Executor | None, function: Callable[[], T]) -> T:
 
     Args:
         executor: Has the thread; the loop's default if None.
-        function: The function.
 
     Raises:
         RuntimeError: In place of a StopIteration.

@@ -128,7 +128,6 @@ def select_servable(
     """Call Predictor.select_replica for TensorFlow Serving's clients.
 
     Args:
-        processor: The processor.
         who: The requested model, and its version or label.
         timeout_s: Seconds that the request may still take; None for no limit.
         key: The request's sticky key.
@@ -142,7 +141,6 @@ def servable_manifest(processor: PredictionEngine, who: ModelSpec) -> tuple[Mani
     """Call Predictor.manifest for TensorFlow Serving's clients.
 
     Args:
-        processor: The processor.
         who: The requested model, and its version or label.
     """
     return servable(who, processor.manifest)
@@ -152,7 +150,6 @@ def servable_status(processor: PredictionEngine, who: ModelSpec) -> list[Version
     """Return the status of the requested versions.
 
     Args:
-        processor: The processor.
         who: The requested model, and its version or label.
 
     Raises:
@@ -174,8 +171,6 @@ def model_metadata(processor: PredictionEngine, model: str, version: int | None)
     """Return KServe's metadata of a model, and the generation that would answer.
 
     Args:
-        processor: The processor.
-        model: The model's name.
         version: The requested version; None for any.
 
     Raises:
@@ -191,7 +186,6 @@ def extensions(authorizer: ModelControlAuthorizer, regions: Regions | None) -> l
     """Return KServe's extensions that this server serves with its current options.
 
     Args:
-        authorizer: Says whether model control is on.
         regions: Shared memory, if it is served.
     """
     named = [*catalog.EXTENSIONS]

@@ -50,7 +50,6 @@ class Regions(Protocol):
         """Write into a span of a region.
 
         Args:
-            span: The span.
             data: The bytes; no longer than the span.
 
         Raises:

@@ -213,7 +213,6 @@ class DataApp:
         """Set up the routes.
 
         Args:
-            serving_context: Context of the event loop.
             control: Performs control operations that clients may request of the whole server.
             regions: Shared memory, if it is served.
             access: The access log; None for no log.
@@ -306,8 +305,6 @@ class DataApp:
         Both the ASGI route and the protocol below ASGI (serving.http.protocol) go through here.
 
         Args:
-            route: Its model and dialect.
-            headers: Its headers.
             body: Its whole body, as sent.
             answered: Called once, later, on the running event loop.
             unread_s: Measures how many seconds the request waited before it was read; called only if it has a deadline.
@@ -381,8 +378,6 @@ class DataApp:
         """Raise the error that the beginning of a body already shows; see Dialect.
 
         Args:
-            route: Model and dialect of the request.
-            headers: Its headers.
             text: The beginning of the body.
         """
         validate_prefix = DIALECTS[route.action].validate_prefix

@@ -46,11 +46,6 @@ class WrongVerb(MethodNotAllowed):
 async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> bytes:
     """Read the whole body.
 
-    Args:
-        receive: The ASGI receive channel.
-        headers: The request's headers.
-        bound: Limit of the body's size.
-
     Raises:
         TooLarge: As soon as the body is known to exceed the limit.
         BadInput: Its length is not the declared one.
@@ -77,7 +72,6 @@ async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[by
     """Write one complete reply, adding its content-length.
 
     Args:
-        send: The ASGI send channel.
         status: HTTP status code.
         body: The reply's body.
         headers: The reply's headers.

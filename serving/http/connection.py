@@ -84,7 +84,6 @@ class DeadlineTimer:
         """Create a timer without a deadline.
 
         Args:
-            loop: The event loop.
             expired: Called once when the deadline has passed, and not again until there is another.
         """
         self._loop, self._expired = loop, expired
@@ -141,7 +140,6 @@ class HttpConnection(asyncio.Protocol):
         """Take the arguments that uvicorn passes to its protocols.
 
         Args:
-            config: uvicorn's configuration.
             server_state: uvicorn's state, which lists the connections.
             app_state: State of the application.
             bodies: Accounts for the memory of bodies on this event loop.

@@ -163,7 +163,6 @@ class Head(NamedTuple):
     """A parsed head. Requests share it, so `headers` must not be modified.
 
     Attributes:
-        route: Model and dialect of the request.
         headers: Its headers by lower-case name.
         nbytes: Length of its body.
     """
@@ -190,8 +189,6 @@ class HeadCache:
 
         Args:
             data: The request, from message boundary to message boundary.
-            route: Its model and dialect.
-            headers: Its headers.
         """
         end = data.find(END, 0, MAX_KEPT_NBYTES) + len(END)
         if not UNLIKE.isdisjoint(headers):

@@ -60,7 +60,6 @@ class RouteOperation(NamedTuple):
 
     Attributes:
         action: The route's action, as in serving.http.paths.Route.
-        summary: Its summary.
         reply: Reply schemas by media type.
         body: Request schemas by media type; None without a body.
     """

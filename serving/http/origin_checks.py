@@ -56,7 +56,6 @@ def cross_site_refusal(headers: Headers, changes: bool) -> str:
     """Return why a request sent for another site's page is refused; "" for any other.
 
     Args:
-        headers: The request's headers.
         changes: Whether the request changes anything; a page of another site cannot see the replies to reads.
     """
     host, origin = headers.get(b"host", b"").lower(), headers.get(b"origin")
@@ -71,7 +70,6 @@ def rebinding_refusal(headers: Headers, own: str = "") -> str:
     """Return why a request is refused whose Host may be another party's name for this machine.
 
     Args:
-        headers: The request's headers.
         own: The server's own name.
 
     Returns:

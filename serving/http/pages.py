@@ -43,6 +43,5 @@ def root(version: str, ready: bool) -> dict[str, Any]:
 
     Args:
         version: The server's version.
-        ready: Whether the server is ready.
     """
     return {"name": "freshet", "version": version, "status": "alive", "what": WHAT, "ready": ready, "where": WHERE}

@@ -56,7 +56,6 @@ class Route:
     Attributes:
         action: A dialect's name (serving.http.dialects); status | metadata (v1); model | model_ready | config | stats |
             index | load | unload | shm_... (v2); up | live | ready | server | metrics | openapi | root | docs.
-        model: Name of the model.
         version: Number of the version, if given.
         label: Label of the version, if given.
         region: Name of the shared-memory region.

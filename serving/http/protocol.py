@@ -51,7 +51,6 @@ class InFlightRequest:
 
     Attributes:
         body: What has arrived of the body, while it arrives in pieces.
-        bound: Size limit of the body.
         nbytes: Declared length of the body; None for a chunked one.
         prefix_nbytes: Length of the prefix by which the request can be validated before the rest arrives; 0 once that
             is done, or if it cannot.

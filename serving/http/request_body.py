@@ -42,7 +42,6 @@ class BodyBuffer:
         """Start a buffer.
 
         Args:
-            first: The first bytes of the body.
             declared_nbytes: Full length of the body if the client has declared it.
         """
         self._short: bytearray | None = bytearray(first)
@@ -103,7 +102,6 @@ class ChunkedBody:
 
         Args:
             unread: Received bytes; decoded ones are removed.
-            body: Receives the data.
 
         Returns:
             True if the body is complete.

@@ -62,7 +62,6 @@ class Handshakes:
 
         Args:
             protocol: Makes the protocol once the handshake is done.
-            connection: The accepted connection.
 
         Raises:
             OSError: The handshake failed.

@@ -34,7 +34,6 @@ class RefusedSources:
         """Prepare to watch a repository.
 
         Args:
-            repository: Folder of the repository.
             models: The only models to report; empty for all.
             host: Receives the status of each source.
             now_s: Clock in seconds.

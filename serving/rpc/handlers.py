@@ -208,7 +208,6 @@ class RpcExchange(Exchange):
 
         Args:
             who: The requested model, and its version or label.
-            source: Decodes the request.
             servable: Whether the client expects TensorFlow Serving's error messages.
 
         Raises:

@@ -82,7 +82,6 @@ class IdleReaper:
     """Closes idle connections of one port.
 
     Args:
-        answering: The calls that are being answered.
         most: Limit of the port's connections.
         tls: Whether the port speaks TLS. GOAWAY cannot be inserted between TLS records, so idle connections are then
             shut down without it.
@@ -111,7 +110,6 @@ class IdleReaper:
         """Make room once.
 
         Args:
-            port: The port's number.
             answering: TCP ports of clients that wait for an answer.
         """
         busy, idle, count = set(answering), [], 0

@@ -126,7 +126,6 @@ async def send_goaway_to_all(port: int, begun: Callable[[], int], end_s: float) 
     Returns when all clients have had time to read it and their calls have begun, or at end_s.
 
     Args:
-        port: The port's number.
         begun: Returns the number of calls that have begun so far.
         end_s: Time limit, by the loop's clock.
     """
@@ -148,7 +147,6 @@ def _tell_all(port: int, notified: set[int]) -> bool:
     """Refuse new connections, and send GOAWAY where it was not sent yet; return True if anything is in progress.
 
     Args:
-        port: The port's number.
         notified: Inodes of the sockets that were sent GOAWAY; extended.
     """
     busy = False

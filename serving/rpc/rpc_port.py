@@ -71,7 +71,6 @@ class RpcPort:
         """Configure the port.
 
         Args:
-            serving_context: State of the event loop.
             address: host:port, reserved.
             control: Performs control operations that clients may request of the whole server.
             regions: Shared memory, if it is served.

@@ -223,8 +223,6 @@ class AccessLog:
         """Log a request if it belongs to the share.
 
         Args:
-            protocol: Name of the protocol.
-            path: Path of the request.
             status: Status code of the reply.
             seconds: Duration.
             request_id: The request's id; "" for none.

@@ -174,7 +174,6 @@ class Counts:
         """Count one answered request.
 
         Args:
-            protocol: Name of the protocol.
             code: Status code.
             seconds: Duration.
         """
@@ -191,7 +190,6 @@ class Counts:
 
         Args:
             model: Name of a model that exists, so that the number of labels stays bounded.
-            rows: Number of its rows.
         """
         counts = self._predicted.get(model)
         if counts is None:
@@ -203,7 +201,6 @@ class Counts:
         """Count the parsing or encoding of one of the sampled requests.
 
         Args:
-            protocol: Name of the protocol.
             name: "parse" or "encode".
             seconds: Duration.
         """

@@ -28,7 +28,6 @@ class Observers:
         """Create the access log and the tracer.
 
         Args:
-            options: Options of the data ports.
             slot: Number of this process.
 
         Raises:
@@ -48,7 +47,6 @@ class Observers:
         """Have the requests of a predictor observed, as the options say.
 
         Args:
-            predictor: The predictor.
             counts: Receives the observers' counters.
 
         Raises:

@@ -57,7 +57,6 @@ class OtlpExporter:
         """Send spans in one request.
 
         Args:
-            spans: The spans.
             unix_offset_s: Unix time minus monotonic time.
 
         Raises:

@@ -86,7 +86,6 @@ class Exporter(Protocol):
         """Send spans; may block or raise.
 
         Args:
-            spans: The spans.
             unix_offset_s: Unix time minus monotonic time.
         """
 
@@ -112,12 +111,7 @@ class Trace:
     timing: Timing | None = None
 
     def computed(self, generation: Generation, timing: Timing | None) -> None:
-        """Note that the reply is available and is about to be encoded.
-
-        Args:
-            generation: Generation that answered.
-            timing: Timing of the request's batch.
-        """
+        """Note that the reply is available and is about to be encoded."""
         self.generation, self.timing, self.encoding_s = generation, timing, time.monotonic()
 
 
@@ -142,12 +136,7 @@ class Tracer:
         self._thread.start()
 
     def begin(self, headers: Headers, protocol: str) -> Trace | None:
-        """Return the trace of the next request, or None if it is not traced.
-
-        Args:
-            headers: The request's headers.
-            protocol: Name of the protocol.
-        """
+        """Return the trace of the next request, or None if it is not traced."""
         self._left -= 1
         parent = headers.get(TRACEPARENT)
         if parent is None and self._left > 0:
@@ -174,7 +163,6 @@ class Tracer:
         """Note that the request has been answered, and queue its trace.
 
         Args:
-            trace: The trace.
             status: Status code of the reply.
         """
         trace.status, trace.ended_s = status, time.monotonic()
@@ -217,7 +205,6 @@ def spans_of(traces: Sequence[Trace], new_id: Callable[[], int] | None = None) -
     """Return the spans of finished traces, and of the batches that computed them.
 
     Args:
-        traces: The traces.
         new_id: Returns a random 64-bit id.
     """
     new_id = new_id or _id

@@ -69,9 +69,7 @@ class AnswerCounts:
         """Count a successful request.
 
         Args:
-            model: Name of the model.
             version: Version that answered.
-            rows: Number of rows.
             seconds: Duration.
             timing: Timing of its batch; None if it had several batches.
         """
@@ -124,8 +122,6 @@ def document(model: str, version: int, snapshot: Snapshot, group: GroupStats) ->
     """Return one entry of model_stats.
 
     Args:
-        model: Name of the model.
-        version: Version number.
         snapshot: The counts, perhaps summed over processes.
         group: Statistics of the model's session group.
     """

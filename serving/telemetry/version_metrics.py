@@ -31,7 +31,6 @@ def buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, f
     """Return a histogram in Prometheus' form: cumulative counts by upper bound.
 
     Args:
-        bounds: Upper bounds of the bins.
         counts: One per bound, and one above them.
     """
     total = 0

@@ -101,7 +101,6 @@ class Channel:
 
         Args:
             message: A JSON object.
-            fds: Descriptors to send with it.
 
         Returns:
             False if sending would block.
@@ -227,10 +226,6 @@ def _enclosed(data: bytes, fds: Sequence[int]) -> Iterator[tuple[bytes, Sequence
 
 def refusal(name: str, message: str) -> FreshetError:
     """Rebuild an error that the worker raised.
-
-    Args:
-        name: Name of its class.
-        message: Its message.
 
     Returns:
         An error of that class if it is one of processor.errors, else a FreshetError.

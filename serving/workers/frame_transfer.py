@@ -78,10 +78,6 @@ class FrameSender:
 
         A damaged file is left out: the worker's replica decides what replaces it.
 
-        Args:
-            package: The version's files.
-            control: The version's control words.
-
         Raises:
             NotReady: A file cannot be read for now.
         """
@@ -136,7 +132,6 @@ class FrameSender:
         """Return the frame's message and descriptors for a worker that holds some arrays.
 
         Args:
-            outgoing: The numbered frame.
             held: Numbers of the arrays that the worker holds.
         """
         parcel = ArrayPacker()

@@ -22,12 +22,7 @@ PLANNED = "planned"
 
 
 def add(a: Numbers, b: Numbers) -> Numbers:
-    """Add two structures number by number; a part that only one of them has stays as it is.
-
-    Args:
-        a: Nested objects and lists of numbers.
-        b: The same.
-    """
+    """Add two structures number by number; a part that only one of them has stays as it is."""
     if isinstance(a, dict):
         return {key: add(a[key], b[key]) if key in a and key in b else a.get(key, b.get(key)) for key in a | b}
     if isinstance(a, list):

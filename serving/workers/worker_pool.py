@@ -93,17 +93,11 @@ class WorkerListener(Protocol):
         """Handle an unexpected death; called without a lock, before the slot gets another process.
 
         Args:
-            slot: Number of the slot.
             signal: Name of the signal that ended the process, or "" if it is not known.
         """
 
     def on_message(self, worker: WorkerProcess, message: Message) -> None:
-        """Handle a message that a process sends unprompted.
-
-        Args:
-            worker: The process.
-            message: The message.
-        """
+        """Handle a message that a process sends unprompted."""
 
     def on_suspects_changed(self) -> None:
         """Handle a change of WorkerPool.suspects()."""
@@ -169,7 +163,6 @@ class WorkerPool:
 
         Args:
             count: Number of slots.
-            settings: Settings of every worker.
             fork_server: One that has been started already, if there is one.
             rate_limits: Shared memory of the rate limiter (serving.access.rate_limiter).
         """

@@ -86,7 +86,6 @@ class WorkerPoolHost(ModelHost):
         """Start the worker pool; load_all() loads the models.
 
         Args:
-            config: Options of the server.
             worker_pool: The pool, not yet started.
             scrape: Renders the metrics that clients request from workers.
             control: Performs the control operations that clients request from workers.
@@ -199,12 +198,7 @@ class WorkerPoolHost(ModelHost):
         return Sketch.from_json(len(version.manifest.outputs), self._reported("sketches", version))
 
     def evidence(self, observer: str, *versions: ServedVersion) -> Any:
-        """Return what an observer has counted about versions, as last reported.
-
-        Args:
-            observer: Name of the observer.
-            versions: The versions.
-        """
+        """Return what an observer has counted about versions, as last reported."""
         return self.totals.counted(observed(observer), evidence_key([key_of(version) for version in versions]))
 
     def counted(self, version: ServedVersion) -> Snapshot:
@@ -323,7 +317,6 @@ class WorkerPoolHost(ModelHost):
         or the disk cannot read it any more, which only reading all files shows.
 
         Args:
-            slot: Number of the slot.
             signal: Name of the signal that ended the process, or "" if it is not known.
         """
         report(log, self.examine())
@@ -333,12 +326,7 @@ class WorkerPoolHost(ModelHost):
             self._readings.submit(lambda: report(log, self.examine([BYTES])))
 
     def on_message(self, worker: WorkerProcess, message: Message) -> None:
-        """Handle a worker's report, scrape or control request.
-
-        Args:
-            worker: The process.
-            message: The message.
-        """
+        """Handle a worker's report, scrape or control request."""
         if message["op"] == "report":
             self.totals.reported(worker.slot, message["report"])
         elif message["op"] == "scrape":
@@ -394,7 +382,6 @@ class WorkerPoolHost(ModelHost):
 
         Args:
             options: The options of each worker.
-            clock: The clock.
         """
         # Loaded where cores are planned.
         from freshet_serving.processor.sessions.placement import core_planner

@@ -39,8 +39,6 @@ class WorkerProcess:
 
         Args:
             fork_server: Forks the process.
-            slot: Number of its slot.
-            message: Its settings.
             fds: Descriptors of the settings.
             on_message: Called with messages that the process sends unprompted.
             beats: Returns the process's count of heartbeats.
@@ -98,7 +96,6 @@ class WorkerProcess:
         Args:
             op: What the worker is to do.
             message: Further fields.
-            fds: Descriptors to send with it.
 
         Raises:
             ChannelClosed: The process has gone.
@@ -111,7 +108,6 @@ class WorkerProcess:
         Args:
             op: What the worker is to do.
             message: Further fields.
-            fds: Descriptors to send with it.
 
         Returns:
             A future of the answer, of the FreshetError that the worker refused with, or of ChannelClosed.

@@ -69,9 +69,7 @@ class WorkerReplicas:
         """Prepare to send a version to workers.
 
         Args:
-            host: The host of the models.
             key: Key by which workers know the version.
-            version: The version.
         """
         self.key, self._host = key, host
         # A weak reference: the version holds this object, and the collector ignores what was loaded at start, so a
@@ -129,7 +127,6 @@ class WorkerReplicas:
         Args:
             frame: Number of the prepared frame.
             epoch: Epoch whose rows are staged.
-            generation: The generation that is previewed.
             max_rows: Rows that a worker scores at most.
             max_s: Seconds that a worker spends at most.
         """

@@ -29,7 +29,6 @@ def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBod
     """Return a body without branches on constants, including its loops and branches.
 
     Args:
-        body: The body.
         known: Constant values of the graph around it.
     """
     values = {**(known or {}), **body.constants}

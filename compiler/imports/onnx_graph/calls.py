@@ -39,7 +39,6 @@ class Call:
     """A node with the values of its inputs.
 
     Attributes:
-        node: The node.
         inputs: Arrays for constants, else tensors; None for inputs left out.
         opset: Version of the operators.
         flipped: By input that is a transposed weight, the weight.

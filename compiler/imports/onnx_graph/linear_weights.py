@@ -15,9 +15,6 @@ def linear_names(body: OnnxBody) -> dict[str, str]:
 
     The name follows from the bias that is added to the product, which has the name of the module that contains the
     product.
-
-    Args:
-        body: The graph.
     """
     uses: dict[str, int] = {}
     adds: dict[str, OnnxNode] = {}

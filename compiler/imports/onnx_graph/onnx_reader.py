@@ -84,7 +84,6 @@ class OnnxInput:
     """An input.
 
     Attributes:
-        name: Its name.
         dtype: Type; object for strings.
         dims: All dimensions, None for a free one; the first is always free.
     """
@@ -116,7 +115,6 @@ def read_graph(proto: Any, folder: Path) -> tuple[list[OnnxInput], OnnxBody]:
 
     Args:
         proto: The message, from load_proto().
-        folder: Folder of the file.
 
     Raises:
         BadInput: The graph is broken or circular, or its data are outside the folder.
@@ -404,11 +402,7 @@ def needed_nodes(body: OnnxBody) -> list[OnnxNode]:
 
 
 def values_read(node: OnnxNode) -> Iterable[str]:
-    """Iterate over the values that a node reads, including those of bodies inside it.
-
-    Args:
-        node: The node.
-    """
+    """Iterate over the values that a node reads, including those of bodies inside it."""
     yield from node.inputs
     for inner in node.attributes.values():
         if isinstance(inner, OnnxBody):

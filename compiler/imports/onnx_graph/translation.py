@@ -84,8 +84,6 @@ class Translation:
         """Prepare the translation.
 
         Args:
-            body: The graph.
-            weights: Its weights.
             opset: Version of the operators.
             given: Tensors of the graph's inputs.
         """

@@ -39,8 +39,6 @@ def without_loops(proto: Any, inputs: Sequence[OnnxInput], body: OnnxBody) -> tu
 
     Args:
         proto: The model's message.
-        inputs: Its inputs.
-        body: Its graph.
     """
     opset = next((int(entry.version) for entry in proto.opset_import if entry.domain in OURS), 0)
     # Nothing else that is read here looks at a version.
@@ -136,9 +134,7 @@ class _Made:
 
         Args:
             op: The operator.
-            inputs: Its inputs.
             out: Name of the result; "" for a new one.
-            attributes: Its attributes.
         """
         out = out or f"{self._prefix}/{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [out], **attributes))
@@ -149,7 +145,6 @@ class _Made:
 
         Args:
             op: The operator.
-            axis: The axis.
             source: Its input.
             out: Name of the result; "" for a new one.
         """
@@ -159,11 +154,7 @@ class _Made:
         return self.add(op, source, self.constant(np.array([axis], np.int64)), out=out, **more)
 
     def constant(self, value: Any) -> str:
-        """Add a constant.
-
-        Args:
-            value: The value.
-        """
+        """Add a constant."""
         name = f"{self._prefix}/{len(self.nodes)}"
         self.nodes.append(_constant(name, value))
         return name

@@ -70,10 +70,8 @@ class NativeDraftBuilder:
         """Take what is known of the file.
 
         Args:
-            model: The file.
             feeds: The package's inputs, by the file's names.
             outputs: What the file gives for a sample, by its names.
-            user: The user's inputs.
             notes: Lines for the report.
         """
         self._model, self._feeds, self._user, self._notes = model, feeds, user, notes
@@ -203,12 +201,7 @@ class NativeDraftBuilder:
         )
 
     def _tables(self, read: Iterable[str], weights: Collection[str]) -> dict[str, tuple[TableEntry, Arrays]]:
-        """Return the tables of some initialisers by name.
-
-        Args:
-            read: The initialisers.
-            weights: Names of the package's weights.
-        """
+        """Return the tables of some initialisers by name."""
         tables: dict[str, tuple[TableEntry, Arrays]] = {}
         names: dict[str, str] = {}
         for table in read:

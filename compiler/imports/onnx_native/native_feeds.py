@@ -16,9 +16,6 @@ MAX_COLUMNS = 65536
 def feeds_by_name(model: NativeModel) -> dict[str, FeedSpec]:
     """Return the package's inputs by their names in the file; ids and offsets of bags are one, named after the ids.
 
-    Args:
-        model: The file.
-
     Raises:
         BadInput: An input has rows of no fixed size, or too many numbers in a row.
     """

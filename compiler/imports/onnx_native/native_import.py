@@ -52,10 +52,8 @@ class NativeImporter:
         """Read the file, find its lookups and try it.
 
         Args:
-            path: The file.
             why: Why it is not translated, for the report; "" if it need not be.
             samples: Rows of every input to try it on, or None.
-            user: Inputs of the user.
 
         Raises:
             BadInput: The file is refused.
@@ -101,8 +99,6 @@ class NativeImporter:
         """Write and commit the version.
 
         Args:
-            repository: The model repository.
-            writer: Writes the version.
             buckets: Batch sizes.
         """
         draft = self.draft()
@@ -194,8 +190,6 @@ def compiled(graph: OnnxDenseGraph, folder: Path, buckets: Sequence[int]) -> lis
     """Write the graph's executable into a version's folder; return its entries, one for each bucket.
 
     Args:
-        graph: The graph.
-        folder: The folder.
         buckets: Batch sizes.
     """
     lowered = native_onnx.lower(graph, Variant(BACKEND))

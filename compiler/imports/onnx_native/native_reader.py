@@ -58,10 +58,8 @@ class NativeModel:
 
     Attributes:
         proto: Its message: functions inlined, nodes that no output needs left out, bags without loops.
-        inputs: Its inputs.
         outputs: Its numeric outputs, with their types as in ONNX Runtime ("float", "int64").
         weights: Its initialisers.
-        session: A session of the file.
         notes: Lines for the report.
         labels: Of outputs of strings, which the message computes as positions in these.
         offsets: Inputs that are ids and offsets of bags, which the engine pools.
@@ -86,9 +84,6 @@ class NativeModel:
 
 def read_native(path: Path) -> NativeModel:
     """Read a file and open a session of it.
-
-    Args:
-        path: The file.
 
     Raises:
         BadInput: The file is broken or unsafe, or ONNX Runtime refuses it.
@@ -177,7 +172,6 @@ def needed_nodes(proto: Any, outputs: set[str]) -> list[Any]:
 
     Args:
         proto: The message.
-        outputs: Names of the values.
     """
     wanted, kept = set(outputs), []
     for node in reversed(proto.graph.node):
@@ -188,11 +182,7 @@ def needed_nodes(proto: Any, outputs: set[str]) -> list[Any]:
 
 
 def weight_readers(model: NativeModel) -> dict[str, list[Any]]:
-    """Return the nodes of the graph itself that read each initialiser, with the bodies inside them.
-
-    Args:
-        model: The model.
-    """
+    """Return the nodes of the graph itself that read each initialiser, with the bodies inside them."""
     readers: dict[str, list[Any]] = {name: [] for name in model.weights}
     for node in model.proto.graph.node:
         for name in readers.keys() & set(taken(node)):

@@ -51,9 +51,7 @@ class NativeSamples:
         """Find inputs that the file accepts.
 
         Args:
-            model: The file.
             inputs: The package's inputs, by the file's name.
-            lookups: Its lookups.
             given: Rows of every input to repeat instead, as in a JSON request.
 
         Raises:
@@ -85,7 +83,6 @@ class NativeSamples:
 
         Args:
             columns: A request.
-            rows: Its rows.
         """
         feeds = feeds_of(self._inputs, columns, rows)
         fed: dict[str, Any] = {}

@@ -124,7 +124,6 @@ class TracedOnnxStage:
 
         Args:
             data: The ONNX model.
-            stage: The loaded stage.
 
         Raises:
             OSError: There is no temporary folder.

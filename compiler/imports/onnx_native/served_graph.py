@@ -96,7 +96,6 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
     """Return the dense graph.
 
     Args:
-        model: The file.
         lookups: The lookups to cut out.
         columns: Columns of each output, by the file's name.
 
@@ -251,7 +250,6 @@ def _unpacked(slot: MatrixSlot, width: int, opset: int, constants: list[Any]) ->
     """Return the nodes that bring columns of x into the form that the graph reads.
 
     Args:
-        slot: The columns.
         width: Columns of x.
         opset: Version of ONNX's own operators.
         constants: Constants of the graph; what the nodes read is added.

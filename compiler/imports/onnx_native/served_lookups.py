@@ -81,9 +81,6 @@ class ServedLookup:
 def find_lookups(model: NativeModel) -> list[ServedLookup]:
     """Return all lookups of the initialisers that can be tables.
 
-    Args:
-        model: The model.
-
     Raises:
         BadInput: A bag cannot be pooled by the engine.
     """
@@ -130,7 +127,6 @@ def constant_embedding(model: NativeModel, lookups: Sequence[ServedLookup]) -> s
     A product with one-hot ids reads rows as well.
 
     Args:
-        model: The model.
         lookups: All lookups of its tables.
     """
     tables, inputs = {one.table for one in lookups}, {given.name for given in model.inputs}
@@ -151,7 +147,6 @@ def plain_gather(node: Any, name: str) -> bool:
     """Return whether a node gathers rows of an initialiser.
 
     Args:
-        node: The node.
         name: Name of the initialiser.
     """
     axis = next((a.i for a in node.attribute if a.name == "axis"), 0)

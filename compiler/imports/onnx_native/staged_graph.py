@@ -36,7 +36,6 @@ def stage_model(
     """Return the stage.
 
     Args:
-        model: The file.
         inputs: The package's name of each input, by the file's.
         outputs: The stage's name of each output, by the file's.
         lookups: The lookups that the engine does.

@@ -58,11 +58,7 @@ class StagedLookup:
 
 
 def find_staged_lookups(model: NativeModel) -> tuple[list[StagedLookup], list[str]]:
-    """Return the lookups of all initialisers that can be tables, and notes on the embeddings that stay constants.
-
-    Args:
-        model: The model.
-    """
+    """Return the lookups of all initialisers that can be tables, and notes on the embeddings that stay constants."""
     graph = model.proto.graph
     readers = weight_readers(model)
     outputs = {info.name for info in graph.output}
@@ -121,11 +117,7 @@ def _lookup(model: NativeModel, node: Any, table: str) -> StagedLookup | None:
 
 
 def rows_names(lookups: Sequence[StagedLookup]) -> dict[tuple[str, str], str]:
-    """Return a name for the rows of each table and input.
-
-    Args:
-        lookups: The lookups.
-    """
+    """Return a name for the rows of each table and input."""
     found: dict[tuple[str, str], str] = {}
     for one in lookups:
         for name in one.inputs:
@@ -139,7 +131,6 @@ def lookup_inputs(model: NativeModel, rows: Mapping[tuple[str, str], str]) -> li
     """Return the stage's inputs that hold rows.
 
     Args:
-        model: The model.
         rows: Name of the rows of each table and input.
     """
     return [
@@ -154,8 +145,6 @@ def lookup_nodes(
     """Return the nodes of the stage that give the result of a lookup.
 
     Args:
-        model: The model.
-        lookup: The lookup.
         rows: Name of the rows of each table and input.
         rename: Returns the stage's name of a value of the model.
     """

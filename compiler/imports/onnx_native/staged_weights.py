@@ -51,7 +51,6 @@ def staged_weights(model: NativeModel, tables: Collection[str]) -> tuple[list[St
     """Return the weights that can be inputs, other constants by their trainer's name, and those that have lost it.
 
     Args:
-        model: The model.
         tables: Initialisers that are tables of embeddings.
     """
     every = list(every_node(model.proto.graph))
@@ -89,7 +88,6 @@ def weight_nodes(weight: StagedWeight, rename: Callable[[str], str]) -> list[Any
     """Return the nodes of the stage that make the weight of its rows.
 
     Args:
-        weight: The weight.
         rename: Returns the stage's name of a value of the model.
     """
     shape, shaped = f"{WEIGHT}{weight.name}/shape", f"{WEIGHT}{weight.name}"

@@ -24,8 +24,6 @@ def run_bounded(session: Any, names: Sequence[str], fed: Mapping[str, Any], max_
     """Return outputs of a session.
 
     Args:
-        session: The session.
-        names: The outputs.
         fed: Arrays by input.
         max_s: Seconds after which the run is ended.
 

@@ -29,11 +29,7 @@ MOVING = (
 
 
 def exact_outputs(model: NativeModel) -> tuple[set[str], set[str]]:
-    """Return the outputs of whole numbers that may exceed what float32 holds, and the inputs that they come from.
-
-    Args:
-        model: The file.
-    """
+    """Return the outputs of whole numbers that may exceed what float32 holds, and the inputs that they come from."""
     made = {name: node for node in model.proto.graph.node for name in node.output}
     whole = {one.name for one in model.inputs if one.dtype.name in INTEGERS}
     outputs: set[str] = set()

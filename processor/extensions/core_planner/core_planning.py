@@ -114,11 +114,8 @@ class CorePlanning:
         """Divide the cores, then plan them anew every PLAN_S seconds.
 
         Args:
-            names: Names of the groups.
             config: Their options; a group without any shares cores.
-            cores: The cores to plan.
             workers: Number of processes that compute.
-            clock: The clock.
             measure: Returns counts and costs by group (group_counts), of all processes.
             place: Has every process move its sessions; called by the planning thread.
             start: False to leave turns to the caller.
@@ -208,7 +205,6 @@ def placements(plan: Plan, sets: Mapping[str, frozenset[int]], workers: int) -> 
     """Return the sessions of each group in one process, and their cores. Pure.
 
     Args:
-        plan: The plan.
         sets: Cores of each group with its own, and the shared ones.
         workers: Number of processes.
     """

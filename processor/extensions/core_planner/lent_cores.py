@@ -109,7 +109,6 @@ def read_loan(path: Path, now_s: float) -> Loan | None:
     """Return what a server says now; None if nobody does.
 
     Args:
-        path: The file.
         now_s: Monotonic seconds.
     """
     try:
@@ -137,7 +136,6 @@ class Lender:
         """Say which cores are lent now; a file that cannot be written lends nothing.
 
         Args:
-            lent: The cores.
             kept: The core of a trainer that is lent nothing.
         """
         if self._path is None or self._another():

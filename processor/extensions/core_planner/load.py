@@ -60,7 +60,6 @@ class LoadMeter:
         """Learn from what requests took in a turn: at once if it was more than predicted, slowly if it was less.
 
         Args:
-            load: The load of the turn.
             cores: Cores that the group had.
             measured_p99_s: The 99th percentile of what its requests took.
         """

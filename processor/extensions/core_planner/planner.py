@@ -41,7 +41,6 @@ class Demand:
 
     Attributes:
         name: Name of the group.
-        load: Its load.
         p99_s: Its budget; None if it shares cores.
         share: Its weight among those that share.
         min_cores: Cores that it always has.
@@ -168,7 +167,6 @@ def _divided(demands: Sequence[Demand], most: int) -> dict[str, int]:
     """Return the least cores with which groups keep their budgets; if there are too few, such that all miss them alike.
 
     Args:
-        demands: Groups with budgets.
         most: Number of cores; at least one for each group.
     """
     cores = {demand.name: 1 for demand in demands}
@@ -189,24 +187,14 @@ def _divided(demands: Sequence[Demand], most: int) -> dict[str, int]:
 
 
 def _missed(demand: Demand, cores: int) -> tuple[float, float]:
-    """Return a group's predicted latency over its budget, and its work over its cores.
-
-    Args:
-        demand: A group with a budget.
-        cores: Its cores.
-    """
+    """Return a group's predicted latency over its budget, and its work over its cores."""
     load = demand.load
     budget_s = max(demand.p99_s or 0.0, TOO_SLOW * load.correction * load.batch_s(1.0))
     return load.response_p99_s(cores) / budget_s if load.rate else 0.0, load.least_busy / cores
 
 
 def _reason(demand: Demand, cores: int) -> str:
-    """Return why a group has these cores, for people.
-
-    Args:
-        demand: A group with a budget.
-        cores: Its cores.
-    """
+    """Return why a group has these cores, for people."""
     load, budget_ms = demand.load, 1000 * (demand.p99_s or 0.0)
     if not load.rate:
         return "no requests yet"

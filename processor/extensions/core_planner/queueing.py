@@ -43,11 +43,7 @@ class Load:
         return self.rate * min(self.batch_s(self.most) / self.most, self.batch_s(1.0))
 
     def response_p99_s(self, cores: int) -> float:
-        """Return the 99th percentile from a request's arrival to its reply; infinite if the cores cannot do the work.
-
-        Args:
-            cores: Number of cores.
-        """
+        """Return the 99th percentile from a request's arrival to its reply; infinite if the cores cannot keep up."""
         if not self.rate:
             return 0.0
         if self.least_busy >= cores:

@@ -17,7 +17,6 @@ def answer(processor: Processor, request: bytes, model: str | None) -> bytes:
     """Return the bytes of a PredictResponse.
 
     Args:
-        processor: What scores the request.
         request: The bytes of a PredictRequest.
         model: The model that they are for; None for the only one.
 

@@ -46,11 +46,6 @@ def decode(
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
     """Return a serialized PredictRequest as the model's inputs, and the requested outputs, none for all.
 
-    Args:
-        data: The message.
-        manifest: The model's manifest.
-        limits: Limits of the request.
-
     Raises:
         BadInput: If it is not a valid request for the model.
         TooLarge: If it exceeds the limits.

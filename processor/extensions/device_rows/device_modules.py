@@ -63,7 +63,6 @@ def gathering(
     Args:
         portable: The dense graph, as a portable artifact.
         rows: Rows of a run.
-        inputs: Number of its inputs.
         layouts: Lines by the number of the input.
         sizes: Rows of each pool.
 
@@ -131,7 +130,6 @@ class _Rows:
 
         Args:
             rows: Rows of the input.
-            layout: Its lines.
             sizes: Rows of each pool.
             prefix: Begins the names of its arguments.
             operations: The operations so far; added to.

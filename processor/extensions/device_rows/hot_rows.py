@@ -69,7 +69,6 @@ class HotRows:
         """Give the first rows the places.
 
         Args:
-            rows: Rows of the file.
             first: The first place.
             count: Number of places, below `rows`.
         """
@@ -85,9 +84,6 @@ class HotRows:
         """Return rows that are to get places, and the places, free now; the rest of what is needed becomes free later.
 
         Call placed() once the rows have been written.
-
-        Args:
-            phases: The phases of fills.
         """
         rows = self._missed()
         free = np.concatenate([places for phase, places in self._free if phase < phases.oldest] or [rows[:0]])
@@ -105,12 +101,7 @@ class HotRows:
         return rows, (taken + self._first).astype(np.int32)
 
     def placed(self, rows: NDArray[np.int64], places: NDArray[np.int32]) -> None:
-        """Let batches find rows that have been written to their places.
-
-        Args:
-            rows: The rows.
-            places: Their places.
-        """
+        """Let batches find rows that have been written to their places."""
         self.places[rows] = places
         self.used[places - self._first] = 1
 

@@ -69,7 +69,6 @@ class DeviceRows:
     Attributes:
         inputs: What fills the inputs of subgraphs, by subgraph.
         programs: What runs them.
-        mirror: The rows.
     """
 
     inputs: Mapping[str, SlotInputs]
@@ -105,9 +104,6 @@ def open_device_rows(
     They do so where the device has no room, or its library refuses what gathers them: the log says why.
 
     Args:
-        files: The version's files.
-        graphs: Its subgraphs.
-        plan: Its sparse plan.
         opened: Its programs by subgraph.
         nbytes: Bytes that rows may take.
     """
@@ -180,7 +176,6 @@ def placed_rows(tables: Sequence[TableEntry], poolings: Sequence[Pooling], room:
     """Return by table how many rows of its file lie on the device: all, some of the first that does not fit, or none.
 
     Args:
-        tables: The version's tables.
         poolings: What fills its subgraphs.
         room: Bytes that rows may take.
     """

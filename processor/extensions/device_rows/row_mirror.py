@@ -148,8 +148,6 @@ class RowMirror:
         """Plan pools for the rows of tables' files and some more; allocate() makes them, load() copies the rows.
 
         Args:
-            device: The device.
-            tables: The version's tables.
             placed: By table, how many rows of its file have room on the device; 0 for a table that the host reads.
         """
         self.devices = np.zeros((max(1, len(tables)), slot_kernels.DEVICE_FIELDS), np.int64)

@@ -119,7 +119,6 @@ def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], plac
     Args:
         pooling: Fills the input, but for columns at the end.
         width: Columns of the input.
-        tables: The version's tables.
         placed: By table, how many of its rows lie on the device.
     """
     features: dict[PoolKey, list[PlacedFeature]] = {}
@@ -172,8 +171,6 @@ def _placed(row: int, planned: Sequence[int], tables: Sequence[TableEntry], plac
 
     Args:
         row: Number of the feature.
-        planned: Its plan.
-        tables: The version's tables.
         placed: By table, how many of its rows lie on the device.
     """
     number, kind = planned[pool.TABLE], planned[pool.KIND]

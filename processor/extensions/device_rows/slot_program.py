@@ -44,8 +44,6 @@ class SlotInput:
     """One input that is sent as lines.
 
     Attributes:
-        name: Its name.
-        layout: Its lines.
         rest: Fills the layout's columns at the end; None if it has none.
         filled: Rows of the line's first dimension: None for those of the run, or a number.
     """
@@ -69,7 +67,6 @@ class SlotInput:
         Args:
             view: The rows to fill.
             inputs: Buffers by name.
-            mirror: The rows on the device.
         """
         lines, layout, sources, kept = inputs[self.name], self.layout, view.inputs(), None
         if layout.late:
@@ -107,7 +104,6 @@ class SlotInputs:
         lines: Those that are sent as lines.
         spec: Inputs and outputs of the executables.
         given: Inputs and outputs of the package's executables.
-        mirror: The rows on the device.
         fillers: What fills the other inputs, by name.
     """
 
@@ -126,7 +122,6 @@ class SlotInputs:
         Args:
             lines: Those that are sent as lines.
             given: Inputs and outputs of the package's executables.
-            mirror: The rows on the device.
             fillers: What fills inputs.
         """
         widths: dict[str, Dims] = {one.name: (one.filled, one.layout.line) for one in lines}
@@ -161,12 +156,7 @@ class SlotProgram(Program):
     """
 
     def __init__(self, inputs: SlotInputs, device: Device) -> None:
-        """Take the inputs; compile() adds buckets.
-
-        Args:
-            inputs: The subgraph's inputs.
-            device: The device.
-        """
+        """Take the inputs; compile() adds buckets."""
         self._inputs, self._device = inputs, device
         self._compiled: dict[int, tuple[Any, Sequence[str]]] = {}
 
@@ -211,8 +201,6 @@ class SlotExecutable:
     Attributes:
         bucket: Rows of a run.
         compiled: The compiled graph.
-        inputs: The subgraph's inputs.
-        device: The device.
         weights: Its weights on the device.
     """
 

@@ -111,9 +111,7 @@ class DeviceStages:
         """Start the stages' threads.
 
         Args:
-            stages: Number of stages.
             words: Unused reader slots, staging_count(stages) of them.
-            clock: The clock.
             cpus: Cores of the stages' threads; empty for any.
         """
         self._words, self._clock, self._cpus = words, clock, cpus
@@ -143,7 +141,6 @@ class DeviceStages:
         """Reserve rows to fill, waiting for a staging buffer. A mark_filled() has to follow.
 
         Args:
-            replica: The replica.
             parts: Parts of the divided request whose candidates' inputs will be filled; None for rows that run whole.
             rows: Number of rows, at most the largest bucket of the subgraph that is filled.
             sub_request: The chunk of a split request, whose state is then used.
@@ -198,7 +195,6 @@ class DeviceStages:
         """Mark a span as filled; the stages answer its work items from now on.
 
         Args:
-            span: The span.
             works: The work items of its rows; empty if filling failed.
             wait_s: Mean wait of the work items.
             sparse_s: Seconds that filling took.

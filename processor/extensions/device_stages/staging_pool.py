@@ -37,7 +37,6 @@ class Span(NamedTuple):
     Attributes:
         staging: Number of the buffer.
         first: First row.
-        rows: Number of rows.
         opens: True if it is the buffer's first span.
     """
 

@@ -38,9 +38,7 @@ def event_effects(
     """Return how far the score falls without each of the newest events, as JSON, the oldest of them first.
 
     Args:
-        sequence: The sequence.
         history: float32 [width], its input.
-        events: Number of its events.
         scores: The scores with all events, float32 [columns] by output.
         score: Scores rows of the sequence's input, float32 [n, width].
         row_s: Seconds for a row.
@@ -65,9 +63,7 @@ def without_event(sequence: SequenceEntry, history: Rows, events: int, event: in
     """Return a sequence's input without one event.
 
     Args:
-        sequence: The sequence.
         history: float32 [width], its input.
-        events: Number of its events.
         event: Place of the event that is left out, from 0 for the oldest.
     """
     found, places = history.copy(), sequence.max_length

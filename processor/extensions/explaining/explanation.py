@@ -79,7 +79,6 @@ def row_origins(table: ServedTable, keys: NDArray[np.int64], epoch: int) -> list
     """Return the origin of each key's row, or of its absence.
 
     Args:
-        table: The table.
         keys: int64 [n].
         epoch: The epoch that is read.
     """
@@ -118,7 +117,6 @@ class GenerationRef(NamedTuple):
     """One side of an explanation.
 
     Attributes:
-        version: The version.
         step: A step of its change log, None for the served one.
     """
 
@@ -131,7 +129,6 @@ class _RowReads:
     """A row as a generation of a version reads it.
 
     Attributes:
-        standing: The state of the generation.
         served: Whether the generation is the served one.
         inputs: Inputs of the undivided subgraph, one row of each.
         rows: By feature, the rows of its ids.
@@ -185,10 +182,6 @@ class Explainer:
 
         Args:
             inputs: Inputs of a request that is valid for `asked`, and for `against`.
-            row: Number of the row in the request.
-            asked: The generation to explain.
-            against: A generation to compare it with.
-            limits: Limits of the request.
             vectors: True to include the rows themselves.
             item: Id of an item whose place among the best items is explained; `inputs` are then those of a request for
                 these, and `row` is the number of its user.

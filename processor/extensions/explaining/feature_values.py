@@ -34,7 +34,6 @@ class FeatureValues:
     """The values that a feature reads of a row.
 
     Attributes:
-        feature: The feature.
         input: The request's input if it is known, else the feature's.
         keys: int64, the keys to look up.
         asked: The value that the client sent for each key.
@@ -58,11 +57,7 @@ def feature_values(
     """Return the values that every feature reads of a row, in the manifest's order, then those of sequences' columns.
 
     Args:
-        manifest: The version's manifest.
-        plan: Its sparse graph.
         inputs: The inputs that were bound, by name, with sequences aligned.
-        bound: The bound request.
-        row: Number of the row.
     """
     roots = {i.name: (i, 1) for i in manifest.inputs if i.name in inputs}
     for t in manifest.transforms:

@@ -28,9 +28,7 @@ class ScoredRow(NamedTuple):
     """A row as one generation scores it.
 
     Attributes:
-        manifest: The version's manifest.
         inputs: float32 [1, width] by name, the dense graph's inputs: the matrix of features, and sequences.
-        dense: The dense weights.
         outputs: float32 [columns] by name.
         score: Scores rows of these inputs, [n, width] each, by the same executable.
     """
@@ -43,12 +41,7 @@ class ScoredRow(NamedTuple):
 
 
 def comparable(one: Manifest, other: Manifest) -> bool:
-    """Report whether features and sequences of two versions have the same columns, and their outputs the same names.
-
-    Args:
-        one: Manifest of a version.
-        other: Manifest of another.
-    """
+    """Report whether features and sequences of two versions have the same columns, and their outputs the same names."""
 
     def shape(m: Manifest) -> Any:
         histories = {s.name: (s.width, [(c.name, c.offset, c.width) for c in s.columns], s.time) for s in m.sequences}
@@ -61,7 +54,6 @@ def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int
     """Return how far the score falls if one thing is as in `other`, as JSON, the largest change first.
 
     Args:
-        side: The explained row.
         other: The same row under a generation of a comparable() version.
 
     Returns:
@@ -87,11 +79,7 @@ def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int
 
 
 def additions(side: ScoredRow) -> dict[str, np.float32]:
-    """Return by feature how far the score falls without its rows: as if they were zeros.
-
-    Args:
-        side: The explained row.
-    """
+    """Return by feature how far the score falls without its rows: as if they were zeros."""
     row = side.inputs[MATRIX][0]
     read = [f for f in side.manifest.features if f.table and row[f.offset : f.offset + f.width].any()]
     if not read:

@@ -66,9 +66,6 @@ class ScoringProcess:
         """Score rows in the process (spare_executable.Score), starting it if necessary.
 
         Args:
-            files: The version's files.
-            way: How to score.
-            dense: The dense weights.
             inputs: Inputs of the undivided subgraph, n rows.
 
         Raises:

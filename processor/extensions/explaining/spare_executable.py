@@ -48,7 +48,6 @@ class SpareRun(NamedTuple):
 
     Attributes:
         outputs: float32 [n, columns] by name.
-        entry: The manifest's entry of the executable.
         computes: Backend and precision, and why it is no lower precision.
         open_s: Seconds until it was ready.
         execute_s: Seconds of one warm run.
@@ -107,9 +106,6 @@ class SpareExecutables:
         """Score rows with a spare executable, opening it if necessary (see Score).
 
         Args:
-            files: The version's files.
-            way: How to score.
-            dense: The dense weights.
             inputs: Inputs of the undivided subgraph, n rows.
         """
         began_s, name = time.perf_counter(), undivided_name(files.manifest)

@@ -75,7 +75,6 @@ def delta_figures(
     """Return the figures of a delta that need no scores.
 
     Args:
-        delta: The delta.
         before: Reads rows as of the generation that the delta stands on.
         rows: Rows of each table, including the delta's, which are staged by then; infinite where they cannot be
             counted, and then no share of them is meaningful.
@@ -238,7 +237,6 @@ class RowLengths:
         """Set the length of a table's longest rows.
 
         Args:
-            table: Name of the table.
             length: Length of its longest row.
             now_s: Monotonic seconds.
         """
@@ -248,7 +246,6 @@ class RowLengths:
         """Record that a row is served that is `times` as long as the longest known so far.
 
         Args:
-            table: Name of the table.
             times: Length of the row, relative to longest().
             now_s: Monotonic seconds.
         """

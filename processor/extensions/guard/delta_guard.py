@@ -134,8 +134,6 @@ class DeltaGuard:
         """Return a verdict if a delta with these figures must be held, None if it may be served.
 
         Args:
-            bounds: The configured bounds.
-            figures: Figures of the delta.
             events: Training events that it claims to carry.
             rows: Rows that it carries.
             caution: True to judge figures that too few deltas have shown by their floors.
@@ -164,7 +162,6 @@ class DeltaGuard:
         """Learn from a delta that is served.
 
         Args:
-            figures: Figures of the delta.
             events: Training events that it claims to carry.
             rows: Rows that it carries.
         """
@@ -200,12 +197,7 @@ class DeltaGuard:
 
 
 def is_quiet(bounds: DeltaBounds, figures: Sequence[Figure]) -> bool:
-    """Report whether a delta is known to leave the scores of the same rows alone.
-
-    Args:
-        bounds: The configured bounds.
-        figures: Figures of the delta.
-    """
+    """Report whether a delta is known to leave the scores of the same rows alone."""
     scores, evidence = [figure for figure in figures if figure.kind in OF_SCORES], _evidence(figures)
     return bool(scores) and all(figure.value <= _floor(bounds, figure, evidence) for figure in scores)
 

@@ -91,7 +91,6 @@ class Drift:
         """Record that a delta leads from one generation to another and is served.
 
         Args:
-            figures: Figures of the delta.
             parent: Digest of the generation that it starts from.
             digest: Digest of the generation that it leads to.
             now_s: Monotonic seconds.

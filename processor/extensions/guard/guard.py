@@ -36,11 +36,7 @@ class Guard(Judge):
     """
 
     def __init__(self, model: JudgedModel) -> None:
-        """Start without any knowledge of what is usual.
-
-        Args:
-            model: The model.
-        """
+        """Start without any knowledge of what is usual."""
         self._policy, self._clock = model.policy, model.clock
         kept_files = KeptFiles(model.scratch, model.repository, model.clock) if model.scratch else None
         self.gate = VersionGate(model.name, model.policy, model.clock, kept_files)
@@ -104,7 +100,6 @@ class Guard(Judge):
         """Return the trend of a version that has just come, which goes on from the version that it replaces.
 
         Args:
-            version: The version.
             answers: True if it answers by default.
         """
         number, outputs = self._default

@@ -65,7 +65,6 @@ class KeptFiles:
         Args:
             folder: The scratch folder.
             repository: The repository, whose models these are.
-            clock: Source of time.
         """
         self._folder, self._clock = Path(folder), clock
         self._repository = xxhash.xxh3_64_hexdigest(str(repository).encode())
@@ -76,7 +75,6 @@ class KeptFiles:
         """Return the kept requests of a model and what was learned; (b"", None) if there are none for these inputs.
 
         Args:
-            model: Name of the model.
             inputs: Inputs of the version that is to keep them.
         """
         try:
@@ -99,11 +97,7 @@ class KeptFiles:
         return NOTHING
 
     def served(self, model: str) -> ServedBefore | None:
-        """Return what was served when the file of a model was written; None if that is not known.
-
-        Args:
-            model: Name of the model.
-        """
+        """Return what was served when the file of a model was written; None if that is not known."""
         try:
             if (content := self._content(model)) is None:
                 return None
@@ -121,11 +115,8 @@ class KeptFiles:
         """Replace the kept requests of a model, if they have changed; a full disk is a line in the log.
 
         Args:
-            model: Name of the model.
             inputs: Inputs of the version that keeps them.
-            requests: The requests.
             learned: What the gate has learned, JSON-able.
-            served: What is served.
         """
         line = json.dumps({**_header(inputs, requests), "learned": learned, "served": served}).encode()
         checksum = zlib.crc32(requests, zlib.crc32(line))
@@ -140,9 +131,6 @@ class KeptFiles:
 
     def erase(self, user: ErasedUser) -> int:
         """Take the requests of a user out of a model's file; return how many there were.
-
-        Args:
-            user: The user.
 
         Raises:
             OSError: The file is there, and can be neither replaced nor removed.

@@ -46,7 +46,6 @@ class KeptRequest(NamedTuple):
 
     Attributes:
         inputs: Its inputs by name; those of one row are of all rows.
-        rows: Number of rows.
     """
 
     inputs: Mapping[str, Column]
@@ -120,7 +119,6 @@ def without_user(data: bytes, user: ErasedUser) -> tuple[bytes, int]:
 
     Args:
         data: What dump_requests() wrote; what cannot be read is left out as a whole.
-        user: The user.
     """
     try:
         requests = parse_requests(data) if data else []

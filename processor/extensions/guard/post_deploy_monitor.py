@@ -61,9 +61,7 @@ class PostDeployMonitor:
         """Judge the served generations by the counts up to now.
 
         Args:
-            bounds: The configured bounds.
             now_s: Monotonic seconds.
-            generation: The generation that is served.
             sketch: All counts of the version so far.
             moved: The newest step that may have moved the scores of the same rows.
             vouched: The newest step that a person has released.
@@ -119,12 +117,7 @@ class PostDeployMonitor:
 
 
 def is_full(bounds: DeltaBounds, mine: Sketch) -> bool:
-    """Report whether there is enough evidence for a judgement.
-
-    Args:
-        bounds: The configured bounds.
-        mine: The counts.
-    """
+    """Report whether there is enough evidence for a judgement."""
     wanted = bounds.served
     return mine.requests >= wanted.min_requests and all(s.count >= wanted.min_scores for s in mine.every())
 

@@ -66,7 +66,6 @@ class PreDeployCheck(DeltaJudge):
         Args:
             bounds: Returns the current bounds.
             preview_s: Histogram of the seconds of each preview, to add to.
-            clock: Source of time.
             random: Generator that selects the sampled rows; secret, except in tests.
         """
         self._bounds, self._preview_s, self._clock = bounds, preview_s, clock

@@ -43,13 +43,9 @@ def score_requests(
     """Return the scores of requests.
 
     Args:
-        requests: The requests.
-        plan: Binds them.
-        run: The undivided subgraph.
         state: The state to score them under, pinned or not served yet.
         buffers: Buffers that nobody else uses.
         costs: Seconds of a run, by bucket.
-        clock: Source of time.
         max_s: Seconds that it may take.
     """
     until_s = clock.now_s() + max_s

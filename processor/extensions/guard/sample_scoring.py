@@ -52,7 +52,6 @@ class SampleScores(NamedTuple):
     Attributes:
         digest: Digest of the generation.
         sample: The very list that was scored.
-        executable: The executable that scored it.
         rows: Number of rows that were scored, the sample's first.
         inputs: Their inputs, by name.
         outputs: Scores by output name.
@@ -82,9 +81,7 @@ class SampleScorer:
         Args:
             run: The subgraph that scores rows of several requests.
             plan: Binds kept requests.
-            sample: The sample.
             buffers: Creates buffers when they are first needed.
-            clock: Source of time.
         """
         self._run, self._plan, self._sample, self._make, self._clock = run, plan, sample, buffers, clock
         self._buffers: Buffers | None = None
@@ -135,10 +132,7 @@ class SampleScorer:
         """Score the first rows of the sample.
 
         Args:
-            state: The state to score them under.
-            sample: The sample.
             bucket: Bucket to run.
-            rows: Number of rows.
             known: Scores of the same rows under another state; unchanged rows are not run again.
         """
         if self._buffers is None:
@@ -175,7 +169,6 @@ def runs(
     """Yield the first rows of a sample one bucket at a time, in the form that fill() accepts.
 
     Args:
-        sample: The sampled requests.
         rows: Number of rows in all.
         bucket: Rows per step.
     """

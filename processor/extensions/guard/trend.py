@@ -43,7 +43,6 @@ class Trend:
 
         Args:
             now_s: Monotonic seconds.
-            generation: The generation that is served.
             sketch: All counts of the version so far.
         """
         shown = None if self._window is None else sketch.since(self._window[1])

@@ -86,9 +86,7 @@ class VersionGate:
         """Start without any knowledge of good changes.
 
         Args:
-            model: Name of the model.
             policy: Returns the policy in force.
-            clock: Source of time.
             kept_files: Keeps requests over a restart; None if nothing does.
         """
         self._model, self._policy, self._clock, self._kept_files = model, policy, clock, kept_files
@@ -113,7 +111,6 @@ class VersionGate:
         """Note the versions that are chosen when the server starts; does nothing after that.
 
         Args:
-            chosen: The versions.
             others: The versions that may be served instead of the newest of them; none if it need not be judged.
             root_of: Returns the root hash of a version.
 
@@ -212,7 +209,6 @@ class VersionGate:
 
         Args:
             before: The version that answered by default until now; None at a start, which goes by the scratch folder.
-            after: The version.
         """
         try:
             with self._copying:

@@ -99,7 +99,6 @@ class GateVerdict:
         outcome: IN_LINE, OUT_OF_LINE or UNJUDGED.
         kind: The kind of figure that is out of line, or "".
         reason: Reason for people if it is not in line.
-        figures: The figures.
         rows: Kept rows that were scored under both versions.
         unreadable: Kept rows that the new version cannot read.
     """
@@ -147,11 +146,7 @@ class VersionJudge:
         return GateVerdict(IN_LINE, "", "", tuple(figures), rows, lost)
 
     def learn(self, figures: Sequence[Figure]) -> None:
-        """Learn from a change of version that was good.
-
-        Args:
-            figures: Figures of its verdict.
-        """
+        """Learn from a change of version that was good."""
         for kind, what, value in figures:
             if kind in LIMITS and LIMITS[kind] is not NEVER:
                 self._usual.setdefault((kind, what), deque(maxlen=MOST_CHANGES)).append(value)
@@ -204,7 +199,6 @@ def version_figures(before: RequestScores, after: RequestScores) -> list[Figure]
     """Return the figures of the module's table, and EVIDENCE, of the same requests under two versions.
 
     Args:
-        before: Scores under the served version.
         after: Scores under the new one. Outputs that only one of them has are left out.
     """
     both = before.scored & after.scored

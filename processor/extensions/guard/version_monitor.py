@@ -39,7 +39,6 @@ class VersionMonitor:
         """Judge the version that answers by default, by the counts up to now.
 
         Args:
-            bounds: The configured bounds.
             now_s: Monotonic seconds.
             number: The version.
             sketch: All counts of the version so far.

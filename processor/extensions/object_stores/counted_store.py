@@ -38,7 +38,6 @@ class CountedStore:
         """Return an object's content (ObjectStore.get).
 
         Args:
-            key: Key of the object.
             limit: Maximum size.
             etag: Etag of the content that is known already.
         """
@@ -50,7 +49,6 @@ class CountedStore:
         """Download an object into a new file (ObjectStore.download).
 
         Args:
-            key: Key of the object.
             path: The new file.
             nbytes: Maximum size.
         """
@@ -66,7 +64,6 @@ class CountedStore:
         """Create an object exclusively (ObjectStore.create).
 
         Args:
-            key: Key of the object.
             content: Its bytes, or a file with them.
         """
         made = self._asked(WRITTEN, lambda: self._store.create(key, content))
@@ -77,7 +74,6 @@ class CountedStore:
         """Write an object (ObjectStore.put).
 
         Args:
-            key: Key of the object.
             content: Its bytes, or a file with them.
         """
         self._asked(WRITTEN, lambda: self._store.put(key, content))
@@ -95,7 +91,6 @@ class CountedStore:
         """Return the keys below a prefix (ObjectStore.keys).
 
         Args:
-            prefix: The prefix.
             most: Maximum number of keys; None for all.
         """
         return self._asked(LISTED, lambda: list(islice(self._store.keys(prefix), most)))

@@ -73,10 +73,8 @@ class RepositoryListing:
         """Prepare the listings; nothing is requested yet.
 
         Args:
-            store: The object store.
             root: The mirror's folder.
             storage: Returns the storage of a version.
-            store_errors: Errors of single objects.
             models: Names of the only models to list; all if empty.
             now_s: Clock for seconds.
         """
@@ -202,7 +200,6 @@ class RepositoryListing:
         """Bring the manifests of a model's versions, its labels and traffic; remove versions that are gone.
 
         Args:
-            model: Name of the model.
             strict: Raise NotReady if a manifest cannot be queried, so that an existing version is not skipped.
 
         Returns:
@@ -360,7 +357,6 @@ class NegativeCache:
         """Remember the result of a query.
 
         Args:
-            name: The name.
             empty: True if it contains no version.
         """
         self._asked.pop(name, None)

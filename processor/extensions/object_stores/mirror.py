@@ -88,7 +88,6 @@ class Mirror:
         """Create the mirror folder; nothing is requested from the store yet.
 
         Args:
-            store: The object store.
             root: The mirror's folder.
             max_nbytes: Maximum size of the mirror; 0 for half of the disk.
             serving: Serve what the folder has while the store cannot be reached.
@@ -124,7 +123,6 @@ class Mirror:
         """Return the storage of a version; there is one per version in this process.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
         with self._making:
@@ -167,7 +165,6 @@ class Mirror:
         """Bring all files needed to load a version into the folder, and follow the version from then on.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
         storage = self.storage(model, number)
@@ -183,7 +180,6 @@ class Mirror:
         """Run prepare() in the background while the mirror follows; return True once it is done, raise its error.
 
         Args:
-            model: Name of the model.
             number: The version.
         """
         if not self.following:

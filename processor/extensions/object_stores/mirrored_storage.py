@@ -76,9 +76,7 @@ class MirroredStorage:
         """Create the storage; nothing is requested yet.
 
         Args:
-            store: The object store.
             root: The mirror's folder.
-            model: Name of the model.
             number: The version.
             named: Called after writing something that others find only by its name.
             wrote: Called after writing anything.

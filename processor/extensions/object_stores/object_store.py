@@ -77,7 +77,6 @@ class ObjectHead(NamedTuple):
     """Size and etag of an object.
 
     Attributes:
-        nbytes: Its size.
         etag: Etag of its content.
     """
 
@@ -101,8 +100,6 @@ class ObjectEntry(NamedTuple):
     """An object of a listing.
 
     Attributes:
-        key: Key of the object.
-        nbytes: Its size.
         etag: Etag of its content.
     """
 
@@ -117,7 +114,6 @@ def open_store(address: str, what: str = "repository", patience_s: float = PATIE
     Credentials, region and endpoint come from the environment, under the names that the store's own tools use.
 
     Args:
-        address: The address.
         what: Name of the address in messages.
         patience_s: Seconds to wait for a response.
 
@@ -149,7 +145,6 @@ class ObjectStore:
         """Return an object's content, or None if there is no such object.
 
         Args:
-            key: Key of the object.
             etag: Etag of the content that is known already; unchanged content is not sent again.
             limit: Maximum size in bytes.
 
@@ -172,7 +167,6 @@ class ObjectStore:
         """Stream an object into a new file; return False if there is no such object. After an error no file remains.
 
         Args:
-            key: Key of the object.
             path: The new file.
             nbytes: Maximum size.
 
@@ -203,9 +197,7 @@ class ObjectStore:
         """Return a range of an object's bytes; raise BadInput if it is gone or was replaced.
 
         Args:
-            key: Key of the object.
             start: First byte.
-            nbytes: Number of bytes.
             etag: Etag that the object must have; "" for any.
         """
         from obstore.exceptions import PreconditionError
@@ -239,7 +231,6 @@ class ObjectStore:
         content returns True.
 
         Args:
-            key: Key of the object.
             content: Its bytes, or a file with them.
         """
         data = content if isinstance(content, bytes) else content.read_bytes()
@@ -268,7 +259,6 @@ class ObjectStore:
         """Write or replace an object; readers see the old one or the new one as a whole.
 
         Args:
-            key: Key of the object.
             content: Its bytes, or a file with them.
         """
         nbytes = len(content) if isinstance(content, bytes) else content.stat().st_size
@@ -332,8 +322,6 @@ class ObjectStore:
         """Return the bytes of a reply, counted as they arrive.
 
         Args:
-            key: Key of the object.
-            reply: The reply.
             limit: Maximum number of bytes.
             partial: True if they are a part of the object.
         """
@@ -380,7 +368,6 @@ class ObjectStore:
 
         Args:
             read_s: Seconds to wait for the next bytes.
-            retries: Number of retries.
             whole_s: Seconds for the whole request.
         """
         if (known := self._clients.get((read_s, retries, whole_s))) is not None:

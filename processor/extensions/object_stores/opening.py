@@ -43,7 +43,6 @@ def mirror_folder(address: str, mirror: str = "") -> Path:
     """Return the folder of the mirror of an address.
 
     Args:
-        address: The address.
         mirror: Folder for mirrors; "" for FRESHET_MIRROR, or else the user's cache.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshet"

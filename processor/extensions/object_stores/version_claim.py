@@ -82,7 +82,6 @@ def claimed(store: CountedStore, key: str, folder: Path, built: Path) -> Iterato
     """Hold the claim to a version inside the context; raise Conflict if another writer is working.
 
     Args:
-        store: The object store.
         key: Prefix of the version's objects.
         folder: The version's folder in the mirror.
         built: Folder of the version's files in the meantime.

@@ -37,12 +37,7 @@ class EtagCache:
         return etag if identity is not None and identity == identity_of(path) else ""
 
     def put(self, path: Path, found: ObjectContent) -> None:
-        """Write the content of an object to the file, unless it is there, and remember its etag.
-
-        Args:
-            path: The file.
-            found: The object.
-        """
+        """Write the content of an object to the file, unless it is there, and remember its etag."""
         if not path.exists() or path.read_bytes() != found.data:
             with atomic_file(path) as file:
                 file.write(found.data)
@@ -60,7 +55,6 @@ class VersionCopy:
         """Prepare the copy; nothing is written yet.
 
         Args:
-            store: The object store.
             folder: The version's folder.
             key: Prefix of the version's objects.
         """
@@ -74,8 +68,6 @@ class VersionCopy:
         """Write the file unless it exists (or always, with `anew`).
 
         Args:
-            name: Name of the file.
-            data: Its content.
             anew: Replace an existing file.
         """
         path = self.folder / name
@@ -90,7 +82,6 @@ class VersionCopy:
         """Give a complete file another name as well, replacing a file of that name.
 
         Args:
-            aside: Path of the file.
             name: The new name.
         """
         path = self.folder / name
@@ -107,7 +98,6 @@ class VersionCopy:
         """Download a file, replacing an existing one; return False if there is no object.
 
         Args:
-            name: Name of the file.
             nbytes: Maximum size.
         """
         aside = self.aside(name, nbytes)
@@ -120,7 +110,6 @@ class VersionCopy:
         """Download a file under a hidden name and return its path; None if there is no object.
 
         Args:
-            name: Name of the file.
             nbytes: Maximum size.
         """
         path = self.folder / name

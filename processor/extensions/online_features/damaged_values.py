@@ -26,7 +26,6 @@ class DamagedValues:
 
         Args:
             where: The model and version, for the log.
-            clock: The clock.
         """
         self._where, self._clock = where, clock
         self._lock = threading.Lock()

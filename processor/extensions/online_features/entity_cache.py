@@ -77,7 +77,6 @@ class EntityCache(Generic[Value]):
         Args:
             ttl_s: Seconds for which an entry is served; 0 for no entries.
             max_nbytes: Bytes of all entries.
-            clock: The clock.
         """
         self._ttl_s, self._max_nbytes, self._clock = ttl_s, max_nbytes, clock
         self._lock = threading.Lock()
@@ -155,7 +154,6 @@ class EntityCache(Generic[Value]):
 
         Args:
             prefixes: Keys that begin like one of these.
-            keys: These keys.
         """
         begins = tuple(prefixes)
         with self._lock:

@@ -21,7 +21,6 @@ class EntityKeys:
         """Prepare the keys.
 
         Args:
-            group: The group.
             keys: The parts of a key.
             unsigned: Inputs that declare uint64.
         """

@@ -21,12 +21,7 @@ MASK = 0xFFFFFFFF
 
 
 def murmur3_32(data: bytes, seed: int = 0) -> int:
-    """Return MurmurHash3_x86_32 of some bytes, without sign.
-
-    Args:
-        data: The bytes.
-        seed: The seed.
-    """
+    """Return MurmurHash3_x86_32 of some bytes, without sign."""
     hashed, whole = seed, len(data) & ~3
     for (block,) in struct.iter_unpack("<I", data[:whole]):
         hashed ^= _scrambled(block)
@@ -51,7 +46,6 @@ def feature_field(view: str, feature: str) -> bytes:
     """Return the hash field of a feature.
 
     Args:
-        view: The view's name.
         feature: The feature's name.
     """
     return struct.pack("<I", murmur3_32(f"{view}:{feature}".encode()))
@@ -66,7 +60,6 @@ def key_serializer(project: str, names: Sequence[str], types: Sequence[str]) -> 
     """Return a function from the values of an entity's join keys to its Redis key.
 
     Args:
-        project: Feast's project.
         names: Join keys as they are stored.
         types: Their types, of KEY_TYPES, in the same order.
 

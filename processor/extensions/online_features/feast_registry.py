@@ -53,7 +53,6 @@ class RegisteredFeature:
 
     Attributes:
         reference: "view:feature", with the view's alias if a service gives it one.
-        view: The view's name.
         stored_view: The view's name in the store, with its version.
         feature: The feature's name.
         type: A name of VALUE_TYPES.
@@ -96,7 +95,6 @@ def parse_reference(reference: str, where: str) -> tuple[str, int, str]:
     """Split "view:feature" or "view@v2:feature".
 
     Args:
-        reference: The reference.
         where: What has it, for the message.
 
     Returns:
@@ -120,10 +118,6 @@ class FeastRegistry:
     @classmethod
     def read(cls, path: Path, project: str) -> FeastRegistry:
         """Read a registry's file.
-
-        Args:
-            path: The file.
-            project: Feast's project.
 
         Raises:
             BadInput: There is no such file, or the project is not in it.
@@ -149,7 +143,6 @@ class FeastRegistry:
 
         Args:
             data: The serialized Registry.
-            project: Feast's project.
         """
         try:
             return cls._parse(data, project)

@@ -49,7 +49,6 @@ def decode_value(data: bytes, kind: ValueType) -> DecodedValue | None:
 
     Args:
         data: The message.
-        kind: The type that the feature has.
 
     Returns:
         The value; None if it is null.

@@ -53,7 +53,6 @@ class LeftOut:
     Attributes:
         lookup: The lookup that found it; no other one may fill it.
         names: The inputs; none if the request is complete.
-        keys: The keys of their features.
     """
 
     lookup: FeatureLookup
@@ -68,9 +67,7 @@ class FeatureLookup:
         """Prepare the lookup; a store that is not there is missed only by requests that need it.
 
         Args:
-            manifest: The version's manifest.
             stores: The process' stores by name; they stay the caller's to close.
-            clock: The clock.
 
         Raises:
             BadInput: A default does not fit.
@@ -197,9 +194,7 @@ def _align(
     """Give the looked-up columns of a sequence lists of one length.
 
     Args:
-        sequence: The sequence.
         filled: Columns by name, to change.
-        looked_up: Those that were looked up.
 
     Returns:
         For each column that has changed, bool [its rows]: rows of the store whose list does not fit.

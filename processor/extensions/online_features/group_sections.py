@@ -64,7 +64,6 @@ def parse_group(name: str, section: Mapping[str, Any], folder: Path = Path()) ->
 
     Args:
         name: The group's name.
-        section: The section.
         folder: The folder that a relative path of a registry starts from.
 
     Raises:

@@ -36,8 +36,6 @@ class ListWriter:
 
         Args:
             name: The store's name.
-            store: The store.
-            manifest: The version's manifest.
             inputs: The inputs, which are lists; those that no group reads from the store are not written.
 
         Raises:

@@ -32,12 +32,7 @@ PERSISTENT = frozenset({Loss.WRONG_TYPE, Loss.TOO_LARGE})
 
 @dataclass(frozen=True, slots=True)
 class HashRead:
-    """A read of several fields of one hash.
-
-    Attributes:
-        key: The key.
-        fields: The fields.
-    """
+    """A read of several fields of one hash."""
 
     key: bytes
     fields: tuple[bytes, ...]
@@ -54,7 +49,6 @@ class OnlineStore(Protocol):
         """Read hashes in one round trip.
 
         Args:
-            reads: The reads.
             end_s: Deadline on time.monotonic(); what is not there by then is lost.
 
         Returns:
@@ -72,7 +66,6 @@ class OpenStore:
     """A store as a process has it open.
 
     Attributes:
-        store: The store.
         cache_ttl_s: Seconds for which a model keeps what it read from it; 0 for not at all.
         cache_nbytes: Memory for that.
     """

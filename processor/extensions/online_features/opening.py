@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 def open_stores(settings: Iterable[OnlineStoreSettings], clock: Clock) -> dict[str, OpenStore]:
     """Open stores; returns at once, also if they cannot be reached. A process that forks opens them after the fork.
 
-    Args:
-        settings: Their settings.
-        clock: The clock.
-
     Returns:
         The stores by name; the caller closes them.
 
@@ -54,7 +50,6 @@ class OnlineLookups:
 
         Args:
             settings: Their settings, or mappings of the fields of these.
-            clock: The clock.
         """
         known = [one if isinstance(one, OnlineStoreSettings) else OnlineStoreSettings(**one) for one in settings]
         self._stores, self._clock = open_stores(known, clock), clock

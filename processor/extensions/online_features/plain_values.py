@@ -39,7 +39,6 @@ def decode_text(data: bytes, kind: ValueType, unsigned: bool = False) -> Decoded
 
     Args:
         data: The text.
-        kind: The type that the feature has.
         unsigned: The input that it fills declares uint64; an int64 then carries the bits.
 
     Raises:
@@ -129,7 +128,6 @@ def key_formatter(
 
     Args:
         template: The key, with the inputs' names in braces.
-        inputs: Names of the inputs.
         types: Their types, of KEY_TYPES, in the same order.
         unsigned: Inputs that declare uint64, whose values carry its bits.
 

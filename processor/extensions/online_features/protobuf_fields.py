@@ -65,7 +65,6 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Read a varint.
 
     Args:
-        data: The bytes.
         at: Where it begins.
 
     Returns:

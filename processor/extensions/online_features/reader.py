@@ -135,11 +135,7 @@ class _Lookup:
         return HashRead(cache_key[len(self._prefix) :], self.fields)
 
     def decode(self, reply: HashReply) -> Entity | None:
-        """Decode a reply; None if it is lost in a way that the next read may not be.
-
-        Args:
-            reply: The store's reply.
-        """
+        """Decode a reply; None if it is lost in a way that the next read may not be."""
         count = len(self.features)
         if isinstance(reply, Loss):
             if reply not in PERSISTENT:
@@ -202,7 +198,6 @@ class RequestKeys:
     """Keys of a request.
 
     Attributes:
-        rows: Its rows.
         keyed: For each source.
         distinct: For each source, each key once.
     """
@@ -236,10 +231,8 @@ class OnlineFeatures:
         """Prepare the lookups of a version.
 
         Args:
-            groups: Its groups.
             stores: The process' stores by name; they stay the caller's to close.
             defaults: For inputs, the value of a row that the store has none for; 0, "" or an empty list for others.
-            clock: The clock.
             unsigned: Inputs that declare uint64.
             where: The model and version, for the log.
 
@@ -339,11 +332,7 @@ class OnlineFeatures:
         return self._build(parts, keys.rows, problem)
 
     def erase(self, user: ErasedUser) -> int:
-        """Forget what was read for a user; return how many entities there were.
-
-        Args:
-            user: The user.
-        """
+        """Forget what was read for a user; return how many entities there were."""
         erased = 0
         for source in self._sources:
             for lookup in source.lookups:

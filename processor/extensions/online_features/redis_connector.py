@@ -31,11 +31,7 @@ class RedisConnector:
     """Makes connections to the nodes of one store."""
 
     def __init__(self, settings: OnlineStoreSettings) -> None:
-        """Connect to nothing yet.
-
-        Args:
-            settings: The store's settings.
-        """
+        """Connect to nothing yet."""
         self._settings, self._where = settings, settings.address()
 
     def connect(self, address: Address) -> AnyConnection:
@@ -100,7 +96,6 @@ def ask(connection: AnyConnection, command: bytes, max_nbytes: int = ANSWER_NBYT
     """Send a command and return its reply; closes the connection if that fails, and raises whatever redis-py does.
 
     Args:
-        connection: The connection.
         command: Words without spaces.
         max_nbytes: Size limit of the reply.
     """
@@ -118,12 +113,7 @@ def ask(connection: AnyConnection, command: bytes, max_nbytes: int = ANSWER_NBYT
 
 
 def ask_slots(connection: AnyConnection, address: Address) -> list[SlotRange] | None:
-    """Ask a node of a cluster which node serves which slots; None if its reply does not say.
-
-    Args:
-        connection: A connection to the node.
-        address: The node's address.
-    """
+    """Ask a node of a cluster which node serves which slots; None if its reply does not say."""
     return parse_slots(ask(connection, b"CLUSTER SLOTS", SLOTS_NBYTES), address[0])
 
 

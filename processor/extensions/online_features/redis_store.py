@@ -160,7 +160,6 @@ class RedisOnlineStore:
         """Begin to connect, on the opener's thread; returns at once, also if the store cannot be reached.
 
         Args:
-            settings: The store's settings.
             clock: The clock of the circuit breakers.
         """
         self._settings, self._clock = settings, clock

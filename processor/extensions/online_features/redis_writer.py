@@ -52,11 +52,7 @@ class RedisWriter:
     """The connections to one store, of a thread that writes to it."""
 
     def __init__(self, settings: OnlineStoreSettings) -> None:
-        """Connect to nothing yet.
-
-        Args:
-            settings: The store's settings.
-        """
+        """Connect to nothing yet."""
         self._name, self._where = settings.name, settings.address()
         self._connector = RedisConnector(settings)
         self._open: dict[Address, AnyConnection] = {}

@@ -84,7 +84,6 @@ class FeatureGroup:
         format: "feast" or "hash".
         project: Feast's project; "" in the format "hash".
         key_template: The key of the format "hash", with the inputs' names in braces; "" in the format "feast".
-        features: The features.
         timeout_ms: Milliseconds that a request waits for them.
     """
 
@@ -167,10 +166,6 @@ def lines(groups: Sequence[FeatureGroup]) -> list[str]:
 
 def check(groups: Sequence[FeatureGroup], manifest: Manifest) -> None:
     """Check that groups and a model's inputs fit each other.
-
-    Args:
-        groups: The groups.
-        manifest: The manifest that has them.
 
     Raises:
         BadInput: They do not; the message names the group and the input.

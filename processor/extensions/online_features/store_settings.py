@@ -53,7 +53,6 @@ class StoreAddress:
         tls: True for a connection over TLS.
         hosts: Hosts and ports: of the server, of some of the cluster's nodes, of the sentinels.
         master: What the sentinels call the server, or the path of the socket.
-        database: Number of the database.
     """
 
     mode: str

@@ -117,7 +117,6 @@ def value_type(name: str, where: str) -> ValueType:
     """Return the type with a name.
 
     Args:
-        name: The name.
         where: What has the type, for the message.
 
     Raises:
@@ -136,7 +135,6 @@ def value_type_numbered(number: int, where: str) -> ValueType:
     """Return the type with one of Feast's numbers.
 
     Args:
-        number: The number.
         where: What has the type, for the message.
 
     Raises:
@@ -155,7 +153,6 @@ def encode_default(kind: ValueType, value: Any, where: str) -> DecodedValue:
     """Encode a value given in Python as a store's reader would decode it.
 
     Args:
-        kind: Its type.
         value: A number or string, or a sequence of these for a list.
         where: What it is the default of, for the message.
 
@@ -187,12 +184,7 @@ def _encoded_string(value: Any) -> bytes:
 
 
 def is_finite(kind: ValueType, value: DecodedValue) -> bool:
-    """Return True unless a number is infinite as float32, which no model accepts; NaN is a missing value.
-
-    Args:
-        kind: The value's type.
-        value: The value.
-    """
+    """Return True unless a number is infinite as float32, which no model accepts; NaN is a missing value."""
     if kind.dtype is None or kind.dtype.kind != "f" or isinstance(value, tuple):
         return True
     if not kind.is_list:
@@ -205,7 +197,6 @@ def build_column(kind: ValueType, values: Sequence[DecodedValue]) -> Column:
     """Build a column of decoded values.
 
     Args:
-        kind: Their type.
         values: One for each row.
 
     Returns:

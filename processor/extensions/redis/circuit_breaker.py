@@ -25,7 +25,6 @@ class CircuitBreaker:
         """Create a closed breaker.
 
         Args:
-            clock: The clock.
             open_after: Failures in a row that open it.
             pause_s: Seconds until a request is let through again.
         """

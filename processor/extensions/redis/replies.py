@@ -44,11 +44,7 @@ ERRORS = {
 
 
 def encode_command(words: Sequence[bytes]) -> bytes:
-    """Encode a command.
-
-    Args:
-        words: Its name and arguments.
-    """
+    """Encode a command."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         parts += (b"$%d\r\n" % len(word), word, b"\r\n")

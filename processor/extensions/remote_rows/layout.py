@@ -68,10 +68,6 @@ class StoredTable:
     def of(cls, manifest: Manifest, table: str) -> StoredTable:
         """Return the StoredTable of a manifest's table.
 
-        Args:
-            manifest: The manifest.
-            table: The table's name.
-
         Raises:
             BadInput: The manifest has no such table.
         """

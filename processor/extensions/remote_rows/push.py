@@ -38,7 +38,6 @@ def push(
     Args:
         reader: The version to copy from.
         tables: Names of tables; empty for all.
-        store: The store.
         progress: Called after each chunk of buckets.
 
     Returns:
@@ -87,12 +86,6 @@ def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: 
 
 def drop(model: str, version: int, tables: Sequence[str], store: RowStore) -> list[StoredTable]:
     """Remove tables of a version from the store.
-
-    Args:
-        model: The model's name.
-        version: The version.
-        tables: Names of tables.
-        store: The store.
 
     Returns:
         The tables that were there.

@@ -92,12 +92,7 @@ class StoredTables:
 
     @classmethod
     def of(cls, config: RemoteConfig, clock: Clock) -> StoredTables:
-        """Open the store that a configuration names; raises BadInput if its URL is not valid.
-
-        Args:
-            config: The configuration.
-            clock: The clock.
-        """
+        """Open the store that a configuration names; raises BadInput if its URL is not valid."""
         return cls(config, open_store(config.url, config.timeout_s, clock), clock)
 
     def stored(self, manifest: Manifest) -> list[StoredTable]:
@@ -113,10 +108,6 @@ class StoredTables:
 
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
         """Return a reader of the version's remote tables, None if it has none.
-
-        Args:
-            manifest: The version's manifest.
-            plan: Its sparse plan.
 
         Raises:
             NotReady: A table is not complete in the store.
@@ -186,7 +177,6 @@ class RemoteReader:
         Args:
             tables: The state's descriptors, int64 [T, TABLE_FIELDS].
             epoch: The state's epoch.
-            bound: The bound requests.
             spans: int64 [requests, 2], as BatchView.spans.
 
         Raises:

@@ -70,10 +70,6 @@ class RedisNode:
     def send_commands(self, commands: Sequence[Command], bound: ReplyLimits) -> Connection:
         """Send commands and return the connection to read their replies from.
 
-        Args:
-            commands: The commands.
-            bound: Limits of their replies.
-
         Raises:
             RedisError: The node cannot be reached.
         """
@@ -130,12 +126,7 @@ class RedisNode:
         return replies
 
     def ask(self, command: Command, bound: ReplyLimits) -> Any:
-        """Send one command and return its reply; raise RedisError if there is none.
-
-        Args:
-            command: The command.
-            bound: Limits of the reply.
-        """
+        """Send one command and return its reply; raise RedisError if there is none."""
         return self.finish(self.send_commands([command], bound), 1)[0]
 
 
@@ -148,7 +139,6 @@ class RedisStore:
         Args:
             url: See RemoteConfig.
             timeout_s: Time limit of a new connection, and of all replies of a batch.
-            clock: The clock.
 
         Raises:
             BadInput: The URL is not valid.
@@ -175,7 +165,6 @@ class RedisStore:
         """Fetch values by key, None for each that is unavailable; never raises for a failure of Redis.
 
         Args:
-            keys: The keys.
             max_nbytes: Size limit of all values together.
         """
         values: list[bytes | None] = [None] * len(keys)
@@ -197,7 +186,6 @@ class RedisStore:
         """Return the value of one key, or None; raises NotReady.
 
         Args:
-            key: The key.
             max_nbytes: Size limit of the value.
         """
         value = self._must([(key, (b"GET", key))], max_nbytes)[0]

@@ -50,10 +50,6 @@ class AskedSource:
     def of(cls, ranking: ItemRanking, inputs: Mapping[str, Column]) -> AskedSource:
         """Return what a request asks for.
 
-        Args:
-            ranking: How its version ranks items.
-            inputs: Its inputs.
-
         Raises:
             BadInput: The version does not have it, or the inputs do not belong together.
         """
@@ -112,11 +108,6 @@ class BoundUsers(NamedTuple):
 
         Args:
             inputs: The request's inputs. For another source than the model, those of users may be left out.
-            ranking: How its version ranks items.
-            asked: What ranks them.
-            plan: The version's plan.
-            manifest: The version's manifest.
-            limits: The model's limits.
 
         Raises:
             BadInput: An input is wrong.
@@ -168,9 +159,6 @@ def _count_users(
     Args:
         inputs: The request's inputs.
         sent: Those of the model, aligned.
-        ranking: How its version ranks items.
-        manifest: The version's manifest.
-        limits: The model's limits.
     """
     lists = {name: inputs[name] for name in (ALLOW, BLOCK, SEEN, LIKE) if name in ranking.options and name in inputs}
     specs = {spec.name: spec for spec in (*manifest.inputs, *ranking.manifest.inputs)}
@@ -194,8 +182,6 @@ def _like_inputs(ranking: ItemRanking, manifest: Manifest, ids: Column) -> dict[
     """Return the inputs of users whose history is one item each; what else there is of an event says nothing.
 
     Args:
-        ranking: How the version ranks items.
-        manifest: The version's manifest.
         ids: The items' ids, as requests send them.
     """
     values = ids if isinstance(ids, Strings) else np.ascontiguousarray(ids).reshape(-1)

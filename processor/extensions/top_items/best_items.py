@@ -50,7 +50,6 @@ def best_items(
     """Return the best items of each user, best first; equal scores are ordered by key.
 
     Args:
-        rows: The rows.
         vectors: float32 [n, at least rows.columns], the users' vectors.
         items: The filter; None for none.
         allowed: For each user, the only keys that count, each once; None for all.

@@ -67,8 +67,6 @@ def chosen_items(
     """Return the items that count in a request.
 
     Args:
-        ranking: How its version ranks items.
-        inputs: Its inputs.
         history: The items of each user's history.
         max_ids: Most ids of the request.
         like: int64 [n], for each user an item that never counts; None for none.

@@ -69,8 +69,6 @@ class FilterColumns:
 
         Args:
             codes: The codes whose positions count.
-            table: The entity's table.
-            source: The entity.
         """
         self._codes, self._table, self._source = codes, table, source
         self._names = {name: source.array_of(name) for name in source.columns}

@@ -43,7 +43,6 @@ class Clause:
     """A condition on one column of an item.
 
     Attributes:
-        column: The column.
         negated: True for its exact complement.
         low: Least number of a range, as the column holds it; None for an open end, and for sets.
         high: Largest number of a range.

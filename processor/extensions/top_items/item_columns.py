@@ -24,11 +24,7 @@ MOST_VALUES = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemColumns:
-    """The columns of a version's items.
-
-    Attributes:
-        ranking: How the version ranks them.
-    """
+    """The columns of a version's items."""
 
     ranking: ItemRanking
 

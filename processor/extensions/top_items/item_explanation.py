@@ -53,7 +53,6 @@ class ReadState(NamedTuple):
         tables: int64 [T, TABLE_FIELDS], the tables' descriptors.
         arrays: Each table's arrays, and what is kept beside its rows.
         epoch: The epoch that is read.
-        generation: The generation.
         served: Whether it is the served one.
         present: Whether the items' table has the item.
     """
@@ -72,7 +71,6 @@ class UserRequest(NamedTuple):
     Attributes:
         sent: Inputs as they were sent.
         aligned: Those that the network reads, as they are bound.
-        users: Number of users.
         user: Number of the user that is explained.
         max_ids: Most ids of the request.
     """
@@ -110,9 +108,7 @@ class ExplainedItem:
     """An item of a version that ranks items.
 
     Attributes:
-        ranking: How the version ranks them.
         ids: The item's id, a column of one.
-        key: Its key.
     """
 
     ranking: ItemRanking
@@ -124,7 +120,6 @@ class ExplainedItem:
         """Return an item by its id.
 
         Args:
-            manifest: The version's manifest.
             item: The id; digits stand for a number.
 
         Raises:

@@ -46,9 +46,6 @@ class FilteredEntity:
     """The entity whose columns filters of a version read.
 
     Attributes:
-        manifest: The version's manifest.
-        entity: The entity.
-        table: Number of its table.
         words: Words of a record.
         columns: The columns that can be filtered on, by name.
     """
@@ -64,7 +61,6 @@ class FilteredEntity:
         """Return the entity that is keyed by an input and has filters; None if there is none.
 
         Args:
-            manifest: The version's manifest.
             key: The input with items' ids.
             hash_seed: Seed of the items' table, if ids are strings.
         """
@@ -306,7 +302,6 @@ def _passes(clause: Clause, matches: Bools, splits: Int64s | None) -> Bools:
     """Return which items pass a clause.
 
     Args:
-        clause: The clause.
         matches: Which values match it.
         splits: Where each item's values begin and end; None for one value an item.
     """

@@ -89,11 +89,8 @@ class RankingWork(Work):
     """A bound request for the best items.
 
     Attributes:
-        ranking: How its version ranks items.
         k: Items for each user.
         history: The items of the history that each user's vector is computed of.
-        chosen: The items that count.
-        asked: What ranks them.
         max_ids: Most ids of the request.
         nbytes: Size of its inputs.
     """

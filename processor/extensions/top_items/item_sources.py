@@ -41,7 +41,6 @@ class ItemSource:
     """A number of each item.
 
     Attributes:
-        table: Number of the table.
         column: The number's place in a row.
         columns: Leading numbers of a row that have codes.
         scale: Factor of the score.
@@ -71,7 +70,6 @@ def sources_of(manifest: Manifest, noted: Any, ranked: int, columns: int) -> dic
     """Return the sources that a version's notes name, without those that this release cannot read.
 
     Args:
-        manifest: The version's manifest.
         noted: The entry.
         ranked: Number of the items' table.
         columns: Leading numbers of its rows that have codes; 0 for none.

@@ -40,7 +40,6 @@ class RecordLookup(NamedTuple):
     """A table that items' features look up by values of records.
 
     Attributes:
-        table: Name of the table.
         offset: First word of the values, or of their number for a list.
         most: Values of a record, the most of a list.
         ragged: True for a list.
@@ -125,7 +124,6 @@ class ItemTower:
         """Return the items of a version.
 
         Args:
-            manifest: The version's manifest.
             noted: What its notes say about ranking.
 
         Raises:

@@ -94,8 +94,6 @@ class Standing:
     """A statement about vectors in one state.
 
     Attributes:
-        table: Name of their table.
-        generation: The state's generation.
         lag: How they lag; None if they are of the state's own generation.
         of: The array vector_of.
         score: The array vector_score.
@@ -284,9 +282,6 @@ class ItemVectors(DerivedRows):
         """Return what is said about vectors in a state, with the arrays that readers have where they are the same.
 
         Args:
-            state: The state.
-            vectors: The vectors.
-            lag: How they lag.
             kind: ABSENT for vectors that nobody may read, until a pass brings others; None as before, or as `lag` is.
         """
         assert vectors is not None, "it has been made"
@@ -327,7 +322,6 @@ class ItemVectors(DerivedRows):
             state: The state that a delta leads to.
             before: The epoch that is served.
             keys: Keys of the catalogue that it changes.
-            vectors: The vectors.
             lag: How they lag; remembers what is removed.
         """
         keys = np.unique(keys)

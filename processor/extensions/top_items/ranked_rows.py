@@ -23,7 +23,6 @@ class RankedRowWatcher:
 
         Args:
             name: The ranked table.
-            codes: Its codes.
             records: The table of the entity whose columns filters read.
             columns: These columns; None for none.
         """

@@ -65,7 +65,6 @@ class RowCodes:
         """Take positions for the rows of the table's file; all of them are stale.
 
         Args:
-            table: The table.
             tensors: The tensors of its file (processor.tables.table.packed).
             columns: Leading numbers of a row that products read.
             more: Positions to reserve for other keys.
@@ -81,7 +80,6 @@ class RowCodes:
         """Return arrays with a stale position for each key, and room for others.
 
         Args:
-            keys: The file's keys.
             further: Keys after them.
             more: Positions to reserve after the file's.
         """

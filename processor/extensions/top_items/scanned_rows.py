@@ -34,7 +34,6 @@ class ScannedRows(NamedTuple):
     """The rows and vectors of one scan.
 
     Attributes:
-        rows: The rows.
         vectors: float32 [n, rows.columns], one for each user.
         items: The descriptor of the items' table, if the rows are not those of all items.
         there: bool [n], whether there is the item that a user's list is to be like; None if there is none.
@@ -64,12 +63,10 @@ class ScannedRows(NamedTuple):
         """Return what a source ranks.
 
         Args:
-            ranking: How the version ranks items.
             name: The source.
             state: The state, pinned.
             vectors: float32 [users, columns], what the network has computed; None where it was not run.
             like: int64 [users], keys of the items to be like; None for another source.
-            users: Number of users.
 
         Raises:
             NotReady: There are no vectors of items yet.

@@ -115,7 +115,6 @@ class ItemRanking:
         """Return how a version ranks the rows of a table; None if its notes say what is not there.
 
         Args:
-            manifest: The version's manifest.
             noted: What its notes say.
         """
         kinds = ("id", "string")
@@ -151,7 +150,6 @@ class ItemRanking:
         """Return how a version with two towers ranks items; raise BadInput with the reason if it cannot.
 
         Args:
-            manifest: The version's manifest.
             noted: What its notes say.
         """
         tower = ItemTower.of(manifest, noted)
@@ -167,8 +165,6 @@ def _read_as(manifest: Manifest, item: Input, without: Set[str] = frozenset()) -
     """Return how a request for the best items is read, and the options that are no inputs of the model.
 
     Args:
-        manifest: The version's manifest.
-        item: The input of candidates.
         without: Inputs that such a request does not have.
     """
     options = [spec for spec in _options(item) if spec.name not in {i.name for i in manifest.inputs}]

@@ -25,7 +25,6 @@ def score_successors(
     Args:
         table: int64 [TABLE_FIELDS], the table's descriptor.
         epoch: The epoch that is read.
-        layout: Its rows.
         history: Keys of the user's items, the newest last.
         seen: Keys that do not count.
         vector: float32 [width], the user's vector.

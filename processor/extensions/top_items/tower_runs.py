@@ -68,10 +68,6 @@ class TowerRuns:
     def __init__(self, package: Package, tower: ItemTower) -> None:
         """Open the version's programs.
 
-        Args:
-            package: The version's files.
-            tower: Its items.
-
         Raises:
             FreshetError: They cannot be run here.
         """
@@ -103,7 +99,6 @@ class TowerRuns:
         """Compute the vectors of items; NaN for one whose numbers are not finite.
 
         Args:
-            weights: The graph.
             tables: int64 [T, TABLE_FIELDS], the version's tables.
             epoch: The epoch to read rows at.
             items: int64 [n].

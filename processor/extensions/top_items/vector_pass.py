@@ -62,7 +62,6 @@ class ItemRows:
         """Take the parts.
 
         Args:
-            tower: The version's items.
             runs: What computes their vectors.
             tables: The version's tables, by name.
             filtered: The entity whose columns filters read; None without one.
@@ -131,7 +130,6 @@ class VectorPass:
         Args:
             items: What vectors are computed of.
             name: Name of the table to make.
-            state: The state.
             now_s: A monotonic clock.
         """
         self._items, self._name, self._now_s = items, name, now_s
@@ -172,7 +170,6 @@ class VectorPass:
         """Work for some seconds; return True once there is a result.
 
         Args:
-            state: The served state.
             most_s: Seconds.
         """
         until_s = self._now_s() + most_s

@@ -51,7 +51,6 @@ class VectorTable:
         name: A name that no other table has or had.
         table: The vectors by item.
         codes: Their codes.
-        weights: The tower.
         readers: Which items read a row.
         columns: What filters read; None if there is nothing.
     """
@@ -71,7 +70,6 @@ class VectorTable:
             name: The table's name.
             keys: int64 [n], ascending.
             rows: float32 [n, columns], in reserved memory (reserved_rows).
-            weights: The tower that they are of.
             readers: Which items read a row.
             filtered: The entity whose columns filters read, after its table; None without one.
         """
@@ -117,7 +115,6 @@ class VectorTable:
         """Change vectors for good, before any reader has the table.
 
         Args:
-            delta: The vectors.
             epoch: The epoch that is served.
             publish_seq: The flip that is served.
         """
@@ -147,7 +144,6 @@ class ReadVectors(NamedTuple):
     """Vectors as a reader has mapped them.
 
     Attributes:
-        tower: The version's items.
         table: int64 [TABLE_FIELDS], the table's descriptor.
         generation: The generation that the vectors are of, if they lag.
         numbers: float32 [2], what the score makes of a product.
@@ -163,8 +159,6 @@ class ReadVectors(NamedTuple):
         """Describe the vectors of a state.
 
         Args:
-            tower: The version's items.
-            version: The version.
             arrays: The catalogue's arrays.
 
         Raises:

@@ -29,11 +29,7 @@ class CanaryEjector(Ejector):
     """The judges of a host's canaries."""
 
     def __init__(self, evidence: VersionEvidence) -> None:
-        """Take the source of the evidence.
-
-        Args:
-            evidence: Statistics of the versions.
-        """
+        """Take the source of the evidence."""
         self._evidence = evidence
         # By version; the judges of a model that is gone go with it.
         self._judges: weakref.WeakKeyDictionary[ServedModel, dict[int, CanaryJudge]] = weakref.WeakKeyDictionary()
@@ -42,7 +38,6 @@ class CanaryEjector(Ejector):
         """Judge the model's canaries, and eject those that must go.
 
         Args:
-            model: The model.
             now_s: Monotonic seconds.
         """
         former = self._judges.get(model, {})
@@ -58,10 +53,6 @@ class CanaryEjector(Ejector):
 
 def describe_trials(host: ModelHost, model: str) -> dict[str, Any]:
     """Return a model's canary trials, JSON-able: results of canary and baseline on the same requests, and the bounds.
-
-    Args:
-        host: The host.
-        model: Name of the model.
 
     Raises:
         NotFound: If there is no such model.

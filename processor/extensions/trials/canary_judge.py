@@ -52,7 +52,6 @@ class CanaryJudge:
         """Judge the canary by its evidence up to now.
 
         Args:
-            bounds: The configured bounds.
             now_s: Monotonic seconds.
             baseline: All evidence of the baseline so far; the judge subtracts what came before its window.
             canary: All evidence of the canary so far.

@@ -63,7 +63,6 @@ class PairedScores:
     """Scores of both sides for the same rows of a request.
 
     Attributes:
-        largest: Largest number in the request.
         fault: True if the canary failed on it; False for a sample.
         mine: The canary's scores by output; None if it failed.
         theirs: The baseline's scores by output; None if it failed.

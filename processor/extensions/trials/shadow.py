@@ -74,7 +74,6 @@ class ShadowRequest:
 
     Attributes:
         nbytes: Size of the inputs.
-        outputs: Outputs of the version that answered.
         due_s: When it may be scored.
     """
 
@@ -208,12 +207,7 @@ class Shadow(Observer):
 
 
 def shadow_comparison(host: ModelHost, version: ServedVersion) -> ShadowComparison | None:
-    """Return the comparison of a version's shadow scores, over all processes; None if it is not a shadow.
-
-    Args:
-        host: The host.
-        version: The version.
-    """
+    """Return the comparison of a version's shadow scores, over all processes; None if it is not a shadow."""
     counted = host.evidence(SHADOW, version)
     if counted is None:
         return None
@@ -251,7 +245,6 @@ class ThreadCpuUsage:
         """Create a meter.
 
         Args:
-            clock: The clock.
             read: Returns a thread's seconds so far, or None if unknown; by default from /proc.
         """
         self.thread = 0

@@ -69,7 +69,6 @@ class ArenaLocks:
         """Take a lock; return False if others hold it for too long.
 
         Args:
-            number: Its number.
             patience_s: How long to wait.
         """
         end_s = time.monotonic() + patience_s
@@ -88,11 +87,7 @@ class ArenaLocks:
         return True
 
     def release(self, number: int) -> None:
-        """Give a lock back.
-
-        Args:
-            number: Its number.
-        """
+        """Give a lock back."""
         if self._file is not None:
             fcntl.lockf(self._file[0], fcntl.LOCK_UN, 1, self._file[1] + number)
         self._threads[number].release()

@@ -37,7 +37,6 @@ def changed(change: str, kept: Events, sent: Events, sequence: SequenceEntry) ->
             REMOVE: the events that are sent are taken back; what is not there is not missed. Any other adds them.
         kept: The events before.
         sent: The events that are sent, the same columns.
-        sequence: The sequence.
     """
     time = sequence.time if sequence.time in kept else ""
     if change == REPLACE:
@@ -61,12 +60,7 @@ def changed(change: str, kept: Events, sent: Events, sequence: SequenceEntry) ->
 
 
 def cut(events: Events, sequence: SequenceEntry) -> dict[str, Any]:
-    """Return the events that a sequence keeps.
-
-    Args:
-        events: The events.
-        sequence: The sequence.
-    """
+    """Return the events that a sequence keeps."""
     count = max(map(len, events.values()), default=0)
     if count <= sequence.max_length:
         return dict(events)

@@ -85,7 +85,6 @@ class KeptUsers:
         """Take the store.
 
         Args:
-            store: The store.
             names: Names of what is kept in it.
         """
         self._store, self._names, self._words = store, names, KeptWords(store)
@@ -94,11 +93,7 @@ class KeptUsers:
         self._adding = threading.Lock()
 
     def counted(self, model: str) -> Snapshot:
-        """Return the counters of a model's users in this process.
-
-        Args:
-            model: Name of the model.
-        """
+        """Return the counters of a model's users in this process."""
         users = self._of(model)
         return users.counters.snapshot(*self._store.usage(users.scope))
 

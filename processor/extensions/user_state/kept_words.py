@@ -45,11 +45,7 @@ class KeptWords:
     """The kept words as one process reads and replaces them. Thread-safe."""
 
     def __init__(self, store: StateStore) -> None:
-        """Take the store; other processes have stores of the same memory.
-
-        Args:
-            store: The store.
-        """
+        """Take the store; other processes have stores of the same memory."""
         self._store = store
 
     @property
@@ -58,11 +54,7 @@ class KeptWords:
         return self._store.most_nbytes
 
     def read(self, name: StateName) -> Int64s | None:
-        """Return what is kept under a name, without its lock; None for nothing.
-
-        Args:
-            name: The name.
-        """
+        """Return what is kept under a name, without its lock; None for nothing."""
         words = self.read_held(name)
         if words is None:
             with self.locked(name):
@@ -72,9 +64,6 @@ class KeptWords:
     @contextlib.contextmanager
     def locked(self, name: StateName) -> Iterator[None]:
         """Hold a name's lock.
-
-        Args:
-            name: The name.
 
         Raises:
             NotReady: Others hold it for too long.
@@ -91,7 +80,6 @@ class KeptWords:
         """Replace what is kept under a name; its lock is held. Return False, with nothing changed, if it was erased.
 
         Args:
-            name: The name.
             words: The words; the first is the version, which readers compare.
             erasures: StateStore.erasures as they were before what `words` are made of was read.
             scope: A number that its bytes are counted under in this process.
@@ -103,19 +91,11 @@ class KeptWords:
         return True
 
     def forget(self, name: StateName) -> None:
-        """Zero what is kept under a name; its lock is held.
-
-        Args:
-            name: The name.
-        """
+        """Zero what is kept under a name; its lock is held."""
         self._store.forget(name)
 
     def read_held(self, name: StateName) -> Int64s | None:
-        """Return what is kept under a name, whose lock is held; None for nothing.
-
-        Args:
-            name: The name.
-        """
+        """Return what is kept under a name, whose lock is held; None for nothing."""
         newest: Int64s | None = None
         for segment in self._store.segments:
             number = -1

@@ -68,7 +68,6 @@ def flops_of(manifest: Manifest, name: str) -> int:
     """Return the FLOPs of a user's subgraph, or 0 if they were not counted.
 
     Args:
-        manifest: The version's manifest.
         name: Name of the subgraph.
     """
     # Tools may write anything into notes.

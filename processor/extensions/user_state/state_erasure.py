@@ -36,7 +36,6 @@ def subject_of(model: str, key: int) -> bytes:
     """Return what a user's states are named by.
 
     Args:
-        model: Name of the model.
         key: The user's key, as requests are bound to it.
     """
     return _key(key) + model.encode()
@@ -46,23 +45,14 @@ class Subjects:
     """Finds the users of one version's requests."""
 
     def __init__(self, manifest: Manifest, plan: SparsePlan) -> None:
-        """Find the input with users' keys.
-
-        Args:
-            manifest: The version's manifest.
-            plan: Its sparse plan.
-        """
+        """Find the input with users' keys."""
         self._model, name = manifest.model, user_input(manifest)
         # A string is bound once for each table that looks it up; any of its hashes names the user.
         rows = [n for n, feature in enumerate(manifest.features) if feature.input == name and feature.table]
         self._source = int(plan.plan[rows[0], SOURCE]) if rows else -1
 
     def of(self, bound: BoundRequest) -> bytes:
-        """Return the subject of a request whose user inputs have one row; b"" if it does not say whose it is.
-
-        Args:
-            bound: The request.
-        """
+        """Return the subject of a request whose user inputs have one row; b"" if it does not say whose it is."""
         if self._source < 0:
             return b""
         source = np.frombuffer(bound.words, np.int64).reshape(-1, INPUT_FIELDS)[self._source]

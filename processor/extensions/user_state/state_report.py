@@ -20,7 +20,6 @@ def user_state_report(host: Any, model: str) -> dict[str, Any]:
 
     Args:
         host: The host (processor.versions.host).
-        model: Name of the model.
 
     Raises:
         NotFound: There is no such model.

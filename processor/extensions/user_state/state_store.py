@@ -97,7 +97,6 @@ def arena_memory(nbytes: int, processes: int) -> Int64s:
     """Allocate an empty arena; its memory is taken as states come.
 
     Args:
-        nbytes: Its size.
         processes: Number of processes that keep states.
 
     Raises:
@@ -156,9 +155,7 @@ def _held(locks: ArenaLocks, memory: Int64s, segment: Segment, patience_s: float
     """Hold a segment's lock, to write to it; what a dead holder has left is zeroed first.
 
     Args:
-        locks: The arena's locks.
         memory: The arena.
-        segment: The segment.
         patience_s: How long to wait for the lock.
 
     Raises:
@@ -193,7 +190,6 @@ class StateStore:
         Args:
             memory: The arena, as arena_memory() made it.
             processes: Number of processes that it was made for.
-            process: Number of this process.
             now_s: The machine's monotonic clock.
             ttl_s: Seconds after which a state is no longer used.
         """
@@ -245,7 +241,6 @@ class StateStore:
         """Copy a state into `words`; return HIT or the cause of a miss, and the seconds since it was written.
 
         Args:
-            name: Its name.
             weights: The mark of the dense weights that are read.
             stamps: Returns int64 [n], the stamps of its rows as of the epoch that is read; called if there is a state
                 of the name.
@@ -272,11 +267,7 @@ class StateStore:
         return self._cause(name) if outcome == arena.ABSENT else outcome, 0.0
 
     def cause(self, name: StateName) -> int:
-        """Return why nothing is kept under a name: EXPIRED, EVICTED by this process, or ABSENT.
-
-        Args:
-            name: The name.
-        """
+        """Return why nothing is kept under a name: EXPIRED, EVICTED by this process, or ABSENT."""
         return arena.EXPIRED if self.holders(name) else self._cause(name)
 
     def _cause(self, name: StateName) -> int:
@@ -293,7 +284,6 @@ class StateStore:
         """Return a field of an entry.
 
         Args:
-            segment: The segment.
             number: Number of the entry.
             field: The field (state_arena).
         """
@@ -321,11 +311,7 @@ class StateStore:
         return self._now_s()
 
     def holders(self, name: StateName) -> list[Segment]:
-        """Return the segments that have something under a name.
-
-        Args:
-            name: The name.
-        """
+        """Return the segments that have something under a name."""
         return [
             segment
             for segment in self._segments
@@ -334,9 +320,6 @@ class StateStore:
 
     def forget(self, name: StateName) -> None:
         """Zero what all segments have under a name.
-
-        Args:
-            name: The name.
 
         Raises:
             NotReady: Another process writes to one of them for too long.
@@ -359,7 +342,6 @@ class StateStore:
         """Write a state, in place of what this process has under its name; return False if it is not admitted.
 
         Args:
-            name: Its name.
             weights: The mark of the dense weights that it was computed with.
             stamps: int64 [n], the stamps of the rows that it was computed from.
             tensors: Its words, one array after another; each is contiguous and begins with a new word.

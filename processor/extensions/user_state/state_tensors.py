@@ -42,7 +42,6 @@ class _Output(NamedTuple):
     """Where an output lies.
 
     Attributes:
-        name: Its name.
         numbers: How many numbers it has.
         dtype: The type that they are kept in.
         first: Its first word; each output begins with a new one.
@@ -77,7 +76,6 @@ class StateTensors:
 
         Args:
             scope: Names the subgraph.
-            graph: The subgraph.
             dtype: One of features.user_bounds.DTYPES.
         """
         self.exact = dtype == FLOAT32
@@ -113,7 +111,6 @@ class StateTensors:
 
         Args:
             computed: Outputs of the subgraph, a row for each request.
-            request: Number of the request.
         """
         pieces: list[NDArray[Any]] = []
         for output in self._outputs:

@@ -26,12 +26,7 @@ class UserReads:
     """The lookups of one subgraph of the user."""
 
     def __init__(self, graph: Subgraph, plan: SparsePlan) -> None:
-        """Find its lookups.
-
-        Args:
-            graph: The subgraph.
-            plan: The version's sparse plan.
-        """
+        """Find its lookups."""
         lookups, times = [], []
         for given in graph.inputs:
             if given.source == FEATURES:

@@ -72,7 +72,6 @@ class ProcessStates:
         """Take the store.
 
         Args:
-            store: The store.
             clock: Times looks.
         """
         self.store, self.names, self.clock = store, StateNames(store.secret), clock
@@ -83,9 +82,6 @@ class ProcessStates:
         """Return the states of a loaded version (ProcessStates.of).
 
         Args:
-            manifest: Its manifest.
-            plan: Its sparse plan.
-            load: Number of the load.
             stamped: True if its rows have stamps.
         """
         graphs = {name: graph for name, graph in manifest.graphs.items() if stamped and role(name)[0] == USER}
@@ -108,8 +104,6 @@ class UserPart:
 
         Args:
             scope: What its states are named by, beside what a request sends and the type.
-            graph: The subgraph.
-            plan: The version's sparse plan.
             flops: See UserPart.
         """
         self.reads, self.gate, self.flops = UserReads(graph, plan), StateGate(), flops
@@ -131,10 +125,6 @@ class VersionStates:
         """Lay out the user's subgraphs.
 
         Args:
-            states: The process's states.
-            manifest: The version's manifest.
-            plan: Its sparse plan.
-            load: Number of the load.
             graphs: The user's subgraphs, by name.
             scope: Number that its bytes are counted under.
         """
@@ -194,7 +184,6 @@ class WeightedStates:
         """Take the mark of the weights.
 
         Args:
-            states: The version's states.
             weights: The mark.
         """
         self.states, self.weights = states, weights
@@ -214,9 +203,7 @@ class PinnedStates:
     """The states of one loaded version under one flip: implements running.user_states.UserStates.
 
     Attributes:
-        states: The version's states.
         weights: The mark of the weights that the flip serves.
-        flip: The flip.
         step: The step that it serves.
     """
 
@@ -224,9 +211,7 @@ class PinnedStates:
         """Take what the flip stands for.
 
         Args:
-            states: The version's states.
             weights: The mark of the weights.
-            flip: The flip.
             step: The step that it serves.
             turn: The newest turn.
         """
@@ -315,7 +300,6 @@ class UserLook:
 
         Args:
             computed: Outputs of the subgraph, a row for each request.
-            request: Number of the request.
         """
         states, part = self._states.states, self._part
         process = states.process

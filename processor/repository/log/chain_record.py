@@ -52,8 +52,6 @@ class ChainRecord:
     """One record of a change log. processor.repository.log.history defines what each kind means.
 
     Attributes:
-        model: Name of the model.
-        version: The version.
         number: Number of the record.
         kind: One of KINDS.
         previous: SHA-256 of the record before it; of record 1: the version's root hash.
@@ -71,7 +69,6 @@ class ChainRecord:
         at: Time in Unix seconds; of a delta: its publication time.
         reason: Reason of a hold or rollback, as it was written; see `why`.
         key: Id of the key that signed to_sign(); "" for none. Only signed records contain this key and the next.
-        signature: The signature.
     """
 
     model: str
@@ -122,7 +119,6 @@ class ChainRecord:
         """Return the record with a signature.
 
         Args:
-            signer: The signing key.
             root: The version's root hash.
         """
         made = dataclasses.replace(self, key=signer.id, signature="")
@@ -199,7 +195,6 @@ def record_bytes(storage: VersionStorage, number: int) -> bytes | None:
     """Return the bytes under a record's name, or None if there are none.
 
     Args:
-        storage: Storage of the version.
         number: Number of the record.
 
     Raises:

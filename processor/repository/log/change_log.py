@@ -89,9 +89,7 @@ class DurableDelta:
     """A delta's file, durable in the version's folder.
 
     Attributes:
-        path: Path of the file.
         sha256: SHA-256 of its bytes.
-        nbytes: Its size.
         ours: True if it did not exist before.
     """
 
@@ -108,7 +106,6 @@ class ChangeLog(LogReader):
         """Prepare the log; nothing is read before look().
 
         Args:
-            version: The version.
             unix_s: Clock for Unix seconds.
         """
         super().__init__(version, unix_s)
@@ -122,7 +119,6 @@ class ChangeLog(LogReader):
         """Read the change log of a version and adopt dropped files.
 
         Args:
-            version: The version.
             whole: Read all records instead of those since the newest snapshot.
 
         Raises:
@@ -180,10 +176,6 @@ class ChangeLog(LogReader):
         """Make a delta's bytes durable in the version's folder, for commit().
 
         The file has a name that no reader adopts, because it is not certain yet that it becomes part of the log.
-
-        Args:
-            delta: The delta.
-            data: Its bytes.
         """
         content = data.data if isinstance(data, np.ndarray) else data
         return self._write(delta, lambda file: file.write(content), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}")
@@ -192,10 +184,6 @@ class ChangeLog(LogReader):
         """Make the record of a kept delta durable under a name that no reader opens, so that commit() is short.
 
         Does nothing where the version does not live in a folder that can be written.
-
-        Args:
-            delta: The delta.
-            kept: Its file.
         """
         self._drop_prepared()
         record = self._delta_record(delta, kept.path, kept.sha256, kept.nbytes)
@@ -218,12 +206,7 @@ class ChangeLog(LogReader):
                 raise
 
     def commit(self, delta: Delta, kept: DurableDelta) -> ChainLink:
-        """Commit the record of a delta whose file is durable; remove the file if that fails.
-
-        Args:
-            delta: The delta.
-            kept: Its file.
-        """
+        """Commit the record of a delta whose file is durable; remove the file if that fails."""
         try:
             return self._record_delta(delta, kept.path, kept.sha256, kept.nbytes)
         except BaseException:
@@ -289,7 +272,6 @@ class ChangeLog(LogReader):
         """Raise BadInput or Conflict unless the delta continues the log, for the first time or again.
 
         Args:
-            delta: The delta.
             digest: SHA-256 of its file; "" if unknown.
         """
         if delta.model != self.manifest.model:
@@ -390,8 +372,6 @@ class ChangeLog(LogReader):
         """Commit that a generation of the line is stored whole.
 
         Args:
-            link: The generation.
-            file: List of its files.
             digest: SHA-256 of `file`.
             nbytes: Size of `file`.
         """
@@ -428,7 +408,6 @@ class ChangeLog(LogReader):
         """Commit a record of this history; return False if another writer has its number.
 
         Args:
-            record: The record.
             in_memory: If the folder is not writable, take the record without storing it.
         """
         record, data = self._sealed(record)
@@ -507,7 +486,6 @@ class ChangeLog(LogReader):
         """Write a delta's file; raise Conflict if its step is used for other content.
 
         Args:
-            delta: The delta.
             write: Writes it to an open file.
             name: Returns the name of the file, given its SHA-256.
         """
@@ -540,13 +518,7 @@ class ChangeLog(LogReader):
 
 
 def missing(storage: VersionStorage, history: History, link: ChainLink) -> str:
-    """Return the first missing file that a generation of the log is built from; "" if none is missing.
-
-    Args:
-        storage: Storage of the version.
-        history: Its history.
-        link: The generation.
-    """
+    """Return the first missing file that a generation of the log is built from; "" if none is missing."""
     snapshot = history.snapshot(link)
     since = snapshot.step if snapshot else 0
     wanted = [snapshot.file] if snapshot else []

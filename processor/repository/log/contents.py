@@ -41,12 +41,7 @@ from freshet_serving.processor.repository.version import SnapshotManifest, Versi
 
 
 def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:
-    """Return the version as of the snapshot that a record names; raise Corrupt if it does not match the record.
-
-    Args:
-        version: The version.
-        record: The snapshot's record.
-    """
+    """Return the version as of the snapshot that a record names; raise Corrupt if it does not match the record."""
     try:
         data = _read(version, record)
         if sha256(data) != record.sha256 and version.storage.again(record.file):
@@ -94,11 +89,6 @@ class VersionContents:
 
     def __init__(self, version: VersionReader, change_log: ChangeLog, link: ChainLink) -> None:
         """Read and verify the deltas since the base.
-
-        Args:
-            version: The version.
-            change_log: Its change log.
-            link: The generation.
 
         Raises:
             Corrupt: A file is damaged.

@@ -35,8 +35,6 @@ class DamagedRecords:
     """Records of a change log that a repair would set aside.
 
     Attributes:
-        first: Number of the first.
-        last: Number of the last.
         why: Error of the first.
         sha256: Digest over all of them.
         top: The highest step that they, or earlier records and files, may have used.
@@ -144,7 +142,6 @@ def assess(
     """Return what a repair would set aside; None if there is a repair by now.
 
     Args:
-        storage: Storage of the version.
         history: History up to the first invalid record.
         why: Error of that record.
         check: Raises Corrupt or Conflict for a repair that must not be accepted.

@@ -82,7 +82,6 @@ class Difference:
     """The delta that makes some tables and dense weights equal to a state, on top of the newest generation.
 
     Attributes:
-        link: The generation that it applies to.
         tables: Changes by table; empty ones are left out.
         dense: The dense weights that differ, whole.
     """
@@ -99,8 +98,6 @@ class Difference:
         """Begin with the difference at a generation.
 
         Args:
-            manifest: The version's manifest.
-            link: The generation.
             state: By table, the rows to serve.
             weights: By name, the dense weights to serve.
             tables: Changes by table at the generation; by default none, for a state that is the generation's own.
@@ -163,7 +160,6 @@ def part_difference(change_log: ChangeLog, past: ChainLink, only: str) -> Differ
 
     Args:
         change_log: The version's change log, just read.
-        past: The earlier generation.
         only: MODEL or ENTITIES.
 
     Raises:

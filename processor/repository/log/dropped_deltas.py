@@ -34,7 +34,6 @@ class UnrecordedDelta:
 
     Attributes:
         step: Step according to the name.
-        path: Path of the file.
     """
 
     step: int
@@ -133,7 +132,6 @@ class DroppedDeltas:
         """Return the identity of a file that is to be tried now; None if it is gone, or was refused as it is.
 
         Args:
-            bare: The file.
             number: Number of records.
         """
         seen, refused = identity_of(bare.path), self._refused.get(bare.path)
@@ -146,10 +144,7 @@ class DroppedDeltas:
         """Note why a file is not served; return the reason as a line.
 
         Args:
-            bare: The file.
-            seen: Its identity when it was tried.
             number: Number of records until which it is not tried again; FOR_GOOD until it changes.
-            why: The reason.
         """
         self._refused[bare.path] = seen, number
         self._waiting[bare.path] = line = f"delta {bare.step} {why}"

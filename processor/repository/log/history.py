@@ -49,8 +49,6 @@ class ChainLink:
     """A generation of the change log.
 
     Attributes:
-        step: Its step.
-        digest: Its digest.
         parent: Digest of its parent; "" for the first that is known.
         record: The record that leads to it; None for step 0.
     """
@@ -68,8 +66,6 @@ class History:
         """Start at step 0 of a version.
 
         Args:
-            model: Name of the model.
-            version: The version.
             root: The version's root hash, the `previous` of record 1.
             digest: Digest of step 0.
         """
@@ -97,7 +93,6 @@ class History:
         Args:
             reached: The record that led to the snapshot's generation.
             sha256: SHA-256 of its bytes.
-            snapshot: The snapshot's record.
         """
         history = cls(reached.model, reached.version, sha256, reached.digest)
         history.head = history.base = ChainLink(reached.step, reached.digest, "", reached)
@@ -224,7 +219,6 @@ class History:
         """Add a record that check_next() has passed.
 
         Args:
-            record: The record.
             sha256: SHA-256 of its bytes.
         """
         if record.kind == DELTA:

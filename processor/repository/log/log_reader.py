@@ -72,7 +72,6 @@ class LogReader:
         """Prepare the log; nothing is read before look().
 
         Args:
-            version: The version.
             unix_s: Clock for Unix seconds.
         """
         self.folder, self.storage, self.manifest = version.folder, version.storage, version.root_manifest
@@ -131,12 +130,7 @@ class LogReader:
         return repair
 
     def check_record(self, record: ChainRecord, data: bytes) -> None:
-        """Raise Corrupt or Conflict unless a record is trusted and the next one.
-
-        Args:
-            record: The record.
-            data: Its bytes.
-        """
+        """Raise Corrupt or Conflict unless a record is trusted and the next one."""
         if self._trusted is not None:
             self._trusted.check_record(record, data)
         self.history.check_next(record)
@@ -323,7 +317,6 @@ class WatchedFile:
     """A file as it was read.
 
     Attributes:
-        path: Path of the file.
         identity: Its identity when it was read.
         sha256: SHA-256 of its bytes; of the manifest: its root hash.
         step: Step of a delta; -1 for other files.
@@ -342,7 +335,6 @@ class Scrubber:
         """Watch the manifest.
 
         Args:
-            storage: Storage of the version.
             root: The manifest's root hash.
         """
         self._storage, self._folder, self._turn = storage, storage.folder, 0
@@ -353,7 +345,6 @@ class Scrubber:
         """Watch a file that was read.
 
         Args:
-            path: Path of the file.
             identity: Its identity before it was read.
             digest: SHA-256 of its bytes.
             step: Step of a delta; -1 for other files.
@@ -418,12 +409,7 @@ def _called(one: WatchedFile, history: History) -> str:
 
 
 def recorded_file(storage: VersionStorage, record: ChainRecord) -> tuple[Identity | None, NDArray[np.uint8] | None]:
-    """Return a delta file's identity, None if it is missing, and its bytes, None if they are not the recorded ones.
-
-    Args:
-        storage: Storage of the version.
-        record: The delta's record.
-    """
+    """Return a delta file's identity, None if it is missing, and its bytes, None if they are not the recorded ones."""
     path = storage.folder / record.file
     try:
         storage.fetch(record.file, record.nbytes)

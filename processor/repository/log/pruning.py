@@ -32,8 +32,6 @@ class PrunableFile:
     """A file or folder that may be removed.
 
     Attributes:
-        path: Path of the file or folder.
-        nbytes: Its size.
         why: Reason for people.
         storage: Storage of its version; None if it exists only in the local folder.
     """
@@ -57,7 +55,6 @@ def prunable(storage: VersionStorage, history: History, keep: int, now_s: float)
     """Return the files of one version that may be removed.
 
     Args:
-        storage: Storage of the version.
         history: Its whole history, from record 1 on.
         keep: Number of generations to be able to go back over.
         now_s: Current time in Unix seconds.
@@ -77,7 +74,6 @@ def unfinished(folder: Path, now_s: float, after_s: float = ABANDONED_S) -> list
     """Return temporary files and folders that have not been written to for some time.
 
     Args:
-        folder: The folder to list.
         now_s: Current time in Unix seconds.
         after_s: Seconds since the last write; a day by default.
     """

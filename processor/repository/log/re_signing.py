@@ -24,8 +24,6 @@ def re_sign(repository: Repository, model: str, number: int, unsigned: bool = Fa
     """Sign a version again by the repository's keyring; return its manifest.
 
     Args:
-        repository: The model repository.
-        model: Name of the model.
         number: The version.
         unsigned: True if the version is not signed yet and is to be trusted as it is.
 

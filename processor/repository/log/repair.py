@@ -56,7 +56,6 @@ def find_repair(storage: VersionStorage, first: int, check: Callable[[ChainRecor
     """Return the repair that sets aside the records from `first` on, or None.
 
     Args:
-        storage: Storage of the version.
         first: Number of the first invalid record.
         check: Raises Corrupt or Conflict for a repair that must not be accepted.
     """
@@ -75,7 +74,6 @@ def newest_repair(storage: VersionStorage, first: int) -> ChainRecord | None:
     """Return the newest repair among the records from `first` on, whatever it sets aside, or None.
 
     Args:
-        storage: Storage of the version.
         first: Number of the first record to read.
     """
     found = None
@@ -91,7 +89,6 @@ def parsed_repair(data: bytes, number: int) -> ChainRecord | None:
     """Return the record that the bytes represent if it is a repair, else None.
 
     Args:
-        data: The bytes.
         number: Number of the record.
     """
     if b'"kind":"repair"' not in data:
@@ -113,7 +110,6 @@ class RecordsDigest:
         """Return the bytes of a record, NO_FILE if they cannot be one, None if there are none.
 
         Args:
-            storage: Storage of the version.
             number: Number of the record.
         """
         try:
@@ -126,7 +122,6 @@ class RecordsDigest:
 
         Args:
             number: Number of the record.
-            data: Its bytes.
         """
         self._all.update(f"{number} {sha256(data)}\n".encode())
 
@@ -136,7 +131,6 @@ class RecordsDigest:
         """Return the repair that the bytes represent if it sets aside exactly the added records, else None.
 
         Args:
-            data: The bytes.
             number: Number of the record.
             first: Number of the first invalid record.
             check: Raises Corrupt or Conflict for a repair that must not be accepted.

@@ -32,7 +32,6 @@ class TrustedRecords:
         """Read what the manifest vouches for.
 
         Args:
-            version: The version.
             root: The version's root hash.
         """
         self._version, self._root = version, root
@@ -44,12 +43,7 @@ class TrustedRecords:
         self._noted = 0
 
     def check_record(self, record: ChainRecord, data: bytes) -> None:
-        """Raise Corrupt unless a record is accepted.
-
-        Args:
-            record: The record.
-            data: Its bytes.
-        """
+        """Raise Corrupt unless a record is accepted."""
         if not self._keyring.trusted:
             return
         if record.number <= self._newest:

@@ -34,7 +34,6 @@ async def read_whole(request: Request, max_nbytes: int) -> bytearray:
     Grown chunk by chunk: joining the chunks of a large delta would hold the GIL, and with it the data port, for long.
 
     Args:
-        request: The request.
         max_nbytes: Limit of the body's size.
 
     Raises:
@@ -52,10 +51,6 @@ async def read_whole(request: Request, max_nbytes: int) -> bytearray:
 
 async def read_json(request: Request, model: type[Body]) -> Body:
     """Read a JSON body of at most MAX_JSON_NBYTES.
-
-    Args:
-        request: The request.
-        model: Class of the result.
 
     Raises:
         BadInput: It is not JSON, or does not fit the class.

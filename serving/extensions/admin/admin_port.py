@@ -31,12 +31,7 @@ class AdminPort:
     """The admin port of one server."""
 
     def __init__(self, parts: ServerParts, listening: socket.socket) -> None:
-        """Assemble the port.
-
-        Args:
-            parts: Parts of the server.
-            listening: The port's socket.
-        """
+        """Assemble the port."""
         config = parts.config
         self._samples = LiveSamples(parts.lifecycle, parts.metrics)
         admin = create_admin(

@@ -412,7 +412,6 @@ def _handle_errors(app: FastAPI, data_address: tuple[str, int] | None) -> None:
     """Register the error handlers.
 
     Args:
-        app: The application.
         data_address: The data port's address, named in errors for paths that only the data port serves.
     """
 

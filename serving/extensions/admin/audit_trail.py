@@ -44,7 +44,6 @@ class AuditTrail:
         """Run a change in a worker thread and log its outcome.
 
         Args:
-            request: The request.
             what: The change in words.
             act: Makes the change.
             executor: Where it runs; the loop's default if None.

@@ -70,7 +70,6 @@ class EraseRoute:
             lifecycle: Says whether the models are available.
             trail: Notes that a user was erased, not who.
             bulk: Runs erasures, which may rewrite files; None for the threads of all other operations.
-            records: Whether the server records requests.
         """
         self._lifecycle, self._trail, self._bulk, self._records = lifecycle, trail, bulk, records
 

@@ -44,7 +44,6 @@ class ModelViews:
 
         Args:
             lifecycle: Says whether the models are available.
-            examples: Finds example requests.
             data_address: Host and port of the data port.
         """
         self._lifecycle, self._examples = lifecycle, examples

@@ -137,8 +137,6 @@ def _call(
     Args:
         address: Host and port.
         context: TLS context; None for plain HTTP.
-        path: Path of the request.
-        body: Body of the request.
         more: Further headers.
 
     Raises:

@@ -78,7 +78,6 @@ class AutoImporter:
         """Prepare to watch a repository.
 
         Args:
-            repository: Folder of the repository.
             models: The only models to import; empty for all.
             host: Chooses versions, and receives the status of each import.
             limits: Limits of each import.
@@ -211,8 +210,6 @@ class AutoImporter:
         """Return the pending versions that the policy names; one that failed does not count for the others.
 
         Args:
-            model: Name of the model.
-            committed: Its packages.
             pending: Its versions without a package.
         """
         running = {one.version for one in self._running if one.model == model}
@@ -224,9 +221,7 @@ class AutoImporter:
         """Report sources that are not imported, once each.
 
         Args:
-            model: Name of the model.
             known: All its versions.
-            left: The sources.
             told: False while none of its versions is served and one is about to be imported.
         """
         before = self._left.pop(model, (known, set[int]()))[1]

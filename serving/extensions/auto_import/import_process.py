@@ -96,7 +96,6 @@ def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: Import
         arguments: Arguments of `freshet`.
         said: File for its standard error.
         folder: Folder for its temporary files.
-        limits: Its limits.
     """
     command = [sys.executable, "-P", "-m", "freshet_serving", *arguments]
     process = subprocess.Popen(
@@ -140,10 +139,8 @@ class RunningImport:
         """Start the import.
 
         Args:
-            model: Name of the model.
             version: Version that it writes.
             arguments: Arguments of `freshet`.
-            limits: Its limits.
             start: Starts the process.
             now_s: The current time.
 

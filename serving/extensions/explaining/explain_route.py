@@ -62,7 +62,6 @@ class ExplainSettings(NamedTuple):
 
     Attributes:
         recordings: The folder of recorded requests; "" for none.
-        limits: Limits of a request.
         workers: Number of processes that answer.
         online_stores: Online stores that features are looked up in.
     """
@@ -77,7 +76,6 @@ class ExplainSettings(NamedTuple):
         """Return the settings of a server.
 
         Args:
-            config: Its options.
             workers: Number of processes that answer.
         """
         return cls(config.record, RequestLimits.of(config), workers, config.stores())
@@ -140,7 +138,6 @@ class Explanations:
         """Set up the explainer.
 
         Args:
-            settings: Settings of the server.
             bulk: Runs explanations; None for the loop's default threads.
         """
         self._settings, self._bulk = settings, bulk
@@ -161,9 +158,7 @@ class Explanations:
         """Return an explanation as a JSON-compatible object.
 
         Args:
-            processor: The models.
             name: The model's name.
-            body: The request's body.
             shows_features: True if the caller may see features that the server looks up.
 
         Raises:
@@ -289,8 +284,6 @@ def _picked(model: ServedModel, asked: ExplainRequest, answered_by: int | None) 
     """Select the version to explain, and the step; None for the served one.
 
     Args:
-        model: The model.
-        asked: The options of the request.
         answered_by: The version that answered the recorded request, if there is one.
     """
     if asked.version is not None and asked.label is not None:
@@ -311,7 +304,6 @@ def _filled_by_server(manifest: Manifest, sent: Collection[str]) -> list[str]:
     """Return the inputs that the server fills from a store or from records of entities.
 
     Args:
-        manifest: The version's manifest.
         sent: The inputs that the request sends.
     """
     return [
@@ -339,7 +331,6 @@ def _question(model: ServedModel, text: str, what: str) -> GenerationRef:
     """Return a generation of a loaded version.
 
     Args:
-        model: The model.
         text: The generation, such as 3.16.
         what: Name of the field, for the error message.
 

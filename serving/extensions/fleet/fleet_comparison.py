@@ -62,7 +62,6 @@ class ReplicaStatus:
 
     Attributes:
         where: Its address.
-        ready: It is ready.
         problem: Why there is no readable report; "" if there is one.
         versions: The versions that it serves.
         labelled: Those of them that have a label there.
@@ -84,8 +83,6 @@ class VersionComparison:
     Attributes:
         where: Address of the replica.
         ready: The replica is ready.
-        model: Name of the model.
-        version: Version number.
         standing: The version as the replica reports it; None if it does not serve it.
         behind: Number of records that the newest state of the fleet is ahead.
         wrong: BEHIND, ABSENT, WAITING, DIVERGED or "".
@@ -107,7 +104,6 @@ class FleetReport:
     """The result of a comparison.
 
     Attributes:
-        replicas: The replicas' reports.
         lines: A line for each version that each replica serves or should serve.
         problems: Descriptions of what is wrong, the worst first.
         trainers: The newest status of each trainer, by name of the model.
@@ -189,7 +185,6 @@ def compare(replicas: Sequence[ReplicaStatus], model: str | None = None) -> Flee
     """Compare the replicas.
 
     Args:
-        replicas: Their reports.
         model: A model that the user named and that must therefore be served; None for none.
     """
     by_version: dict[Key, dict[str, ReplicaVersion]] = defaultdict(dict)

@@ -40,7 +40,6 @@ class AdminAddress:
     Attributes:
         where: The address as shown to users.
         host: Host or IP address.
-        port: Port.
         secure: It uses TLS.
         name: Name that its certificate must have; "" for the host.
     """
@@ -118,7 +117,6 @@ async def poll_all(
     """Return the report of each replica, in their order.
 
     Args:
-        replicas: Their addresses.
         token: Bearer token; "" for none.
         timeout_s: Time limit of each replica.
         model: The only model to read; None for all.

@@ -63,12 +63,7 @@ def newest_trainers(reports: Iterable[Mapping[str, TrainerStatus]]) -> dict[str,
 
 
 def trainer_line(model: str, status: TrainerStatus) -> str:
-    """Return a line about a trainer.
-
-    Args:
-        model: Name of the model.
-        status: Its newest status.
-    """
+    """Return a line about a trainer."""
     if status.problem:
         return f"{model}: {status.problem}"
     rate = f", {status.rows_per_s:,.0f} rows/s" if status.state == "running" else ""

@@ -53,7 +53,6 @@ class RecordedColumn(NamedTuple):
     Attributes:
         name: Name of the column.
         kind: A key of TYPES.
-        input: Name of the input.
         column: Column of the input; -1 if it is the whole input.
     """
 
@@ -93,7 +92,6 @@ class RecordedColumns:
     """The columns of the recordings of one manifest.
 
     Attributes:
-        manifest: The manifest.
         names: The inputs that have a column.
     """
 
@@ -132,7 +130,6 @@ class RecordedColumns:
 
         Args:
             inputs: The inputs as the request sent them.
-            rows: Number of rows of the request.
             texts_nbytes: Bytes of its id and its generation, which are in every row.
         """
         values = nbytes_of(inputs)
@@ -147,9 +144,6 @@ class RecordedColumns:
 
         Args:
             inputs: The inputs as the request sent them.
-            rows: Number of rows of the request.
-            request_id: The request's id.
-            reply: The reply.
             at_s: Time of the reply, Unix seconds.
         """
         columns: list[Any] = [

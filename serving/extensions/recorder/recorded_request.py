@@ -33,11 +33,9 @@ class RecordedRequest(NamedTuple):
     """A recorded request.
 
     Attributes:
-        generation: Generation that answered.
         time: Time of the reply, in ISO 8601.
         inputs: The inputs by name.
         outputs: float32 [rows, columns] by name.
-        inputs_of: The model's inputs at that time.
     """
 
     generation: Generation
@@ -52,8 +50,6 @@ def find_recorded(folder: str, model: str, request_id: str) -> RecordedRequest |
 
     Args:
         folder: Folder of the recordings.
-        model: Name of the model.
-        request_id: The request's id.
     """
     give_up_s = time.monotonic() + MOST_S
     for path in _newest(Path(folder), model):

@@ -42,7 +42,6 @@ def tells(about: Mapping[str, Any], user: ErasedUser) -> list[str]:
 
     Args:
         about: The file's metadata.
-        user: The user.
     """
     return [f["name"] for f in about["features"] if f["input"] in user.inputs]
 
@@ -52,7 +51,6 @@ def erase_recorded(folder: Path, user: ErasedUser) -> int:
 
     Args:
         folder: Folder of the recordings.
-        user: The user.
 
     Raises:
         OSError: A file can be neither replaced nor removed.
@@ -95,10 +93,8 @@ def _write(file: pq.ParquetFile, target: Path, columns: list[str], user: ErasedU
     """Write the rows of others to a new file; return how many there are.
 
     Args:
-        file: The recording.
         target: The new file.
         columns: Columns that may hold the key.
-        user: The user.
     """
     others = 0
     with pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
@@ -117,7 +113,6 @@ def _requests(table: pa.Table, user: ErasedUser) -> tuple[NDArray[np.bool_], int
 
     Args:
         table: Column ROW, and those that may hold the key.
-        user: The user.
     """
     rows = np.zeros(len(table), np.bool_)
     for name in table.column_names[1:]:

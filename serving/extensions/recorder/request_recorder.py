@@ -91,9 +91,6 @@ class SampledRequest:
     Attributes:
         columns: The columns of its model's recordings.
         inputs: The inputs as the request sent them, and those of online features.
-        request_id: The request's id.
-        rows: Number of rows.
-        reply: The reply.
         at_s: Time of the reply, Unix seconds.
         nbytes: Size of its rows as a batch.
         used: The records of what it left out; None if it left nothing out.
@@ -181,10 +178,7 @@ class RequestRecorder(Observer):
         """Return the callback, wrapped if the request is sampled.
 
         Args:
-            request: The request.
-            replica: The replica that computes it.
             bound: The request bound to the replica's plan.
-            done: Callback for the reply.
         """
         self._credit += self._share
         if self._credit < 1.0:
@@ -379,8 +373,6 @@ def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -
 
     Args:
         folder: Folder of recordings, or one file.
-        model: Name of the model.
-        inputs: The model's inputs.
         most: Maximum number of requests.
 
     Raises:

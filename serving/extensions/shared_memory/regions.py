@@ -122,7 +122,6 @@ class SystemRegions:
         """Write into a span of a region.
 
         Args:
-            span: The span.
             data: The bytes; no longer than the span.
 
         Raises:
