@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
 from tests.support.extensions import without_extensions
+from tests.support.run_store import share_executables
 from tests.support.shared_commands import share_commands
 from tests.support.shared_graphs import share_graphs
 from tests.support.shared_steps import share_step_functions
@@ -62,6 +63,7 @@ def pytest_runtest_setup():
     """Skip a test that would begin after the moment (seconds since 1970) that `.ci/run` sets for a slow machine."""
     if time.time() > float(os.environ.get("FRESHET_TESTS_UNTIL", "inf")):
         pytest.skip("the time for tests is over")
+    share_executables()
     share_step_functions()
     share_graphs()
     share_commands()

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
-from freshet_serving.compiler.frameworks import inlined, tf
+from freshet_serving.compiler.frameworks import inlined, op_def_registry, tf
 from freshet_serving.processor.backends import Dims
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Output
@@ -244,37 +244,21 @@ class Graph:
 
     @cached_property
     def _stateful(self) -> frozenset[str]:
-        return self._imported[1]
+        # By the registry: of most graphs between two passes nothing else is read, and an import takes much longer.
+        definitions: dict[str, Any] = {op: op_def_registry.get(op) for op in {node.op for node in self.nodes.values()}}
+        stateful = {op for op, definition in definitions.items() if definition is None or definition.is_stateful}
+        return frozenset(name for name, node in self.nodes.items() if node.op in stateful)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        return self._imported[2]
+        return self._imported[1]
 
     @cached_property
-    def _imported(self) -> tuple[dict[Ref, Inferred], frozenset[str], dict[str, int]]:
-        """Tensors by TensorFlow's own inference; nodes with state; numbers of outputs.
-
-        Inferred for two numbers of rows: a dimension that is the same for both is static. With symbolic rows, a
-        dimension computed from another tensor's shape would be unknown.
-        """
-        found: dict[Ref, Inferred] = {}
-        stateful, numbers = set(), {}
-        for rows in PROBED_ROWS:
-            with tf.Graph().as_default() as graph:
-                tf.graph_util.import_graph_def(self._message(self.nodes, rows), name="")
-                for op in graph.get_operations():
-                    if op.op_def.is_stateful:
-                        stateful.add(op.name)
-                    numbers[op.name] = len(op.outputs)
-                    for number, tensor in enumerate(op.outputs):
-                        ref, dims, size = (op.name, number), None, tensor.shape.num_elements()
-                        if tensor.shape.rank is not None:
-                            dims = tuple(tensor.shape.as_list())
-                            if ref in found:
-                                dims = _common(found[ref][0], dims)
-                        few = found[ref][2][0] if ref in found else size
-                        found[ref] = (dims, tensor.dtype, (few, size))
-        return found, frozenset(stateful), numbers
+    def _imported(self) -> tuple[dict[Ref, Inferred], dict[str, int]]:
+        """Tensors by TensorFlow's own inference; numbers of outputs."""
+        return _inferred_of(
+            *(self._message(self.nodes, rows).SerializeToString(deterministic=True) for rows in PROBED_ROWS)
+        )
 
     def given(self, name: str) -> bool:
         """Report whether a node is a placeholder of an input or a weight."""
@@ -447,13 +431,16 @@ class Edit:
         return self.add("Transpose", a, self.constant(order, np.int32), T=tf.float32, Tperm=tf.int32)
 
     def done(self, outputs: Mapping[str, Ref] | None = None, inputs: Mapping[str, Dims] | None = None) -> Graph:
-        """Return the graph with all changes applied.
+        """Return the graph with all changes applied; the graph itself if nothing was replaced.
 
         Args:
             outputs: Other outputs, or None to keep them.
             inputs: Other inputs, or None to keep them.
         """
         graph = self.graph
+        if not self._instead and outputs is None and inputs is None:
+            # The same object: what was inferred of it need not be inferred again.
+            return graph
 
         def final(ref: Ref) -> Ref:
             seen = set()
@@ -468,6 +455,35 @@ class Edit:
         }
         wanted = {name: final(ref) for name, ref in (graph.outputs if outputs is None else outputs).items()}
         return Graph(nodes, wanted, graph.inputs if inputs is None else inputs, graph.weights, graph.library)
+
+
+# The same graph comes by again: after a pass without changes, as a dense graph, with a next version's weights.
+@lru_cache(maxsize=16)
+def _inferred_of(*messages: bytes) -> tuple[dict[Ref, Inferred], dict[str, int]]:
+    """Return the tensors of a graph by TensorFlow's own inference, and the nodes' numbers of outputs.
+
+    Inferred for two numbers of rows: a dimension that is the same for both is static. With symbolic rows, a dimension
+    computed from another tensor's shape would be unknown.
+
+    Args:
+        *messages: The graph for each of PROBED_ROWS.
+    """
+    found: dict[Ref, Inferred] = {}
+    numbers = {}
+    for message in messages:
+        with tf.Graph().as_default() as graph:
+            tf.graph_util.import_graph_def(tf.compat.v1.GraphDef.FromString(message), name="")
+            for op in graph.get_operations():
+                numbers[op.name] = len(op.outputs)
+                for number, tensor in enumerate(op.outputs):
+                    ref, dims, size = (op.name, number), None, tensor.shape.num_elements()
+                    if tensor.shape.rank is not None:
+                        dims = tuple(tensor.shape.as_list())
+                        if ref in found:
+                            dims = _common(found[ref][0], dims)
+                    few = found[ref][2][0] if ref in found else size
+                    found[ref] = (dims, tensor.dtype, (few, size))
+    return found, numbers
 
 
 def _of_proto(node: Any, inputs: tuple[Ref, ...]) -> Node:

@@ -114,15 +114,26 @@ def by_predict_rpc(server):
     return np.array(reply.outputs["score"].float_val)
 
 
+def check_explanations(server):
+    """An explanation looks up what its request leaves out, as the scores are computed with it."""
+    for user, missing in ((7, {}), (9, {"tags": "not_found", "f0": "not_found", "f1": "not_found"})):
+        scores, _ = ask(server, user_id=[user])
+
+        def explained(user=user):
+            status, answer = server.post_json("/admin/models/small/explain", {"inputs": SENT | {"user_id": [user]}})
+            assert status == 200, answer
+            # The explainer's own connection may not be open yet.
+            return answer if "late" not in answer["features_missing"].values() else None
+
+        answer = until(explained)
+        assert answer["features_missing"] == missing
+        np.testing.assert_allclose(answer["sides"][0]["outputs"]["score"], np.ravel(scores)[:1], atol=1e-5)
+
+
 @pytest.mark.parametrize(
-    ("section", "workers"),
-    [
-        (HASHES, "1"),
-        pytest.param(FEAST, "1", marks=pytest.mark.long),
-        pytest.param(HASHES, "2", marks=pytest.mark.long),
-    ],
+    ("section", "workers"), [(HASHES, "1"), (HASHES, "2"), pytest.param(FEAST, "1", marks=pytest.mark.long)]
 )
-def test_every_dialect_looks_up_what_it_leaves_out(tmp_path, redis_server, section, workers):
+def test_every_dialect_and_explanation_looks_up_what_it_leaves_out(tmp_path, redis_server, section, workers):
     with live(tmp_path, redis_server.port, section=section, workers=workers) as server:
         for _ in range(3):
             scores, headers = ask(server)
@@ -141,6 +152,7 @@ def test_every_dialect_looks_up_what_it_leaves_out(tmp_path, redis_server, secti
         until(
             lambda: b'freshet_model_feature_values_total{model="small",status="present"}' in server.get("/metrics")[2]
         )
+        check_explanations(server)
 
 
 @pytest.mark.long
@@ -211,23 +223,6 @@ def test_looked_up_values_return_on_request_with_their_scope(tmp_path, redis_ser
         status, _, data = server.request("POST", "/v1/models/small:predict", body, others | wanted)
         assert (status, b"the scope features" in data) == (403, True)
         assert "x-features" not in ask(server, others)[1]
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_explanation_looks_up_what_a_request_leaves_out(tmp_path, redis_server, workers):
-    with live(tmp_path, redis_server.port, workers=workers) as server:
-        for user, missing in ((7, {}), (9, {"tags": "not_found", "f0": "not_found", "f1": "not_found"})):
-            scores, _ = ask(server, user_id=[user])
-
-            def explained(user=user):
-                status, answer = server.post_json("/admin/models/small/explain", {"inputs": SENT | {"user_id": [user]}})
-                assert status == 200, answer
-                # The explainer's own connection may not be open yet.
-                return answer if "late" not in answer["features_missing"].values() else None
-
-            answer = until(explained)
-            assert answer["features_missing"] == missing
-            np.testing.assert_allclose(answer["sides"][0]["outputs"]["score"], np.ravel(scores)[:1], atol=1e-5)
 
 
 ASKED, TIMEOUT_MS, ROOM_S, HUGE_NBYTES = 40, 100, 0.02, 8 << 20

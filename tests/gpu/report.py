@@ -30,15 +30,27 @@ def file_name(device: str) -> str:
 def markdown(device: str, about: Mapping[str, str], outcomes: Sequence[Outcome]) -> str:
     lines = [f"# GPU check: {device}", "", "Written by `make gpu-check` (docs/how-to/gpu.md).", ""]
     lines += ["| | |", "|---|---|", *(f"| {_cell(what)} | {_cell(value)} |" for what, value in about.items()), ""]
-    lines += ["| step | what | result | seconds |", "|---|---|---|---|"]
+    lines += ["| step | result | seconds |", "|---|---|---|"]
     for o in outcomes:
         why = f": {o.why}" if o.why else ""
-        lines.append(f"| {o.step} | {_cell(o.meaning)} | {o.result}{_cell(why)} | {o.seconds:.0f} |")
+        lines.append(f"| {o.step} | {o.result}{_cell(why)} | {o.seconds:.0f} |")
     for o in outcomes:
         if o.figures:
-            lines += ["", f"## {o.step}", "", "| | |", "|---|---|"]
-            lines += [f"| {_cell(what)} | {_cell(value)} |" for what, value in o.figures]
+            lines += ["", f"## {o.step}", "", *_table(o.figures)]
     return "\n".join([*lines, ""])
+
+
+def _table(figures: Sequence[Sequence[str]]) -> list[str]:
+    """Figures in a column; those of several ways ("way, what") in a column for each way."""
+    split = [(what.partition(", ")[::2], value) for what, value in figures]
+    ways = list(dict.fromkeys(way for (way, _), _ in split))
+    if len(ways) == 1 or not all(what for (_, what), _ in split):
+        return ["| | |", "|---|---|", *(f"| {_cell(what)} | {_cell(value)} |" for what, value in figures)]
+    cells = dict(split)
+    lines = [f"| | {' | '.join(map(_cell, ways))} |", "|---|" + "---|" * len(ways)]
+    for what in dict.fromkeys(what for (_, what), _ in split):
+        lines.append(f"| {_cell(what)} | {' | '.join(_cell(cells.get((way, what), '')) for way in ways)} |")
+    return lines
 
 
 def _cell(text: str) -> str:

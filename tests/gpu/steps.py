@@ -42,6 +42,8 @@ from tests.gpu.package import DIVIDED, HISTORIES, MODEL, made_ahead, only
 LIBRARIES = ("jax", "jaxlib", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx-cu13-bindings")
 LIBRARIES += ("cuda-bindings", "torch", "numpy", "numba")
 CLIENTS, ROWS_IN_FLIGHT = 4, 32768
+GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,DYNAMIC_SLICE_FUSION"
+"""Kinds of kernels that XLA may record; jaxlib refuses a name that it does not have."""
 
 
 def about(check: Check) -> Figures:
@@ -140,11 +142,21 @@ def xla_weights(check: Check) -> Figures:
 
 def xla_unrecorded(check: Check) -> Figures:
     """The same without CUDA graphs, which XLA otherwise records runs of several kernels as: compare with step xla."""
+    yield from _recorded(check, "")
+
+
+def xla_recorded(check: Check) -> Figures:
+    """The same with all kinds of kernels in CUDA graphs, runs of one kernel too: compare with step xla."""
+    yield from _recorded(check, GRAPHS, "--xla_gpu_graph_min_graph_size=1")
+
+
+def _recorded(check: Check, kinds: str, *flags: str) -> Figures:
+    """The step xla with these kinds of kernels in CUDA graphs."""
     if check.target != "cuda":
         raise Skip("CUDA graphs are recorded on NVIDIA GPUs alone")
     before = os.environ.get("XLA_FLAGS", "")
     # Read when the library is loaded, which is why this is a step: each has a process of its own.
-    os.environ["XLA_FLAGS"] = f"{before} --xla_gpu_enable_command_buffer=".strip()
+    os.environ["XLA_FLAGS"] = " ".join([before, f"--xla_gpu_enable_command_buffer={kinds}", *flags]).strip()
     try:
         yield from xla(check)
     finally:
@@ -372,6 +384,7 @@ STEPS: dict[str, Callable[[Check], Figures]] = {
     "tensorrt-deltas": tensorrt_deltas,
     "tensorrt-weights": tensorrt_steps.tensorrt_weights,
     "xla-unrecorded": xla_unrecorded,
+    "xla-recorded": xla_recorded,
     "onnxruntime": onnxruntime,
     "xla-streams": xla_streams,
     "host-memory": host_memory,

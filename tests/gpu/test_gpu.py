@@ -24,7 +24,7 @@ from tests.support.played_gpu import put_cuda, put_tensorrt, put_xla
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long, pytest.mark.campaign]
 
 TENSORRT = {"tensorrt", "tensorrt-deltas", "tensorrt-weights"}
-NOT_ON_A_PROCESSOR = {"host-memory", "xla-ahead", "xla-unrecorded", *TENSORRT}
+NOT_ON_A_PROCESSOR = {"host-memory", "xla-ahead", "xla-unrecorded", "xla-recorded", *TENSORRT}
 # Servers are processes of their own, where no GPU is played.
 NOT_ON_A_PLAYED_GPU = {"about", "onnxruntime", "http"}
 
@@ -154,6 +154,18 @@ def test_crashing_hanging_or_garbled_process_fails_its_step(code, why, bundle, m
     assert (outcome.result, outcome.why) == (FAILED, why)
 
 
+def test_step_that_the_end_of_the_check_cuts_off_is_skipped_unless_it_had_enough_time(monkeypatch, tmp_path):
+    def hang(arguments, *, timeout, **options):
+        raise command.subprocess.TimeoutExpired(arguments, timeout)
+
+    monkeypatch.setattr(command.subprocess, "run", hang)
+    (tmp_path / "bundle.json").write_text("{}")
+    options = ["--bundle", str(tmp_path), "--out", str(tmp_path), "--device", "cpu", "--only", "boundary"]
+    assert command.main(["check", "--minutes", "1", *options]) == 0
+    assert "| skipped: the check's 1 minutes were over after 60 s of it |" in (tmp_path / "REPORT-CPU.md").read_text()
+    assert command.main(["check", "--minutes", "3", *options]) == 1
+
+
 def test_failed_step_keeps_earlier_figures_and_its_output(bundle, tmp_path, monkeypatch):
     run = command.subprocess.run
 
@@ -193,6 +205,9 @@ def test_report_has_one_line_per_step_for_any_content():
         Outcome("c", "what", SKIPPED, "none here"),
     ]
     text = markdown("NVIDIA H200", {"driver": "1"}, outcomes)
-    assert "| b | what | failed: E: line one / two | 0 |" in text
+    assert "| b | failed: E: line one / two | 0 |" in text
     assert "| x/y | 1 |" in text
+    sides = [["sent, load", "2"], ["sent, error", "3"], ["by place, load", "4"]]
+    text = markdown("NVIDIA H200", {}, [Outcome("a", "what", PASSED, figures=sides)])
+    assert "| | sent | by place |\n|---|---|---|\n| load | 2 | 4 |\n| error | 3 |  |" in text
     assert file_name("NVIDIA H200 / x") == "REPORT-NVIDIA-H200-x.md"

@@ -4,7 +4,8 @@ Two engines serve the same repositories: one has a device that is played on the 
 rows or for all, the other reads rows from memory. Deltas bring and remove rows, some with dense weights; rollbacks go
 back up to ten of them, and new versions come with the rows as they are. Threads ask the first one all the time; their
 replies are kept and computed again by the other one, under the generation that they name. After each change both answer
-requests of one and of many users, and must agree.
+requests of one and of many users, and must agree. In the last story the first one is a server of two workers, of which
+one is killed at random times; requests that it loses are sent again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,14 @@ import pytest
 
 from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.extensions.device_rows import placed_rows, row_mirror
+from freshet_serving.processor.extensions.device_rows import placed_rows
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import stream_delta
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 from loadtest.reports.report import machine, opening, origin, table
 from tests.processor.extensions.device_rows.played import MODEL, delta, repositories, request
+from tests.programs.device_server import DeviceServer
+from tests.programs.played_device import put_small_pools
 from tests.support.played_gpu import put_xla
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
@@ -45,15 +49,18 @@ SHAPES = ((1, 1), (8, 8), (20, 1))
 class Story:
     """Two engines that follow the same changes."""
 
-    def __init__(self, device: Processor, host: Processor, repositories: tuple[Path, Path], seed: int) -> None:
+    def __init__(
+        self, device: Processor | DeviceServer, host: Processor, repositories: tuple[Path, Path], seed: int
+    ) -> None:
         self.device, self.host, self.repositories = device, host, repositories
         self.random = np.random.default_rng(seed)
         self.counts: Counter[str] = Counter()
         self.worst, self._steps = 0.0, 0
-        self._line = [device.predictor.manifest(MODEL)[1].step]
+        self._line = [host.predictor.manifest(MODEL)[1].step]
         self._asked = [PredictRequest(MODEL, request(self.random, rows)) for rows in (2, 8)]
         self._replies: list[tuple[int, Generation, np.ndarray]] = []
         self._expected: dict[tuple[int, Generation], np.ndarray] = {}
+        self._failed: list[Exception] = []
         self._stop = threading.Event()
 
     def run(self, deltas: int) -> None:
@@ -73,8 +80,13 @@ class Story:
             self._stop.set()
             for thread in threads:
                 thread.join()
+        if self._failed:
+            raise self._failed[0]
         for number, generation, scores in self._replies:
-            self._compare(scores, self._expected[number, generation])
+            if (expected := self._expected.get((number, generation))) is None:
+                self.counts["other generations"] += 1
+            else:
+                self._compare(scores, expected)
         self.counts["replies meanwhile"] += len(self._replies)
 
     def _delta(self) -> None:
@@ -115,9 +127,12 @@ class Story:
             manifest = replace(VersionReader(repository / MODEL / "1").manifest, version=number)
             (hidden / MANIFEST).write_bytes(manifest.to_json())
             hidden.rename(repository / MODEL / str(number))
-        for side in (self.host, self.device):
-            side.poll()
-            self._note()
+        self.host.poll()
+        self._note()
+        if isinstance(self.device, Processor):
+            self.device.poll()
+        else:
+            self.device.wait_for(self.host.predictor.manifest(MODEL)[1])
         self.counts["versions"] += 1
         self._steps, self._line = 0, [0]
         self._agree()
@@ -129,10 +144,13 @@ class Story:
             self._expected[number, reply.generation] = reply.outputs["score"].copy()
 
     def _ask(self, number: int) -> None:
-        while not self._stop.is_set():
-            reply = self.device.process(self._asked[number])
-            self._replies.append((number, reply.generation, reply.outputs["score"].copy()))
-            time.sleep(0.002)
+        try:
+            while not self._stop.is_set():
+                reply = self.device.process(self._asked[number])
+                self._replies.append((number, reply.generation, reply.outputs["score"].copy()))
+                time.sleep(0.002)
+        except Exception as error:
+            self._failed.append(error)
 
     def _agree(self) -> None:
         for rows, users in SHAPES:
@@ -149,56 +167,62 @@ class Story:
         self.counts["wrong"] += error > CLOSE
 
 
-def lived(deltas: int, seed: int, room: int) -> dict[str, Any]:
+def lived(deltas: int, seed: int, room: int, kills: bool = False) -> dict[str, Any]:
     """Return the figures of one story.
 
     Args:
         deltas: Number of deltas.
         seed: Seed of all that is random.
         room: Bytes for rows on the device.
+        kills: Whether the device belongs to a server whose workers are killed.
     """
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="freshet-device-") as folder:
-        for name, value in (("COPIED", (8, 64)), ("LEAST_SPARE", 32), ("TURN", 64)):
-            patch.setattr(row_mirror, name, value)
-        put_xla(patch)
-        open_rows = placed_rows.open_device_rows
-        patch.setattr(placed_rows, "open_device_rows", lambda *known: open_rows(*known[:-1], room))
-        on_device, on_host = made = repositories(Path(folder))
-        options: dict[str, Any] = {"delta_guard": "off"}
-        with (
-            Processor.initialize(
-                ProcessorConfig(str(on_device), sessions=2, device_stages=1, device_rows_mb=1, **options)
-            ) as device,
-            Processor.initialize(ProcessorConfig(str(on_host), sessions=1, **options)) as host,
-        ):
-            story = Story(device, host, made, seed)
-            story.run(deltas)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-device-")))
+        on_device, on_host = made = repositories(folder)
+        device: Processor | DeviceServer
+        if kills:
+            device = stack.enter_context(DeviceServer(on_device, folder / "serve.log", room, seed))
+        else:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            put_small_pools(patch, room)
+            put_xla(patch)
+            config = ProcessorConfig(str(on_device), sessions=2, device_stages=1, device_rows_mb=1, delta_guard="off")
+            device = stack.enter_context(Processor.initialize(config))
+        host = stack.enter_context(Processor.initialize(ProcessorConfig(str(on_host), sessions=1, delta_guard="off")))
+        story = Story(device, host, made, seed)
+        story.run(deltas)
+        if isinstance(device, DeviceServer):
+            counted = device.counted()
+            story.counts += device.counts
+        else:
             counted = by_name(device.predictor.replica(MODEL).counted(), placed_rows.BLOCK)
-    return {"room": room, "seed": seed, "worst": story.worst, **story.counts, "counted": counted}
+    return {"room": room, "seed": seed, "kills": kills, "worst": story.worst, **story.counts, "counted": counted}
 
 
 def page(results: dict[str, Any]) -> str:
     """device-story.md."""
     names = ["deltas", "of these with dense weights", "rollbacks", "versions", "replies after changes"]
-    names += ["replies meanwhile", "other generations", "wrong"]
+    names += ["replies meanwhile", "killed workers", "requests sent again", "other generations", "wrong"]
     rows = [[name, *(f"{one.get(name, 0):,}" for one in results["stories"])] for name in names]
     rows.append(["largest difference", *(f"{one['worst']:.1e}" for one in results["stories"])])
     for name in ("changed_rows", "host_rows", "moved_rows"):
         rows.append([f"{name}, last version", *(f"{one['counted'].get(name, 0):,}" for one in results["stories"])])
-    heads = ["", *("all rows" if one["room"] > ROOM else "some rows" for one in results["stories"])]
+    heads = [""]
+    for one in results["stories"]:
+        heads.append(("all rows" if one["room"] > ROOM else "some rows") + (", workers killed" if one["kills"] else ""))
     return "\n".join([*opening("Rows on a device", __doc__ or "", results), table(heads, rows), ""])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make -C loadtest device-story", description=__doc__)
-    parser.add_argument("--deltas", type=int, default=1000, help="of each of the two stories [1000]")
+    parser.add_argument("--deltas", type=int, default=1000, help="of each of the three stories [1000]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     results: dict[str, Any] = {"machine": machine(), "stories": []}
     results["origin"] = origin("-C loadtest device-story", "ARGS", sys.argv[1:])
-    for room in (ROOM, 1 << 30):
-        results["stories"].append(lived(options.deltas, options.seed, room))
+    for room, kills in ((ROOM, False), (1 << 30, False), (ROOM, True)):
+        results["stories"].append(lived(options.deltas, options.seed, room, kills))
         print({name: value for name, value in results["stories"][-1].items() if name != "counted"}, flush=True)
         (options.out / "device-story.json").write_text(json.dumps(results, indent=1) + "\n")
         (options.out / "device-story.md").write_text(page(results))

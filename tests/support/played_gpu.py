@@ -276,8 +276,8 @@ def put_tensorrt(monkeypatch, runtime=None):
     return module
 
 
-def put_xla(monkeypatch, capability="90"):
-    """Puts a GPU for XLA into this process; returns it, which counts what is compiled on it."""
+def played_xla(capability="90"):
+    """A GPU for XLA, which counts what is compiled on it."""
     from freshet_serving.processor.backends import xla
 
     class PlayedDevice(xla._Cpu):
@@ -291,6 +291,13 @@ def put_xla(monkeypatch, capability="90"):
             self.compiled += 1
             return super().compile(stablehlo)
 
-    device = PlayedDevice()
+    return PlayedDevice()
+
+
+def put_xla(monkeypatch, capability="90"):
+    """Puts a GPU for XLA into this process; returns it."""
+    from freshet_serving.processor.backends import xla
+
+    device = played_xla(capability)
     monkeypatch.setitem(xla._devices, ("cuda", 0), device)
     return device

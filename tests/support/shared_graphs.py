@@ -10,6 +10,8 @@ from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from importlib import import_module
 
+from tests.support.run_store import stored_conversion
+
 PACKAGING = "freshet_serving.compiler.building.packaging"
 CONVERTER = "freshet_serving.compiler.backends.onnxruntime"
 
@@ -67,13 +69,15 @@ def _with_weights(value, weights):
 
 
 def _shared_conversion(to_onnx):
+    stored = stored_conversion(to_onnx)
+
     @wraps(to_onnx)
     def shared(graph):
         results = _results(graph)
         if results is None:
             return to_onnx(graph)
         if to_onnx not in results:
-            results[to_onnx] = to_onnx(graph)
+            results[to_onnx] = stored(graph)
         model, weights = results[to_onnx]
         return model, [*weights]
 

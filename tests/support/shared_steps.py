@@ -12,6 +12,7 @@ import sys
 import threading
 from dataclasses import replace
 from functools import wraps
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,6 +40,7 @@ def share_step_functions():
 def _share(module):
     step, functions, create = module.DenseStep, module.DenseFunctions, module.XlaFunction
     made, alone, graphs = {}, {}, {}
+    zoo = import_module("freshet_serving.models.zoo.architectures").ARCHITECTURES
     making, lock = threading.local(), threading.RLock()
     first_step, first_functions, found_alone = step.__init__, functions.__init__, functions.rows_are_alone
     first_graph = module.DenseGraph.from_keras
@@ -52,11 +54,14 @@ def _share(module):
         options = {name: named[name] for name in named if name != "worker_pool"}
         network = manifest.arch, manifest.features, manifest.sequences
         read = [getattr(settings, name) for name in READ]
-        outer, making.key = key(), repr((type(self), *network, read, arguments[:2], options))
+        outer = key(), getattr(making, "of_zoo", False)
+        making.key = repr((type(self), *network, read, arguments[:2], options))
+        # Objects that are named by their address may be others in the next run.
+        making.of_zoo = manifest.arch in zoo and " at 0x" not in making.key
         try:
             first_step(self, manifest, settings, *arguments, **named)
         finally:
-            making.key = outer
+            making.key, making.of_zoo = outer
 
     def graph_of(model):
         """Return the graph that the first of equal networks had, which is traced already, with this one's weights."""
@@ -75,7 +80,7 @@ def _share(module):
     @wraps(first_functions)
     def begin_functions(self, *arguments, **named):
         first_functions(self, *arguments, **named)
-        self.shared_key = key()
+        self.shared_key, self.of_zoo = key(), getattr(making, "of_zoo", False)
 
     @wraps(found_alone)
     def rows_are_alone(self):
@@ -89,14 +94,17 @@ def _share(module):
     def shared(function, takes, threads, settings=""):
         owner = getattr(function, "__self__", None)
         if getattr(owner, "shared_key", None) is None:
-            return create(function, takes, threads)
+            return create(function, takes, threads, settings)
         history = repr([getattr(owner, name, None) for name in ("sequence", "item")])
         compiled = owner.shared_key, history, function.__name__, tuple(takes), threads
+        if owner.of_zoo:
+            # The store reads the zoo's code with the settings; a test's own network may be another in the next run.
+            settings = settings or repr(compiled[:3])
         with lock:
             if compiled not in made:
                 if len(made) >= MOST:
                     del made[next(iter(made))]
-                made[compiled] = create(function, takes, threads)
+                made[compiled] = create(function, takes, threads, settings)
             return made[compiled]
 
     step.__init__, functions.__init__, functions.rows_are_alone = begin_step, begin_functions, rows_are_alone

@@ -5,13 +5,15 @@ portable forms. Of its tables those lie there that features of one row, or short
 bytes that are given, those first that are read most often a byte, and of the next one some rows (hot_rows). All others,
 and features that are filled in another way, are filled by the host, in the same lines.
 
-On the host stay tables with a memory budget, whose rows may be on disk; those in a row store; and those with a default
-row other than zeros whose type is not float32.
+On the host stay tables with a memory budget, whose rows may be on disk; those in a row store; those with a default row
+other than zeros whose type is not float32; and records of entities: they hold inputs, which the index needs before
+there is anything to gather. The rows that these inputs lead to lie on the device like any other.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +38,7 @@ from freshet_serving.processor.running.sequence_filler import SequenceFill
 
 log = logging.getLogger("freshet.device_rows")
 
+SUMMED = "whose rows are summed before they are sent"
 BLOCK = "device_rows"
 NBYTES = Slot(BLOCK, "nbytes", "model_device_rows_bytes", "Memory of rows on the device.", gauge=True)
 CHANGED_ROWS = Slot(BLOCK, "changed_rows", "model_device_rows_changed", "Changed rows that were copied to the device.")
@@ -168,7 +171,9 @@ def describe(manifest: Manifest) -> str:
         for feature in (one for together in layout.pools.values() for one in together) if layout else ():
             tables.add(manifest.tables[pooling.plan[feature.row, pool.TABLE]].name)
     there = f"rows of {len(tables)} of {len(manifest.tables)} tables there"
-    return f"{after:,} bytes a row instead of {before:,}, with {there}"
+    stay = Counter(_reason(t) or SUMMED for t in manifest.tables if t.name not in tables)
+    why = "; on the host " + ", ".join(f"{count} {reason}" for reason, count in stay.items()) if stay else ""
+    return f"{after:,} bytes a row instead of {before:,}, with {there}{why}"
 
 
 def placed_rows(tables: Sequence[TableEntry], poolings: Sequence[Pooling], room: int) -> list[int]:
@@ -202,7 +207,16 @@ def placed_rows(tables: Sequence[TableEntry], poolings: Sequence[Pooling], room:
 
 
 def _may_lie(table: TableEntry) -> bool:
-    return table.dtype != RECORD and (table.dtype == "float32" or not any(table.default))
+    return not _reason(table)
+
+
+def _reason(table: TableEntry) -> str:
+    """Return why rows of a table cannot lie on a device; "" if they can."""
+    if table.dtype == RECORD:
+        return "with records of entities"
+    if table.dtype != "float32" and any(table.default):
+        return f"with a default row that {table.dtype} cannot hold"
+    return ""
 
 
 def _device(opened: Mapping[str, OpenedPrograms]) -> Device | None:

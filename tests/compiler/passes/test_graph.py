@@ -117,3 +117,19 @@ def test_edit_replaces_tensors_for_all_readers():
     made = changed.to_dense({"b": np.zeros((4, 2), np.float32)})
     x = rows(made)
     np.testing.assert_allclose(made.run({"x": x})["y"], x @ np.ones((4, 2), np.float32), rtol=1e-6, atol=1e-6)
+
+
+def test_edit_without_replacements_returns_the_graph():
+    graph = Graph.of_dense(network())
+    edit = Edit(graph)
+    edit.constant([1.0])
+
+    assert edit.done() is graph
+
+
+def test_equal_graphs_are_inferred_once(monkeypatch):
+    first, second = Graph.of_dense(network(seed=3)), Graph.of_dense(network(seed=4))
+    shapes = {name: first.shape((name, 0)) for name in first.nodes}
+    monkeypatch.setattr(tf.graph_util, "import_graph_def", lambda *_, **__: pytest.fail("inferred again"))
+
+    assert {name: second.shape((name, 0)) for name in second.nodes} == shapes

@@ -169,6 +169,7 @@ def test_settings_that_do_not_fit_are_refused_before_a_step(names, folder, tmp_p
 
 
 @pytest.mark.long
+@pytest.mark.campaign  # 21 trainings; the sets above have every setting with and without each other
 @pytest.mark.parametrize("names", [(name,) for name in SETTINGS], ids=" ".join)
 def test_setting_alone_is_served_as_trained(names, folder, tmp_path):
     check_scores(names, folder, tmp_path)

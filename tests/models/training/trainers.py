@@ -12,6 +12,7 @@ from freshet_serving.models.runs.step_profile import StepProfile
 from freshet_serving.models.training.spec import draft, measure_scaling
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.package.subgraphs import WHOLE
+from tests.support.shared_graphs import mark_as_shared
 
 
 def make_trainer(config, source):
@@ -56,7 +57,9 @@ class CompiledOnce:
         """The parts of the first graph of these features and shapes: of them compile_graph takes no weight."""
         key = f"{self._key(graph)} {graph.outputs} {features} {buckets}"
         if key not in self._parts:
-            self._parts[key] = dividing.parts(graph, features, buckets, histories)
+            self._parts[key] = made = dividing.parts(graph, features, buckets, histories)
+            for part in made.by_subgraph.values():
+                mark_as_shared(part.graph)
         return self._parts[key]
 
     def compile_graph(self, graph, version_folder, buckets, progress=None, subgraph=WHOLE):

@@ -13,6 +13,8 @@ from tests.compiler.imports.onnx_native.random_graphs import RandomGraph
 
 BUCKETS = (1, 16)
 FEW, MANY = range(8), range(8, 200)
+LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(16, 30)]
+MORE = [pytest.param(seed, marks=(pytest.mark.long, pytest.mark.campaign)) for seed in range(30, 60)]
 
 
 def checked(drawn, path, repository, random):
@@ -37,7 +39,7 @@ def test_random_graph_scores_like_its_runtime(seeds, tmp_path):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(16, 60))])
+@pytest.mark.parametrize("seed", [5, *LONG, *MORE])
 def test_translated_random_graph_scores_like_its_runtime_or_is_refused(seed, tmp_path):
     pytest.importorskip("tensorflow", reason="translating needs the train extra")
     random = np.random.default_rng(seed)

@@ -17,7 +17,14 @@ from freshet_serving.processor.package.delta import stream_delta
 from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.repository.version import VersionReader
 from tests.gpu.package import folder_of
-from tests.processor.extensions.device_rows.played import MODEL, delta, repositories, request
+from tests.processor.extensions.device_rows.played import (
+    ENTITIES,
+    MODEL,
+    add_entities,
+    delta,
+    repositories,
+    request,
+)
 from tests.processor.extensions.device_rows.test_slot_layout import MANY, ONE, SUM, pooling
 from tests.support.played_gpu import put_xla
 
@@ -127,6 +134,46 @@ def test_replies_beside_deltas_are_of_the_generation_that_they_name(gpu, tmp_pat
         np.testing.assert_allclose(scores, expected[number, step], atol=1e-6)
 
 
+@pytest.mark.parametrize("room", [SOME, 1 << 20], ids=["some rows", "all rows"])
+def test_keys_of_entities_answer_as_on_the_host(room, gpu, tmp_path, monkeypatch):
+    """Records stay on the host, and follow deltas and rollbacks; the rows that their values lead to lie there."""
+    room_for(monkeypatch, room)
+    sides = repositories(tmp_path)
+    for repository in sides:
+        add_entities(folder_of(repository, MODEL))
+    random = np.random.default_rng(2)
+    with (
+        Processor.initialize(ProcessorConfig(str(sides[0]), delta_guard="off", **STAGED, **ROOM)) as device,
+        Processor.initialize(ProcessorConfig(str(sides[1]), delta_guard="off", **ALONE)) as host,
+    ):
+        manifest, generation = host.predictor.manifest(MODEL)
+        scores = []
+
+        def compare():
+            for rows, users in ((1, 1), (8, 8), (30, 1)):
+                whole = request(random, rows, users)
+                for filled in ([], ENTITIES[:1], ENTITIES[1:], ENTITIES):
+                    left_out = {name for entity in filled for name in entity.inputs}
+                    asked = PredictRequest(MODEL, {n: v for n, v in whole.items() if n not in left_out})
+                    got, expected = device.process(asked), host.process(asked)
+                    assert got.generation == expected.generation
+                    np.testing.assert_allclose(got.outputs["score"], expected.outputs["score"], atol=1e-6)
+                    scores.append(got.outputs["score"].ravel()[0])
+
+        compare()
+        for step in range(generation.step + 1, generation.step + 7):
+            data = encoded(delta(random, manifest, step))
+            for side in (device, host):
+                side.apply_delta(MODEL, data=data)
+            compare()
+        for side in (device, host):
+            side.rollback(MODEL, replace(generation, step=generation.step + 2))
+        compare()
+        assert counters(device)["changed_rows"] > 10
+    # What a record fills in is not what the request has sent.
+    assert len(set(scores[:4])) == 4
+
+
 def test_little_is_sent_of_a_row(gpu, tmp_path):
     on_device, _ = repositories(tmp_path)
     random = np.random.default_rng(0)
@@ -192,4 +239,13 @@ def test_inspect_says_what_is_sent_of_a_row(tmp_path):
     manifest = VersionReader(folder_of(on_device, MODEL)).manifest
     said = placed_rows.describe(manifest)
     assert said == f"{4 * 13} bytes a row instead of {4 * manifest.width}, with rows of 4 of 4 tables there"
+    add_entities(folder_of(on_device, MODEL))
+    with_records = placed_rows.describe(VersionReader(folder_of(on_device, MODEL)).manifest)
+    assert (
+        with_records == f"{said[: said.index(' 4 of 4')]} 4 of 6 tables there; on the host 2 with records of entities"
+    )
+    coarse = [replace(manifest.tables[0], dtype="int8", default=[1.0] * 8), *manifest.tables[1:]]
+    assert placed_rows.describe(replace(manifest, tables=coarse)).endswith(
+        "; on the host 1 with a default row that int8 cannot hold"
+    )
     assert placed_rows.describe(VersionReader(folder_of(on_host, MODEL)).manifest) == ""

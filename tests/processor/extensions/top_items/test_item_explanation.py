@@ -11,6 +11,7 @@ from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.extensions.explaining.explanation import Explainer, GenerationRef
 from freshet_serving.processor.extensions.top_items import item_explanation as module
 from freshet_serving.processor.extensions.top_items.item_explanation import ExplainedItem
+from freshet_serving.processor.extensions.top_items.vector_pass import VectorPass
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.package.delta import write_delta
 from tests.support import towers
@@ -26,6 +27,7 @@ from tests.support.ranked import (
     rows_of,
     write_ranked,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
 
@@ -202,17 +204,20 @@ def test_places_of_two_towers_are_those_of_the_ranker(paired):
             np.testing.assert_allclose(1 / (1 + np.exp(-logit)), told["score"], atol=1e-6)
 
 
-def test_vectors_that_lag_are_named_and_new_items_have_none_yet(paired):
+def test_vectors_that_lag_are_named_and_new_items_have_none_yet(paired, monkeypatch):
     _, delta = towers.change(paired.world, 1, put=[50], items=[50], dense=["item"])
-    paired.upload(delta)
     inputs = {"user": np.array([2])}
-    told = paired.explained(inputs, 50)
-    reply = paired.processor.process(PredictRequest(towers.MODEL, inputs, top_items=40))
-    if reply.item_generation is None:
-        assert told["place"] is not None
-    else:
+    with monkeypatch.context() as held:
+        # The thread that computes the vectors begins as soon as the delta is served: between two reads it may be done.
+        held.setattr(VectorPass, "step", lambda *_: False)
+        paired.upload(delta)
+        told = paired.explained(inputs, 50)
         assert told["why_not"] == ["no vector yet: it came after the generation of the vectors"]
         assert told["item_generation"] == "1.0"
+        reply = paired.processor.process(PredictRequest(towers.MODEL, inputs, top_items=40))
+        assert str(reply.item_generation) == "1.0"
+    until(lambda: paired.explained(inputs, 50)["place"] is not None)
+    assert paired.processor.process(PredictRequest(towers.MODEL, inputs, top_items=40)).item_generation is None
 
 
 def test_past_vectors_give_a_score_and_no_place(paired):

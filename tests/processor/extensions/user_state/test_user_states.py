@@ -86,7 +86,7 @@ def counted(processor):
 
 @pytest.mark.parametrize("tiered", [False, True], ids=["memory", "tiered"])
 @pytest.mark.parametrize("compute", ["threads", "inline"])
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=(LONG, pytest.mark.campaign))])
 def test_replies_are_those_without_a_store_over_deltas_appends_and_rollbacks(
     package, repository, tmp_path, compute, tiered, seed
 ):
@@ -309,7 +309,7 @@ def named_step(reply):
 
 
 @pytest.mark.parametrize("compute", ["threads", "inline"])
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=(LONG, pytest.mark.campaign))])
 def test_bounded_replies_are_of_the_two_generations_that_they_name(package, repository, compute, seed):
     requests, dice, most = list(package[1]), np.random.default_rng(seed), 3
     with opened(repository, compute=compute, **bounded(steps=most)) as kept, opened(repository, 0) as plain:
