@@ -8,9 +8,6 @@ digest serve the same rows and weights, whatever was undone in between.
 
 The bytes of a delta's record follow from the record before it and from the delta's file alone: every writer that adopts
 a file that was dropped into the folder writes the same bytes.
-
-A signed record has SIGNED_FORMAT and two more fields: `key`, the id of the key, and `signature`, Ed25519 over the
-version's root hash in hexadecimal digits, a newline, and the record's bytes without `signature`. It changes no digest.
 """
 
 from __future__ import annotations
