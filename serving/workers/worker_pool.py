@@ -27,8 +27,8 @@ Invariants
 - A slot gets another process only after its owner has been notified of the signal that ended the last one: the cause
   may still exist (a mapped file that was truncated), and must no longer be served by then.
 
-Connections are accepted here and handed to the worker with the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
-workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/concepts/workers.md.
+Connections are accepted here and handed to the worker with the fewest, by SCM_RIGHTS. Measured against workers that
+share the listening socket, or that listen by SO_REUSEPORT: docs/decisions/worker-processes.md.
 
 Rejected: fork (the supervisor has threads; see fork_server), multiprocessing (pickle, and a resource tracker process),
 an accept queue for each worker (connections in it die with the worker).

@@ -1,7 +1,7 @@
 """`make release`: dist/<version>/ with the source distribution, both wheels, their bills of materials and checksums.
 
 Refused without --draft: a tree that is not clean, a version without a section of the changelog, a tag that is another
-commit's. Nothing is uploaded and nothing is pushed; docs/how-to/releasing.md says what is left to do.
+commit's. Nothing is uploaded and nothing is pushed; CONTRIBUTING.md says what is left to do.
 """
 
 from __future__ import annotations

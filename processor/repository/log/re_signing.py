@@ -2,6 +2,10 @@
 
 Only the manifest is signed again. It vouches for the existing records by the number and the SHA-256 of the newest: no
 byte of the change log changes, nor does a digest, so running servers and trainers go on.
+
+A signed record has the format freshet-record/2 and two more fields: `key`, the id of the key, and `signature`, Ed25519
+over the version's root hash in hexadecimal digits, a newline, and the record's bytes without `signature`. A signed
+manifest has `key`, `signature`, `edition` (how often it was signed), `vouched`, and the SHA-256 of every file.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ disk, not signed by a trusted key) ends its log for every reader. A repair sets 
     chain/0000000033.json   continues 32: set aside
     chain/0000000034.json   the repair. since: 32; previous: the SHA-256 of 31; sha256: over 32 and 33
 
+`sha256` is that of one line for each record set aside: its number, a blank, the SHA-256 of its file in hexadecimal
+digits (of no bytes if it is not a file or is larger than a record may be), a newline.
+
 Invariants
 - A repair is a record like any other: immutable, signed where records are, created exclusively under the number after
   the newest. Of two repairs, or of a repair and an append, one gets the number and the other starts again. No existing
