@@ -108,8 +108,8 @@ class SampleScorer:
                 self._sample.take(self._plan.bind_inputs(request.inputs).without_flags(), request.inputs)
 
     def score(self, requests: bytes, state: PreviewState, costs: Mapping[int, float], max_s: float) -> RequestScores:
-        kept = parse_requests(requests)
-        return score_requests(kept, self._plan, self._run, state, self._make(), costs, self._clock, max_s)
+        parsed = parse_requests(requests)
+        return score_requests(parsed, self._plan, self._run, state, self._make(), costs, self._clock, max_s)
 
     def compare(
         self, before: PreviewState, after: PreviewState, costs: Mapping[int, float], max_rows: int, max_s: float
@@ -119,14 +119,19 @@ class SampleScorer:
         bucket, rows = extent(costs, min(max_rows, sampled), max_s)
         if rows < LEAST_ROWS:
             return None
-        known, digest = self._scored, before.digest
-        if known is None or known.digest != digest or known.sample is not sample or known.rows < rows:
-            known = self._score(before, sample, bucket, rows, None)
-        scored = self._score(after, sample, bucket, rows, known)
+        before_scores, digest = self._scored, before.digest
+        if (
+            before_scores is None
+            or before_scores.digest != digest
+            or before_scores.sample is not sample
+            or before_scores.rows < rows
+        ):
+            before_scores = self._score(before, sample, bucket, rows, None)
+        scored = self._score(after, sample, bucket, rows, before_scores)
         self._scored = scored
         if self._erasures != erasures:
             self._scored = None
-        figures = score_figures({name: scores[:rows] for name, scores in known.outputs.items()}, scored.outputs)
+        figures = score_figures({name: scores[:rows] for name, scores in before_scores.outputs.items()}, scored.outputs)
         return PreviewResult(rows, self._clock.now_s() - began_s, figures)
 
     def _score(
@@ -179,14 +184,14 @@ def runs(
         rows: Number of rows in all.
         bucket: Rows per step.
     """
-    part, spans, left = [], [], bucket
+    part, spans, free = [], [], bucket
     for bound, count, _ in sample:
         first = 0
         while first < count and rows:
-            taken = min(count - first, left, rows)
+            run_rows = min(count - first, free, rows)
             part.append(bound)
-            spans.append((first, taken))
-            first, left, rows = first + taken, left - taken, rows - taken
-            if not left or not rows:
+            spans.append((first, run_rows))
+            first, free, rows = first + run_rows, free - run_rows, rows - run_rows
+            if not free or not rows:
                 yield part, np.array(spans, np.int64)
-                part, spans, left = [], [], bucket
+                part, spans, free = [], [], bucket
