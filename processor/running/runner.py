@@ -158,7 +158,7 @@ class Runner:
                 if state is None or (computed := state.tensors) is None:
                     computed = self._run_users(batch, parts.user, works, parts.user.costs.bucket_plan(1)[0], [state])
                     self._stats.user_once += 1
-                shared.user_tensors = _kept(computed)
+                shared.user_tensors = _copied(computed)
             self._run_candidates(batch, parts.score, shared.user_tensors, 0, works[0], 0)
         else:
             self._run_undivided(batch, works, rows, 0)
@@ -177,12 +177,12 @@ class Runner:
         Returns:
             True if they were computed, False if another chunk had done so before.
         """
-        known = None if shared is None else shared.user_tensors
-        computed = known or self._run_filled_user(batch, user)
+        shared_tensors = None if shared is None else shared.user_tensors
+        computed = shared_tensors or self._run_filled_user(batch, user)
         score.lend(computed, 0, batch.buffers.inputs(score.name, 0, max(batch.executables[score.name])))
-        if shared is not None and known is None:
-            shared.user_tensors = _kept(computed)
-        return known is None
+        if shared is not None and shared_tensors is None:
+            shared.user_tensors = _copied(computed)
+        return shared_tensors is None
 
     def _run_filled_user(self, batch: RunningBatch, user: SubgraphRun) -> Tensors:
         bucket = user.costs.bucket_plan(1)[0]
@@ -302,15 +302,15 @@ class Runner:
         self, batch: RunningBatch, parts: DividedRun, requests: Sequence[tuple[Rows, int]]
     ) -> tuple[list[tuple[Rows, int]], list[UserState | None]]:
         """Run the candidates of requests whose user is kept; return the others, and where to keep what they compute."""
-        left, looks = list[tuple[Rows, int]](), list["UserState | None"]()
+        unserved, looks = list[tuple[Rows, int]](), list["UserState | None"]()
         for work, first in requests:
             state = self._look(batch, parts.user, work)
             if state is not None and state.tensors is not None:
                 self._run_candidates(batch, parts.score, state.tensors, 0, work, first)
             else:
-                left.append((work, first))
+                unserved.append((work, first))
                 looks.append(state)
-        return left, looks
+        return unserved, looks
 
     def _look(self, batch: RunningBatch, user: SubgraphRun, work: Rows) -> UserState | None:
         """Return what is kept of a request's user; None if nothing is kept of such requests."""
@@ -440,6 +440,6 @@ class Runner:
         self._crowding.beat()
 
 
-def _kept(computed: Tensors) -> Tensors:
+def _copied(computed: Tensors) -> Tensors:
     """Return a copy of the first request's tensors: other batches use the buffers before all chunks have run."""
     return {name: array[:1].copy() for name, array in computed.items()}
