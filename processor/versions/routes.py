@@ -153,8 +153,8 @@ class Routes(Generic[S]):
         if self.traffic.split is None or self.default is None:
             return {}
         labels = self.traffic.split.labels
-        found = {label: served.manifest.version for label in labels if (served := self._beside(self.default, label))}
-        return found if labels[0] in found else {}
+        versions = {label: served.manifest.version for label in labels if (served := self._beside(self.default, label))}
+        return versions if labels[0] in versions else {}
 
     def trials(self) -> list[tuple[S, S]]:
         """Return pairs of canary and the baseline that it is judged against."""
@@ -185,9 +185,9 @@ def find(models: Mapping[str, T], name: str) -> T:
     return model
 
 
-def _those(what: str, names: Sequence[Any]) -> str:
+def _those(noun: str, names: Sequence[Any]) -> str:
     """Return names after their kind, for a message."""
-    return f"{what}{'s' * (len(names) > 1)} {listed(map(str, names))}" if names else f"no {what}"
+    return f"{noun}{'s' * (len(names) > 1)} {listed(map(str, names))}" if names else f"no {noun}"
 
 
 def without(routes: Routes[S], number: int, why: str = "") -> Mapping[str, Any]:

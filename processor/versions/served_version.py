@@ -228,8 +228,8 @@ class ServedVersion:
         """
         if self.torn:
             return TORN
-        found = ((file.name, file.damage(effort)) for file in self.files.mapped)
-        return next((f"{name}: {why}" for name, why in found if why), "")
+        damages = ((file.name, file.damage(effort)) for file in self.files.mapped)
+        return next((f"{name}: {why}" for name, why in damages if why), "")
 
     def check_delta(self, delta: Delta) -> None:
         """Raise BadInput or Conflict unless the delta continues this version's log and fits its shapes."""
@@ -349,7 +349,7 @@ class ServedVersion:
         if digest == self.digest:
             return self.position.step
         undone = ((step, entry.digest) for step, entry in zip(self.position.undoable, self._undo))
-        return next((step for step, known in undone if known == digest), None)
+        return next((step for step, undone_digest in undone if undone_digest == digest), None)
 
     def as_of(self, step: int) -> PastState | None:
         """Return the state of a step that is served or within reach of rollback(); None for any other.
