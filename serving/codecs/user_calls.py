@@ -62,14 +62,14 @@ def readable(manifest: Manifest) -> Manifest:
     Args:
         manifest: The manifest that other requests are read by.
     """
-    known = _readable.get(id(manifest))
-    if known is None or known[0] is not manifest:
+    cached = _readable.get(id(manifest))
+    if cached is None or cached[0] is not manifest:
         relaxed = replace(manifest)
         relaxed.fillers.update({i.name: InputFiller(UNREAD, "", ()) for i in manifest.inputs})
         if len(_readable) >= MAX_READABLE:
             _readable.clear()
-        known = _readable[id(manifest)] = (manifest, relaxed)
-    return known[1]
+        cached = _readable[id(manifest)] = (manifest, relaxed)
+    return cached[1]
 
 
 def of_parameters(parameters: Mapping[str, Any]) -> UserCall | None:
@@ -165,7 +165,7 @@ def _call(sequence_id: bytes, change: str, releases: bool, expected: int | None)
 def _only(value: Any, name: str) -> Any:
     """Return a value, or the one that a list holds once for each row."""
     while type(value) is list:
-        if not value or any(other != value[0] for other in value):
+        if not value or any(row != value[0] for row in value):
             raise BadInput(f"{name}: expected one value: a request is about one user")
         value = value[0]
     return value
