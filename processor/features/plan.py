@@ -278,7 +278,7 @@ class SparsePlan:
             bound: The bound request.
             max_ids: Maximum ids of a step.
         """
-        return row_invariants(self._whole, self._some, bound, max_ids)
+        return row_invariants(self._whole, self._pooling_of, bound, max_ids)
 
     def in_order(self, features: Sequence[str]) -> bool:
         """Report whether these are all features, in the order of their columns in the whole matrix."""
@@ -321,7 +321,7 @@ class SparsePlan:
         """Return what fills inputs of some features with each batch."""
         return [late for late in self.late if late.feeds(plan[:, pool.SOURCE])]
 
-    def _some(self, rows: Any) -> Pooling:
+    def _pooling_of(self, rows: Any) -> Pooling:
         """Return the pooling of some features, in the columns that fill() writes them to."""
         plan = self.plan[rows]
         return Pooling(plan, self.scaling[rows], self._late_of(plan))

@@ -214,7 +214,7 @@ class Runner:
             taken_s = self._clock.now_s() - started_s
             run.costs.record_run(bucket, taken_s)
             batch.dense_s += taken_s
-            self._cut(batch, bucket, outputs, at, stop, 0)
+            self._copy_results(batch, bucket, outputs, at, stop, 0)
             at = stop
 
     def spans_of(self, works: Sequence[Rows], start: int, stop: int) -> tuple[list[BoundRequest], NDArray[np.int64]]:
@@ -342,7 +342,7 @@ class Runner:
             ended_s = now_s()
             sparse_s += filled_s - started_s
             dense_s += ended_s - filled_s
-            self._cut(batch, bucket, outputs, at, stop, first)
+            self._copy_results(batch, bucket, outputs, at, stop, first)
             at = stop
         run.costs.record_fill(len(bucket_plan), rows, sum([work.ids for work in works]), sparse_s)
         batch.sparse_s += sparse_s
@@ -395,7 +395,7 @@ class Runner:
             ended_s = now_s()
             batch.sparse_s += started_s - began_s
             batch.dense_s += ended_s - started_s
-            self._cut(batch, bucket, outputs, at, stop, first)
+            self._copy_results(batch, bucket, outputs, at, stop, first)
             at = stop
 
     def _bucket_plan(self, run: SubgraphRun, rows: int) -> Sequence[int]:
@@ -431,7 +431,7 @@ class Runner:
         """Return the function that times the version's runs."""
         return self._clock.core_s if batch.graphs.in_thread else self._clock.now_s
 
-    def _cut(self, batch: RunningBatch, bucket: int, outputs: Tensors, at: int, stop: int, first: int) -> None:
+    def _copy_results(self, batch: RunningBatch, bucket: int, outputs: Tensors, at: int, stop: int, first: int) -> None:
         """Copy a run's rows into the results and record the run."""
         for name, result in batch.results.items():
             result[first + at : first + stop] = outputs[name][: stop - at]

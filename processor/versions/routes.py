@@ -113,11 +113,11 @@ class Routes(Generic[S]):
         if label is not None:
             if label not in self.labels:
                 why = f"label {label[:64]!r} of model {self.model!r} is not set{nearest(label, self.labels)}"
-                raise UnknownVersion(why, _those("label", sorted(self.labels)))
+                raise UnknownVersion(why, _counted_noun("label", sorted(self.labels)))
             version = self.labels[label]
         if version is None or version not in self.served:
             why = f"version {version} of model {self.model!r} is not loaded"
-            raise UnknownVersion(why, _those("version", sorted(self.served)))
+            raise UnknownVersion(why, _counted_noun("version", sorted(self.served)))
         return self.served[version]
 
     @property
@@ -185,7 +185,7 @@ def find(models: Mapping[str, T], name: str) -> T:
     return model
 
 
-def _those(noun: str, names: Sequence[Any]) -> str:
+def _counted_noun(noun: str, names: Sequence[Any]) -> str:
     """Return names after their kind, for a message."""
     return f"{noun}{'s' * (len(names) > 1)} {listed(map(str, names))}" if names else f"no {noun}"
 

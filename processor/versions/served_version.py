@@ -519,7 +519,7 @@ class ServedVersion:
     def _next(self, generation: Generation, epoch: int, dense: Dense) -> StateChange:
         """Return the next change; it has a new frame only if a buffer or a dense tensor is a different object."""
         frame, arrays = self.change.frame, self._arrays()
-        if not (_same(dense, frame.dense) and all(map(_same, arrays, frame.arrays))):
+        if not (_same_arrays(dense, frame.dense) and all(map(_same_arrays, arrays, frame.arrays))):
             self._frames += 1
             frame = Frame(self._frames, arrays, dense)
         return StateChange(self.change.publish_seq + 1, epoch, generation, frame)
@@ -592,6 +592,8 @@ def _gathered(dense: Dense) -> Dense:
     return dict(zip(dense, gather(list(dense.values()), "dense")))
 
 
-def _same(some: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:
+def _same_arrays(arrays: Mapping[str, NDArray[Any]], other_arrays: Mapping[str, NDArray[Any]]) -> bool:
     """Return True if both map the same names to the very same arrays."""
-    return some is others or (some.keys() == others.keys() and all(a is others[name] for name, a in some.items()))
+    return arrays is other_arrays or (
+        arrays.keys() == other_arrays.keys() and all(a is other_arrays[name] for name, a in arrays.items())
+    )

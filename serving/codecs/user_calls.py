@@ -144,7 +144,7 @@ def take_from_document(document: dict[str, Any], manifest: Manifest) -> UserCall
         return None
     values: dict[str, Any] = {}
     for name in (ID, VERSION):
-        sent = [_only(holder[name], name) for holder in holders if name in holder]
+        sent = [_only_row(holder[name], name) for holder in holders if name in holder]
         if sent and (len(sent) != len(holders) or any(value != sent[0] for value in sent)):
             raise BadInput(f"{name}: expected the same in every row: a request is about one user")
         values |= {name: sent[0]} if sent else {}
@@ -162,7 +162,7 @@ def _call(sequence_id: bytes, change: str, releases: bool, expected: int | None)
     return UserCall(sequence_id, change, releases, expected)
 
 
-def _only(value: Any, name: str) -> Any:
+def _only_row(value: Any, name: str) -> Any:
     """Return a value, or the one that a list holds once for each row."""
     while type(value) is list:
         if not value or any(row != value[0] for row in value):

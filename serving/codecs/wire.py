@@ -294,10 +294,10 @@ def _load_refused(body: Body) -> Any:
     except orjson.JSONDecodeError as error:
         if "memory" in error.msg:
             raise NotReady(NO_MEMORY) from None
-        raise BadInput(f"JSON Parse error: {error.msg} at offset: {error.pos}{_met(text, error)}") from None
+        raise BadInput(f"JSON Parse error: {error.msg} at offset: {error.pos}{_shown_at_error(text, error)}") from None
 
 
-def _met(text: bytes, error: orjson.JSONDecodeError) -> str:
+def _shown_at_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     """Return the text at the position where parsing failed; `pos` counts characters."""
     shown = text.decode("utf-8", "replace")[error.pos : error.pos + MAX_MET]
     return f", got {shown!r}" if shown else ", got the end"

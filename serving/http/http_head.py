@@ -114,9 +114,9 @@ def read_head(head: bytes) -> RequestHead:
         "1.1" if minor == b"1" else "1.0",
         fields,
         headers,
-        not _says(b"close", connection)
+        not _has_option(b"close", connection)
         if minor == b"1"
-        else _says(b"keep-alive", connection) and not _says(b"close", connection),
+        else _has_option(b"keep-alive", connection) and not _has_option(b"close", connection),
         minor == b"1" and b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
         _body_nbytes(headers, minor),
     )
@@ -143,7 +143,7 @@ def check_trailers(lines: bytes) -> None:
         raise HttpProtocolError("trailers: expected lines of a name, a colon and a value, each ended by CR LF")
 
 
-def _says(option: bytes, connection: bytes) -> bool:
+def _has_option(option: bytes, connection: bytes) -> bool:
     connection = connection.lower()
     return option in connection and option in [token.strip() for token in connection.split(b",")]
 

@@ -81,7 +81,7 @@ class Drift:
                 continue
             windows = ((HOUR_S, "hour", times_in_hour), (DAY_S, "day", times_in_day))
             for window_s, name, times in windows if figure.kind == SHIFT else ((DAY_S, "day", MOST_STRETCH),):
-                far = self._far(figure, parent, now_s, window_s)
+                far = self._distance(figure, parent, now_s, window_s)
                 too_far = abs(far) > math.log(times)
                 if too_far and self._lie_there(figures, figure, times, now_s, window_s):
                     return Verdict("drift", _described(figure, far, name, times))
@@ -121,7 +121,7 @@ class Drift:
         if len(self._places) > GENERATIONS:
             self._places.popitem(last=False)
 
-    def _far(self, figure: Figure, parent: str, now_s: float, window_s: float) -> float:
+    def _distance(self, figure: Figure, parent: str, now_s: float, window_s: float) -> float:
         """Return how far the figure leads from the furthest position of a window, in its own direction."""
         key = figure.kind, figure.what
         at_parent = self._place(parent).get(key, 0.0)

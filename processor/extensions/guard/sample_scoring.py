@@ -135,7 +135,12 @@ class SampleScorer:
         return PreviewResult(rows, self._clock.now_s() - began_s, figures)
 
     def _score(
-        self, state: PreviewState, sample: Sequence[SampleRows], bucket: int, rows: int, known: SampleScores | None
+        self,
+        state: PreviewState,
+        sample: Sequence[SampleRows],
+        bucket: int,
+        rows: int,
+        before_scores: SampleScores | None,
     ) -> SampleScores:
         """Score the first rows of the sample.
 
@@ -144,7 +149,7 @@ class SampleScorer:
             sample: The sample.
             bucket: Bucket to run.
             rows: Number of rows.
-            known: Scores of the same rows under another state; unchanged rows are not run again.
+            before_scores: Scores of the same rows under another state; unchanged rows are not run again.
         """
         if self._buffers is None:
             self._buffers = self._make()
@@ -159,17 +164,17 @@ class SampleScorer:
             for name, array in filled.items():
                 every[name][at:stop] = array[: stop - at]
             at = stop
-        if known is None or known.executable is not executable:
+        if before_scores is None or before_scores.executable is not executable:
             changed = np.arange(rows)
             results = {name: np.empty(shape, np.float32) for name, shape in run.spec.output_shapes(rows).items()}
         else:
             # Compare bits, so that NaN equals itself.
             differs = np.zeros(rows, bool)
             for name, array in every.items():
-                before = known.inputs[name][:rows].reshape(rows, -1).view(np.uint32)
+                before = before_scores.inputs[name][:rows].reshape(rows, -1).view(np.uint32)
                 differs |= (array.reshape(rows, -1).view(np.uint32) != before).any(axis=1)
             changed = np.flatnonzero(differs)
-            results = {name: scores[:rows].copy() for name, scores in known.outputs.items()}
+            results = {name: scores[:rows].copy() for name, scores in before_scores.outputs.items()}
         run_rows(self._buffers.get(executable, run.name), bucket, every, results, changed)
         return SampleScores(state.digest, sample, executable, rows, every, results)
 

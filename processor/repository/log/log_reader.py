@@ -391,13 +391,13 @@ class Scrubber:
             removed = self._storage.gone(f"{file.path.parent.name}/{file.path.name}")
             if not removed or not (self._folder / MANIFEST).exists():
                 return False
-            raise Diverged(f"{_called(file, history)}: is served, but its file no longer exists", file.path)
+            raise Diverged(f"{_name_of(file, history)}: is served, but its file no longer exists", file.path)
         try:
             content = _content(file.path)
         except OSError:
             return False
         if content != file.sha256:
-            raise Diverged(f"{_called(file, history)}: is served, but its file was replaced", file.path)
+            raise Diverged(f"{_name_of(file, history)}: is served, but its file was replaced", file.path)
         file.identity = now
         return False
 
@@ -411,7 +411,7 @@ def _content(path: Path) -> str:
         return ""
 
 
-def _called(file: WatchedFile, history: History) -> str:
+def _name_of(file: WatchedFile, history: History) -> str:
     if file.step >= 0:
         return f"delta {history.version}.{file.step}"
     return "manifest" if file.path.name == MANIFEST else f"record {int(file.path.stem)}"
