@@ -259,7 +259,7 @@ class Occupancy:
         """
         # Reading an item of a memoryview costs a fraction of reading one of an array.
         self._words, self._beats = (
-            memoryview((np.zeros(slot + 1, np.int64) if given is None else given).data) for given in (words, beats)
+            memoryview((np.zeros(slot + 1, np.int64) if shared is None else shared).data) for shared in (words, beats)
         )
         self._cores, self._slot, self._own = cores, slot, 0
 

@@ -80,11 +80,11 @@ class Position:
             raise BadInput(f"delta: expected model {self.model!r}, got {model[:64]!r}")
         if version != self.version:
             raise Conflict(f"delta: is for version {version}, but {self.model!r} serves version {self.version}")
-        here = Generation(self.version, self.step)
+        served = Generation(self.version, self.step)
         if step <= self.step:
-            raise Conflict(f"delta: step {step} is not ahead of the served generation {here}")
+            raise Conflict(f"delta: step {step} is not ahead of the served generation {served}")
         if parent_step != self.step and not (compacted and parent_step < self.step):
-            raise Conflict(f"delta: continues step {parent_step}, the served generation is {here}")
+            raise Conflict(f"delta: continues step {parent_step}, the served generation is {served}")
 
     def advance(self, step: int) -> int:
         """Record an applied delta; returns how many of the oldest deltas can no longer be undone."""

@@ -105,10 +105,10 @@ def reserve(nbytes: int, name: str, content: Iterable[NDArray[np.uint8]] = ()) -
     try:
         os.ftruncate(fd, nbytes)
         for piece in content:
-            left = piece.data
-            while left:
-                count = os.pwrite(fd, left[:WRITE_NBYTES], at)
-                left, at = left[count:], at + count
+            unwritten = piece.data
+            while unwritten:
+                count = os.pwrite(fd, unwritten[:WRITE_NBYTES], at)
+                unwritten, at = unwritten[count:], at + count
         return np.frombuffer(SharedMap.of(fd, nbytes, writable=True), np.uint8)
     finally:
         os.close(fd)

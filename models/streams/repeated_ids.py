@@ -39,46 +39,52 @@ def repeat_one_request(rows: Sequence[PendingRow], recorded: Recorded, emitted: 
     Returns:
         One flag a row; False also if one of its rows can no longer be read, or there are too many.
     """
-    few = [
+    # Too many rows of one id, and a row whose emitted predecessor was disowned, need no reading: they do not repeat.
+    comparable = [
         row
         for row in rows
         if len(row.later or ()) < MOST_ALIKE and not (row.before is not None and row.before.disowned)
     ]
-    waiting = _of_waiting({one.number for row in few for one in (row, *(row.later or ()))}, recorded)
-    left = _of_emitted({row.before for row in few if row.before is not None}, emitted)
-    alike = set()
-    for row in few:
-        own = {waiting.get(one.number) for one in row.of_one_request}
-        others = {waiting.get(one.number) for one in row.of_others}
-        others |= {left.get(row.before)} if row.before is not None else set()
-        if None not in own and others <= own:
-            alike.add(row.number)
-    return [row.number in alike for row in rows]
+    waiting_digests = _waiting_digests(
+        {pending.number for row in comparable for pending in (row, *(row.later or ()))}, recorded
+    )
+    emitted_digests = _emitted_digests({row.before for row in comparable if row.before is not None}, emitted)
+    repeated_numbers = set()
+    for row in comparable:
+        # A row repeats if all that others of its id sent is what its own request sent. None: a row that is gone.
+        request_inputs = {waiting_digests.get(pending.number) for pending in row.of_one_request}
+        other_inputs = {waiting_digests.get(pending.number) for pending in row.of_others}
+        other_inputs |= {emitted_digests.get(row.before)} if row.before is not None else set()
+        if None not in request_inputs and other_inputs <= request_inputs:
+            repeated_numbers.add(row.number)
+    return [row.number in repeated_numbers for row in rows]
 
 
-def _of_waiting(numbers: Iterable[int], recorded: Recorded) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
-    left = sorted(numbers)
-    while left:
-        count, table = recorded(left[:READ_AT_ONCE])
+def _waiting_digests(numbers: Iterable[int], recorded: Recorded) -> dict[int, bytes]:
+    """Return the digests of the inputs of waiting rows, by number; rows that are gone are left out."""
+    digests: dict[int, bytes] = {}
+    unread = sorted(numbers)
+    while unread:
+        count, table = recorded(unread[:READ_AT_ONCE])
         if not count:
             break
         if table is not None:
-            found |= zip(left[:count], _digests(table))
-        left = left[count:]
-    return found
+            digests |= zip(unread[:count], _digests(table))
+        unread = unread[count:]
+    return digests
 
 
-def _of_emitted(places: Iterable[RowLocation], emitted: Emitted) -> dict[RowLocation, bytes]:
+def _emitted_digests(places: Iterable[RowLocation], emitted: Emitted) -> dict[RowLocation, bytes]:
+    """Return the digests of the inputs of emitted rows, by location; those of files that are gone are left out."""
     by_file: dict[int, list[RowLocation]] = {}
     for place in places:
         by_file.setdefault(place.file, []).append(place)
-    found: dict[RowLocation, bytes] = {}
-    for file, mine in by_file.items():
-        table = emitted(file, [place.row for place in mine])
+    digests: dict[RowLocation, bytes] = {}
+    for file, places_of_file in by_file.items():
+        table = emitted(file, [place.row for place in places_of_file])
         if table is not None:
-            found |= zip(mine, _digests(table))
-    return found
+            digests |= zip(places_of_file, _digests(table))
+    return digests
 
 
 def _digests(table: pa.Table) -> list[bytes]:

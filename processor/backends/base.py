@@ -323,5 +323,5 @@ def check_weights(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> No
             raise BadInput(f"dense weight {name[:64]!r} is missing")
         array = weights[name]
         if array.dtype != np.float32 or array.shape != shape:
-            got = f"{array.dtype} {list(array.shape)}"
-            raise BadInput(f"dense weight {name[:64]!r}: expected float32 {list(shape)}, got {got}")
+            array_shape = f"{array.dtype} {list(array.shape)}"
+            raise BadInput(f"dense weight {name[:64]!r}: expected float32 {list(shape)}, got {array_shape}")

@@ -110,9 +110,9 @@ class _Program:
         # The files of all buckets are equal, and the second reading would take as long as the first.
         read = (shapes for other, shapes in self._artefacts.values() if other.data == artefact.data)
         shapes = next(read, None) or external_weights(artefact.data)
-        wanted = {WEIGHT_PREFIX + name for name in artefact.weights}
-        if shapes.keys() != wanted:
-            stray = sorted(shapes.keys() ^ wanted)[0].removeprefix(WEIGHT_PREFIX)
+        parameters = {WEIGHT_PREFIX + name for name in artefact.weights}
+        if shapes.keys() != parameters:
+            stray = sorted(shapes.keys() ^ parameters)[0].removeprefix(WEIGHT_PREFIX)
             raise BadInput(
                 f"executable: its weights differ from the manifest's: only one of the two has {stray[:64]!r}"
             )
@@ -178,8 +178,8 @@ def _check_signature(session: Any, bucket: int, spec: IoSpec) -> None:
     def fits(node: Any, dims: Dims) -> bool:
         """Report whether a tensor has these dimensions; a symbol of the model fits the bucket's rows alone."""
         same = [
-            got == n if n is not None else (not isinstance(got, int) or got == bucket)
-            for got, n in zip(node.shape, dims)
+            dim == n if n is not None else (not isinstance(dim, int) or dim == bucket)
+            for dim, n in zip(node.shape, dims)
         ]
         return node.type == "tensor(float)" and len(node.shape) == len(dims) and all(same)
 
@@ -224,13 +224,13 @@ class _Executable:
             binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
         for name, array in outputs.items():
             binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
-        held = tuple(inputs.values()), tuple(outputs.values())
+        buffers = tuple(inputs.values()), tuple(outputs.values())
         if not self._session.endable:
-            return _Run(session, binding, self.bucket, *held)
+            return _Run(session, binding, self.bucket, *buffers)
         options = self._session.library.RunOptions()
         options.log_severity_level = FATAL
         options.add_run_config_entry("gpu_graph_id", "-1")
-        return _LoopRun(session, binding, self.bucket, *held, options)
+        return _LoopRun(session, binding, self.bucket, *buffers, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +252,10 @@ class _Run:
             for array in self.inputs:
                 if array.flags.writeable:
                     array[...] = 0
-            said = str(error)
-            if ENDED in said:
+            text = str(error)
+            if ENDED in text:
                 raise EndedRun("the model did not finish in time for these inputs") from error
-            if said.startswith(REFUSED) and not any(words in said.lower() for words in (*WITHOUT_MEMORY, BEYOND_ARENA)):
+            if text.startswith(REFUSED) and not any(words in text.lower() for words in (*WITHOUT_MEMORY, BEYOND_ARENA)):
                 raise BadInput("the model refuses these inputs: an index or a size in it is out of range") from error
             raise failed(self.bucket, "onnxruntime", error) from error
 
@@ -283,9 +283,9 @@ class _DeviceRun:
         for name in outputs:
             self._binding.bind_ortvalue_output(name, self._held[name])
 
-    def _allocate(self, like: Matrix) -> Any:
+    def _allocate(self, matrix: Matrix) -> Any:
         values = self._session.library.OrtValue
-        return values.ortvalue_from_shape_and_type(list(like.shape), np.float32, self._session.device, 0)
+        return values.ortvalue_from_shape_and_type(list(matrix.shape), np.float32, self._session.device, 0)
 
     def __call__(self) -> None:
         try:

@@ -138,18 +138,18 @@ class RequestBinder:
         if type(inputs) is PackedColumns and (layout := self._layout(inputs)) is not None:
             return self._bind_packed(inputs, layout, limits)
         inputs = self.aligned(inputs)
-        left = self._left_out(inputs)
+        omission = self._left_out(inputs)
         reads, transformed, plain = self._sources.sent, self._sources.computed, self._plain
-        if left is not None:
-            reads, transformed, plain = left.reads, left.transforms, left.plain
+        if omission is not None:
+            reads, transformed, plain = omission.reads, omission.transforms, omission.plain
         if limits is not None and not plain:
-            self._measure(inputs, limits, left)
+            self._measure(inputs, limits, omission)
         words: list[int] = []
         keep: list[BoundInput] = []
         rows, ids, user_split = self._read_inputs(reads, inputs, 1, words, keep)
-        more = rows * sum(share.ids for share in left.entities) if left is not None else 0
-        if limits is not None and plain and self._may_exceed(limits, rows, ids + more):
-            self._measure(inputs, limits, left)
+        more_ids = rows * sum(share.ids for share in omission.entities) if omission is not None else 0
+        if limits is not None and plain and self._may_exceed(limits, rows, ids + more_ids):
+            self._measure(inputs, limits, omission)
         late, cells = self._late_strides, 0
         if self._stage is not None:
             cells = self._stage.check(inputs, rows, limits)
@@ -159,16 +159,16 @@ class RequestBinder:
                 keep.append(NOTHING)
         elif self._stage is not None:
             staged = self._stage.run(inputs, rows, limit)
-            rows, more, same = self._read_inputs(self._sources.staged, staged, rows, words, keep)
-            ids, user_split = ids + more, user_split and same
+            rows, more_ids, same = self._read_inputs(self._sources.staged, staged, rows, words, keep)
+            ids, user_split = ids + more_ids, user_split and same
         if self._transforms is not None:
-            made = self._transforms.run(inputs, left.names if left is not None else (), limits)
-            rows, more, same = self._read_inputs(transformed, made, rows, words, keep)
-            ids, user_split = ids + more, user_split and same
+            computed = self._transforms.run(inputs, omission.names if omission is not None else (), limits)
+            rows, more_ids, same = self._read_inputs(transformed, computed, rows, words, keep)
+            ids, user_split = ids + more_ids, user_split and same
         if self._sources.keys:
             rows, _, _ = self._read_inputs(self._sent_keys(inputs), inputs, rows, [], keep)
-        if left is not None:
-            return self._bind_left_out(inputs, limits, left, BoundRequest(rows, ids, b"", keep, user_split), words)
+        if omission is not None:
+            return self._bind_left_out(inputs, limits, omission, BoundRequest(rows, ids, b"", keep, user_split), words)
         self._check_histories(limits, rows, user_split)
         columns = inputs if late is not None else None
         return BoundRequest(rows, ids, self._pack(*words), keep, user_split, columns=columns, limit=limit, cells=cells)
@@ -199,7 +199,7 @@ class RequestBinder:
         self,
         inputs: Mapping[str, Column],
         limits: RequestLimits | None,
-        left: LeftOut,
+        omission: LeftOut,
         sent: BoundRequest,
         words: list[int],
     ) -> BoundRequest:
@@ -211,24 +211,24 @@ class RequestBinder:
             sent: What it sends, without words.
         """
         rows, ids, user_split = sent.rows, sent.ids, sent.user_split
-        whole, sources = left.words.copy(), [NOTHING] * len(left.words)
-        whole[left.sent] = np.array(words, np.int64).reshape(-1, pool.INPUT_FIELDS)
-        for number, source in zip(left.sent, sent.keep):
+        all_words, sources = omission.words.copy(), [NOTHING] * len(omission.words)
+        all_words[omission.sent] = np.array(words, np.int64).reshape(-1, pool.INPUT_FIELDS)
+        for number, source in zip(omission.sent, sent.keep):
             sources[number] = source
         unknown, keys = [], []
-        for share in left.entities:
+        for share in omission.entities:
             count, _ = size_of(inputs[share.key.name], 1)
             keys.append((share.entity, count))
-            whole[share.sources, pool.ROWS] = count
+            all_words[share.sources, pool.ROWS] = count
             ids += count * share.ids
             user_split = user_split and (count == 1 or not share.of_user)
             if share.unknown != DEFAULT:
                 flags = np.zeros(count, np.int64)
-                whole[share.sources, pool.FLAGS] = address(flags)
+                all_words[share.sources, pool.FLAGS] = address(flags)
                 unknown.append((share.unknown, flags))
         self._check_histories(limits, rows, user_split)
-        used = UsedRecords(left.names, keys) if keys else None
-        return BoundRequest(rows, ids, whole.tobytes(), sources, user_split, unknown, used=used)
+        used = UsedRecords(omission.names, keys) if keys else None
+        return BoundRequest(rows, ids, all_words.tobytes(), sources, user_split, unknown, used=used)
 
     def _check_histories(self, limits: RequestLimits | None, rows: int, user_split: bool) -> None:
         if limits is not None and self._events is not None:
@@ -284,12 +284,12 @@ class RequestBinder:
         """Return whether a request whose size follows from its rows may be beyond its limits."""
         return rows > limits.max_rows or max(ids, rows * self._row_ids) > limits.max_ids
 
-    def _measure(self, inputs: Mapping[str, Column], limits: RequestLimits, left: LeftOut | None = None) -> None:
+    def _measure(self, inputs: Mapping[str, Column], limits: RequestLimits, omission: LeftOut | None = None) -> None:
         """Raise TooLarge for a request beyond its limits, without reading a value."""
         extent = RequestSize(limits)
-        for read, _ in (*(self._sources.sent if left is None else left.reads), *self._sent_keys(inputs)):
+        for read, _ in (*(self._sources.sent if omission is None else omission.reads), *self._sent_keys(inputs)):
             extent.add(read.spec, *size_of(inputs[read.name], read.width))
-        for share in left.entities if left is not None else ():
+        for share in omission.entities if omission is not None else ():
             rows, _ = size_of(inputs[share.key.name], 1)
             extent.add(share.key, rows, rows * share.ids)
 
@@ -334,10 +334,10 @@ class RequestBinder:
         places = inputs.places
         layout = self._layouts.get(places)
         if layout is None and self._stage is None and self._transforms is None and self._events is None:
-            left = self._left_out(inputs)
-            if any(read.looks_at_values for read, _ in (self._sources.sent if left is None else left.reads)):
+            omission = self._left_out(inputs)
+            if any(read.looks_at_values for read, _ in (self._sources.sent if omission is None else omission.reads)):
                 return None
-            if left is not None and any(share.unknown != DEFAULT for share in left.entities):
+            if omission is not None and any(share.unknown != DEFAULT for share in omission.entities):
                 return None
             bound = self.bind({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}

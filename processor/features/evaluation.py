@@ -63,14 +63,14 @@ class Transforms:
             if transform.name in left_out:
                 continue
             if (group := self._pairs.get(transform.name)) is not None:
-                made, crossed = group.run([flat[name] for name in group.inputs], crossed, limits)
-                for name, column in zip(group.names, made):
+                computed, crossed = group.run([flat[name] for name in group.inputs], crossed, limits)
+                for name, column in zip(group.names, computed):
                     flat[name], columns[name] = column, _column(column, self._shapes[name])
                 continue
-            given = [flat[name] for name in transform.inputs]
-            if limits is not None and transform.op == "cross" and any(f.splits is not None for f in given):
-                crossed = within_limit(transform, crossed + combinations(transform, given), limits)
-            flat[transform.name] = result = op(transform, given)
+            input_columns = [flat[name] for name in transform.inputs]
+            if limits is not None and transform.op == "cross" and any(f.splits is not None for f in input_columns):
+                crossed = within_limit(transform, crossed + combinations(transform, input_columns), limits)
+            flat[transform.name] = result = op(transform, input_columns)
             columns[transform.name] = _column(result, shape)
         return columns
 
@@ -83,13 +83,13 @@ def _flat(column: Column, width: int) -> FlatColumn:
     return FlatColumn(np.ascontiguousarray(column).reshape(-1), len(column), width)
 
 
-def _column(made: FlatColumn, shape: ColumnShape) -> Column:
-    if made.splits is not None:
-        return Ragged(made.values, made.splits)
-    if isinstance(made.values, Strings) or not shape.columns:
-        column: Column = made.values
+def _column(flat: FlatColumn, shape: ColumnShape) -> Column:
+    if flat.splits is not None:
+        return Ragged(flat.values, flat.splits)
+    if isinstance(flat.values, Strings) or not shape.columns:
+        column: Column = flat.values
         return column
-    matrix: NDArray[Any] = made.values.reshape(made.rows, shape.columns)
+    matrix: NDArray[Any] = flat.values.reshape(flat.rows, shape.columns)
     return matrix
 
 
@@ -97,20 +97,20 @@ Op = Callable[[Transform, Sequence[FlatColumn]], FlatColumn]
 
 
 def _hash(how: int) -> Op:
-    def run(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
+    def run(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
         buckets, *key = t.integers
-        hashes = fingerprints(given[0].values, how, (key[0], key[1]) if key else (0, 0))
-        return given[0].like((hashes % np.uint64(buckets)).view(np.int64))
+        hashes = fingerprints(columns[0].values, how, (key[0], key[1]) if key else (0, 0))
+        return columns[0].like((hashes % np.uint64(buckets)).view(np.int64))
 
     return run
 
 
-def _text(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    (form,), values = t.texts, given[0].values
+def _text(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    (form,), values = t.texts, columns[0].values
     if form == "%d":
         data, offsets = np.empty(texts.DIGITS * len(values), np.uint8), np.empty(len(values) + 1, np.int64)
         nbytes = texts.write_numbers(values, data, offsets)
-        return given[0].like(Strings(data[:nbytes], offsets))
+        return columns[0].like(Strings(data[:nbytes], offsets))
     signs = np.zeros(len(values), np.bool_)
     if values.dtype.kind == "f":
         values = _normal(values)
@@ -119,19 +119,19 @@ def _text(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
         signs = np.isnan(values) & np.signbit(values)
         values = np.where(signs, -np.inf, values)
     written = [form % value for value in values.tolist()]
-    return given[0].like(Strings.of([s.replace("inf", "nan") if sign else s for s, sign in zip(written, signs)]))
+    return columns[0].like(Strings.of([s.replace("inf", "nan") if sign else s for s, sign in zip(written, signs)]))
 
 
-def _join(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    rows, width = rows_of(t, given), max(f.width for f in given)
-    splits = given[0].splits
-    count = len(given[0].values) if splits is not None else rows * width
+def _join(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    rows, width = rows_of(t, columns), max(f.width for f in columns)
+    splits = columns[0].splits
+    count = len(columns[0].values) if splits is not None else rows * width
     parts: list[tuple[Strings, NDArray[np.int64]]] = []
     for i, piece in enumerate(t.texts):
         if piece:
             parts.append((Strings.of([piece]), np.zeros(count, np.int64)))
-        if i < len(given):
-            parts.append((given[i].values, _places(given[i], count, width)))
+        if i < len(columns):
+            parts.append((columns[i].values, _places(columns[i], count, width)))
     lengths = np.zeros(count, np.int64)
     for strings, picks in parts:
         lengths += np.diff(strings.offsets)[picks]
@@ -157,21 +157,21 @@ def _places(flat: FlatColumn, count: int, width: int) -> NDArray[np.int64]:
 
 
 def _case(first: bytes, last: bytes, by: int) -> Op:
-    def run(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-        strings = given[0].values
+    def run(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+        strings = columns[0].values
         start, stop = int(strings.offsets[0]), int(strings.offsets[-1])
         data = strings.data[start:stop].copy()
         texts.shift_letters(data, first[0], last[0], by)
-        return given[0].like(Strings(data, strings.offsets - start))
+        return columns[0].like(Strings(data, strings.offsets - start))
 
     return run
 
 
-def _strip(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    strings = given[0].values
+def _strip(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    strings = columns[0].values
     data, offsets = np.empty(int(strings.offsets[-1] - strings.offsets[0]), np.uint8), np.empty_like(strings.offsets)
     nbytes = texts.strip(strings.data, strings.offsets, data, offsets)
-    return given[0].like(Strings(data[:nbytes], offsets))
+    return columns[0].like(Strings(data[:nbytes], offsets))
 
 
 def _normal(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -179,43 +179,43 @@ def _normal(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), values), values)
 
 
-def _bucketize(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    found = np.searchsorted(np.array(t.floats, np.float32), _normal(given[0].values), side="right")
-    return given[0].like(found.astype(np.int64))
+def _bucketize(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    buckets = np.searchsorted(np.array(t.floats, np.float32), _normal(columns[0].values), side="right")
+    return columns[0].like(buckets.astype(np.int64))
 
 
 def _arithmetic(function: Callable[..., Any]) -> Op:
-    def run(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-        a = given[0]
+    def run(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+        a = columns[0]
         with np.errstate(over="ignore"):
-            if len(given) == 1:
-                other = np.array(t.integers, np.int64)
-                return a.like(np.ascontiguousarray(function(a.values.reshape(-1, len(other)), other).reshape(-1)))
-            rows, width = rows_of(t, given), max(f.width for f in given)
-            pair = (f.values[_places(f, rows * width, width)] for f in given)
+            if len(columns) == 1:
+                operand = np.array(t.integers, np.int64)
+                return a.like(np.ascontiguousarray(function(a.values.reshape(-1, len(operand)), operand).reshape(-1)))
+            rows, width = rows_of(t, columns), max(f.width for f in columns)
+            pair = (f.values[_places(f, rows * width, width)] for f in columns)
             return FlatColumn(function(*pair), rows, width)
 
     return run
 
 
-def _int32(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    return given[0].like(given[0].values.astype(np.int32).astype(np.int64))
+def _int32(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    return columns[0].like(columns[0].values.astype(np.int32).astype(np.int64))
 
 
-def _pick(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    f, columns = given[0], np.array(t.integers, np.int64)
-    places = (np.arange(f.rows, dtype=np.int64)[:, None] * f.width + columns).reshape(-1)
-    return FlatColumn(take_rows(f.values, places), f.rows, len(columns))
+def _pick(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    f, picked = columns[0], np.array(t.integers, np.int64)
+    places = (np.arange(f.rows, dtype=np.int64)[:, None] * f.width + picked).reshape(-1)
+    return FlatColumn(take_rows(f.values, places), f.rows, len(picked))
 
 
-def _side_by_side(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    rows, width = rows_of(t, given), sum(f.width for f in given)
-    starts = np.cumsum([0, *(len(f.values) for f in given)])
+def _side_by_side(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    rows, width = rows_of(t, columns), sum(f.width for f in columns)
+    starts = np.cumsum([0, *(len(f.values) for f in columns)])
     places = [
         start + np.broadcast_to(np.arange(len(f.values)).reshape(f.rows, f.width), (rows, f.width))
-        for f, start in zip(given, starts)
+        for f, start in zip(columns, starts)
     ]
-    values = [f.values for f in given]
+    values = [f.values for f in columns]
     if isinstance(values[0], Strings):
         whole: Any = Strings.of([s for strings in values for s in strings.tolist()])
     else:
@@ -223,7 +223,7 @@ def _side_by_side(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return FlatColumn(take_rows(whole, np.concatenate(places, 1).reshape(-1).astype(np.int64)), rows, width)
 
 
-def _kept(f: FlatColumn, keep: NDArray[np.bool_]) -> FlatColumn:
+def _selected(f: FlatColumn, keep: NDArray[np.bool_]) -> FlatColumn:
     """Return the values to keep as ragged rows."""
     before = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=before[1:])
@@ -238,47 +238,47 @@ def _equal(values: Any, t: Transform) -> NDArray[np.bool_]:
     return same
 
 
-def _mask(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    tested, f = given
+def _mask(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    tested, f = columns
     if tested.rows != f.rows:
         raise BadInput(f"{named(t)}: expected columns with equal numbers of rows, got {tested.rows} and {f.rows}")
     return f.like(np.where(_equal(tested.values, t), np.int64(t.integers[-1]), f.values))
 
 
-def _to_whole(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
+def _to_whole(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
     with np.errstate(invalid="ignore"):
-        return given[0].like(given[0].values.astype(f"int{t.integers[0]}").astype(np.int64))
+        return columns[0].like(columns[0].values.astype(f"int{t.integers[0]}").astype(np.int64))
 
 
-def _one_hot(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    f, (size,) = given[0], t.integers
+def _one_hot(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    f, (size,) = columns[0], t.integers
     check_count(t, len(f.values) * size)
     hot = (f.values[:, None] == np.arange(size)).astype(np.float32)
     return FlatColumn(hot.reshape(-1), f.rows, f.width * size)
 
 
-def _tally(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    f, (size, once) = given[0], t.integers
+def _tally(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    f, (size, once) = columns[0], t.integers
     check_count(t, f.rows * size)
     if f.values.min(initial=0) < 0:
         raise BadInput(f"{named(t)}: expected whole numbers of 0 or more, got {f.values.min()}")
     counts = np.zeros((f.rows, size), np.float32)
-    row, known = np.repeat(np.arange(f.rows), f.width), f.values < size
-    np.add.at(counts, (row[known], f.values[known]), np.float32(1.0))
+    row, in_range = np.repeat(np.arange(f.rows), f.width), f.values < size
+    np.add.at(counts, (row[in_range], f.values[in_range]), np.float32(1.0))
     return FlatColumn(np.minimum(counts, 1.0 if once else np.inf).reshape(-1), f.rows, size)
 
 
-def _drop(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    return _kept(given[0], ~_equal(given[0].values, t))
+def _drop(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    return _selected(columns[0], ~_equal(columns[0].values, t))
 
 
-def _within(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    values, (low, high, otherwise) = given[0].values, (np.int64(n) for n in t.integers)
-    return given[0].like(np.where((values < low) | (values >= high), otherwise, values))
+def _within(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    values, (low, high, otherwise) = columns[0].values, (np.int64(n) for n in t.integers)
+    return columns[0].like(np.where((values < low) | (values >= high), otherwise, values))
 
 
-def _fill(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    f, lengths = given[0], np.diff(given[0].bounds)
+def _fill(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    f, lengths = columns[0], np.diff(columns[0].bounds)
     splits = np.zeros(f.rows + 1, np.int64)
     np.cumsum(np.maximum(lengths, 1), out=splits[1:])
     values = np.full(int(splits[-1]), t.integers[0], np.int64)
@@ -286,15 +286,15 @@ def _fill(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return FlatColumn(values, f.rows, 1, splits)
 
 
-def _newest(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    f, (skip, most) = given[0], t.integers
+def _newest(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    f, (skip, most) = columns[0], t.integers
     # 1 for a row's last value, 2 for the one before it.
     back = np.repeat(f.bounds[1:], np.diff(f.bounds)) - np.arange(len(f.values), dtype=np.int64)
-    return _kept(f, (back > skip) & (back <= skip + most))
+    return _selected(f, (back > skip) & (back <= skip + most))
 
 
-def _aged(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    f, times = given
+def _aged(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    f, times = columns
     if not np.array_equal(f.bounds, times.bounds):
         raise BadInput(f"{named(t)}: expected lists of equal lengths")
     lengths = np.diff(times.bounds)
@@ -303,28 +303,28 @@ def _aged(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     newest = np.maximum.reduceat(times.values, times.bounds[:-1][filled]) if filled.any() else times.values
     ages = np.repeat(newest, lengths[filled]).view(np.uint64) - times.values.view(np.uint64)
     youngest, oldest = (np.uint64(age) for age in t.integers)
-    return _kept(f, (ages >= youngest) & (ages < oldest))
+    return _selected(f, (ages >= youngest) & (ages < oldest))
 
 
-def _where(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    f, *others = given
+def _where(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    f, *conditions = columns
     keep, integers, strings = np.ones(len(f.values), np.bool_), iter(t.integers), iter(t.texts)
-    for tested in others:
+    for tested in conditions:
         if not np.array_equal(f.bounds, tested.bounds):
             raise BadInput(f"{named(t)}: expected lists of equal lengths")
         if isinstance(tested.values, Strings):
             keep &= equal_strings(tested.values, next(strings).encode())
         else:
             keep &= tested.values == np.int64(next(integers))
-    return _kept(f, keep)
+    return _selected(f, keep)
 
 
-def _empty(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    return FlatColumn((np.diff(given[0].bounds) == 0).astype(np.float32), given[0].rows)
+def _empty(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    return FlatColumn((np.diff(columns[0].bounds) == 0).astype(np.float32), columns[0].rows)
 
 
-def _codes(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    f, (seed, *sizes) = given[0], t.integers
+def _codes(t: Transform, columns: Sequence[FlatColumn]) -> FlatColumn:
+    f, (seed, *sizes) = columns[0], t.integers
     check_count(t, len(f.values) * codes_a_value(t))
     ids = hash_strings(f.values, seed) if isinstance(f.values, Strings) else f.values
     keys = CODES[t.op](ids, *sizes)
@@ -348,16 +348,16 @@ OPS: dict[str, Op] = {
     "int32": _int32,
     "pick": _pick,
     "side_by_side": _side_by_side,
-    "rows": lambda t, given: FlatColumn(given[0].values, given[0].rows, 1, given[0].bounds),
+    "rows": lambda t, columns: FlatColumn(columns[0].values, columns[0].rows, 1, columns[0].bounds),
     "within": _within,
     "drop": _drop,
-    "drop_below": lambda t, given: _kept(given[0], given[0].values >= np.int64(t.integers[0])),
+    "drop_below": lambda t, columns: _selected(columns[0], columns[0].values >= np.int64(t.integers[0])),
     "fill": _fill,
     "newest": _newest,
     "aged": _aged,
     "where": _where,
     "empty": _empty,
-    "float32": lambda t, given: given[0].like(given[0].values.astype(np.float32)),
+    "float32": lambda t, columns: columns[0].like(columns[0].values.astype(np.float32)),
     "whole": _to_whole,
     "one_hot": _one_hot,
     "tally": _tally,

@@ -163,8 +163,8 @@ class RequestSize:
                 self._ids += values
         times = -(-self._rows // ROWS_AT_ONCE)
         if self._ids + self._broadcast * times > limits.max_ids:
-            wanted = f"expected at most {limits.max_ids} ids and strings per request"
-            got = f"{self._ids + self._broadcast}"
+            expected = f"expected at most {limits.max_ids} ids and strings per request"
+            count = f"{self._ids + self._broadcast}"
             if times > 1 and self._broadcast:
-                got += f", {self._broadcast} of them in one row for {self._rows} rows, counted {times} times"
-            raise TooLarge(f"max_ids: {wanted}, got {got}; ask for fewer at once")
+                count += f", {self._broadcast} of them in one row for {self._rows} rows, counted {times} times"
+            raise TooLarge(f"max_ids: {expected}, got {count}; ask for fewer at once")

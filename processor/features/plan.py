@@ -88,13 +88,13 @@ class Pooling(NamedTuple):
             NonFiniteInput: A float is infinite, or becomes so when scaled.
             FreshetError: A stage refuses a request, or was not done in time.
         """
-        inputs, kept = view.inputs(), None
+        inputs, filled = view.inputs(), None
         if self.late:
-            kept = fill_left_out(self.late, view, inputs)
+            filled = fill_left_out(self.late, view, inputs)
         if pool.run(view.tables, self.plan, self.scaling, inputs, view.spans, view.epoch, out, view.counts):
             raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
-        if kept is not None and kept.refusal is not None:
-            raise kept.refusal
+        if filled is not None and filled.refusal is not None:
+            raise filled.refusal
 
 
 class PoolingStep(NamedTuple):
@@ -166,18 +166,18 @@ class SparsePlan:
         self.plan, self.scaling = self.lookups[:count], self._scaling[:count]
         self._features = {f.name: row for row, f in enumerate(manifest.lookups)}
         self.sequences = {s.name: s for s in dense_sequences(manifest.sequences)}
-        firsts = self.lookups[[self._features[s.columns[0].name] for s in self.sequences.values()]]
-        self._histories: list[tuple[int, int]] = firsts[:, [pool.SOURCE, pool.CODES]].tolist()
+        first_columns = self.lookups[[self._features[s.columns[0].name] for s in self.sequences.values()]]
+        self._histories: list[tuple[int, int]] = first_columns[:, [pool.SOURCE, pool.CODES]].tolist()
         self.stage = None if stage is None else _stage_runs(manifest, stage, growth)
         self.entities = _entities(manifest, sources)
-        rows_read = None
+        stage_rows = None
         if self.stage is not None and manifest.stage_lookups:
-            rows_read = _stage_rows(manifest, self.stage, sources, self.lookups)
-        own = late_inputs(manifest, sources.numbers)
-        self.late: list[LateValues] = [*self.entities, *([rows_read] if rows_read else []), *own]
+            stage_rows = _stage_rows(manifest, self.stage, sources, self.lookups)
+        late_columns = late_inputs(manifest, sources.numbers)
+        self.late: list[LateValues] = [*self.entities, *([stage_rows] if stage_rows else []), *late_columns]
         self._whole = Pooling(self.plan, self.scaling, self.late)
-        late_names = frozenset(name for late in own for name in late.inputs)
-        strides = rows_read.strides if rows_read else None
+        late_names = frozenset(name for late in late_columns for name in late.inputs)
+        strides = stage_rows.strides if stage_rows else None
         parts = OptionalParts(self.stage, strides, _transforms(manifest), _events(manifest), self.entities, late_names)
         self._binder = RequestBinder(manifest, sources, parts)
 
@@ -239,10 +239,10 @@ class SparsePlan:
         """
         view = BatchView.of(tables, epoch, bound)
         inputs = view.inputs()
-        kept, refusal = fill_left_out(self.late, view, inputs)
+        filled, refusal = fill_left_out(self.late, view, inputs)
         if refusal is not None:
             raise refusal
-        if not kept:
+        if not filled:
             return bound
         specs = {number: self._sources.specs[name] for (name, _), number in self._sources.numbers.items()}
         # Sources that no feature reads stay left out.
@@ -250,7 +250,7 @@ class SparsePlan:
             NOTHING if words[pool.FILLED_BY] != pool.SENT else bound_input(specs[number], words)
             for number, words in enumerate(inputs[0].tolist())
         ]
-        return BoundRequest(bound.rows, bound.ids, inputs.tobytes(), [*keep, bound, kept], bound.user_split)
+        return BoundRequest(bound.rows, bound.ids, inputs.tobytes(), [*keep, bound, filled], bound.user_split)
 
     def non_finite_error(self, bound: BoundRequest) -> NonFiniteInput | None:
         """Return the error of a request with a float that is infinite or becomes so when scaled; else None."""
@@ -274,7 +274,7 @@ class SparsePlan:
         Args:
             max_ids: Maximum ids of a step.
         """
-        return row_invariants(self._whole, self._some, bound, max_ids)
+        return row_invariants(self._whole, self._pooling_of, bound, max_ids)
 
     def in_order(self, features: Sequence[str]) -> bool:
         """Report whether these are all features, in the order of their columns in the whole matrix."""
@@ -291,9 +291,9 @@ class SparsePlan:
     def places(self, sequence: SequenceEntry, length: int) -> Pooling:
         """Return the pooling of a sequence's columns with so many places each, side by side."""
         pooling = self.pooling([column.name for column in sequence.columns])
-        plan, whole = pooling.plan, sequence.max_length
+        plan, max_length = pooling.plan, sequence.max_length
         plan[:, pool.MAX_LENGTH] = plan[:, pool.CODES] * length
-        plan[:, pool.WIDTH] = plan[:, pool.WIDTH] // whole * length
+        plan[:, pool.WIDTH] = plan[:, pool.WIDTH] // max_length * length
         plan[:, pool.OFFSET] = np.cumsum([0, *plan[:-1, pool.WIDTH]])
         return pooling
 
@@ -317,7 +317,7 @@ class SparsePlan:
         """Return what fills inputs of some features with each batch."""
         return [late for late in self.late if late.feeds(plan[:, pool.SOURCE])]
 
-    def _some(self, rows: Any) -> Pooling:
+    def _pooling_of(self, rows: Any) -> Pooling:
         """Return the pooling of some features, in the columns that fill() writes them to."""
         plan = self.plan[rows]
         return Pooling(plan, self.scaling[rows], self._late_of(plan))
@@ -342,41 +342,41 @@ def row_invariants(
     for source in np.unique(sources[invariant & (tables >= 0)]).tolist():
         ids += row_length(words[source])
     parts: list[PoolingStep] = []
-    together: list[int] = []
-    count = 0
-    for row in np.flatnonzero(invariant).tolist():
-        source, most = words[sources[row]], int(whole.plan[row, pool.MAX_LENGTH])
-        late = source[pool.FILLED_BY] != pool.SENT
-        length = row_length(source) if source[pool.SPLITS] or late else int(tables[row] >= 0)
-        length = min(length, most) if most > 0 else length
+    step_rows: list[int] = []
+    step_ids = 0
+    for feature in np.flatnonzero(invariant).tolist():
+        source, max_length = words[sources[feature]], int(whole.plan[feature, pool.MAX_LENGTH])
+        filled_late = source[pool.FILLED_BY] != pool.SENT
+        length = row_length(source) if source[pool.SPLITS] or filled_late else int(tables[feature] >= 0)
+        length = min(length, max_length) if max_length > 0 else length
         # A list that a record fills has no more values than the record, and is read with its batch.
-        if length > max_ids and not late and COMBINER_OF_CODE[int(whole.plan[row, pool.COMBINER])].merge:
-            parts += _pieces(whole, bound, words, row, length, max_ids)
+        if length > max_ids and not filled_late and COMBINER_OF_CODE[int(whole.plan[feature, pool.COMBINER])].merge:
+            parts += _pieces(whole, bound, words, feature, length, max_ids)
             continue
-        if together and count + length > max_ids:
-            parts.append(PoolingStep(some(together), bound))
-            together, count = [], 0
-        together.append(row)
-        count += length
-    if together:
-        parts.append(PoolingStep(some(together), bound))
+        if step_rows and step_ids + length > max_ids:
+            parts.append(PoolingStep(some(step_rows), bound))
+            step_rows, step_ids = [], 0
+        step_rows.append(feature)
+        step_ids += length
+    if step_rows:
+        parts.append(PoolingStep(some(step_rows), bound))
     return RowInvariants(ids, parts, some(~invariant))
 
 
 def _pieces(
-    whole: Pooling, bound: BoundRequest, words: NDArray[np.int64], row: int, length: int, max_ids: int
+    whole: Pooling, bound: BoundRequest, words: NDArray[np.int64], feature: int, length: int, max_ids: int
 ) -> Iterator[PoolingStep]:
     """Yield the steps that combine one feature's list: in order, so bit-identical to combining it at once."""
-    scaling, plan = whole.scaling[row : row + 1], whole.plan[row : row + 1].copy()
+    scaling, plan = whole.scaling[feature : feature + 1], whole.plan[feature : feature + 1].copy()
     fields = [pool.SOURCE, pool.COMBINER, pool.OFFSET, pool.WIDTH, pool.CODES]
     source, code, offset, width, codes = plan[0, fields].tolist()
     combiner = COMBINER_OF_CODE[code]
     plan[0, [pool.COMBINER, pool.MAX_LENGTH]] = COMBINERS[combiner.merge].code, 0
     for start in range(0, length, max_ids):
-        splits, own = np.array([start, min(start + max_ids, length)], np.int64), words.copy()
-        own[source, pool.SPLITS] = address(splits)
+        splits, piece_words = np.array([start, min(start + max_ids, length)], np.int64), words.copy()
+        piece_words[source, pool.SPLITS] = address(splits)
         divisor = combiner.divisor(length // codes) if splits[1] == length else np.float32(1)
-        piece = BoundRequest(1, int(splits[1]) - start, own.tobytes(), (bound, splits))
+        piece = BoundRequest(1, int(splits[1]) - start, piece_words.tobytes(), (bound, splits))
         yield PoolingStep(Pooling(plan, scaling), piece, slice(offset, offset + width), divisor)
         plan = plan.copy()
         plan[0, pool.KIND] = pool.KIND_MORE

@@ -156,8 +156,8 @@ class Delta:
                 self._check_copy(manifest, name)
             dim = tables[name].dim
             if table.rows.shape != (len(table.keys), dim):
-                wanted, got = [len(table.keys), dim], list(table.rows.shape)
-                raise BadInput(f"delta: table {name!r}: expected rows of shape {wanted}, got {got}")
+                expected, shape = [len(table.keys), dim], list(table.rows.shape)
+                raise BadInput(f"delta: table {name!r}: expected rows of shape {expected}, got {shape}")
             dtype = tables[name].dtype
             carried = STORED_TYPES[dtype].carried
             if table.rows.dtype != carried:
@@ -172,18 +172,18 @@ class Delta:
                 if not all_finite(table.rows):
                     raise BadInput(f"delta: table {name!r}: rows hold NaN or infinity")
                 largest = float(np.abs(table.rows).max())
-                kept = f"numbers below {below:g} for {dtype}"
-                raise BadInput(f"delta: table {name!r}: rows: expected {kept}, got {largest:g}")
-            both = np.concatenate([table.keys, table.removed])
-            both.sort()
-            if (both[1:] == both[:-1]).any():
+                range_text = f"numbers below {below:g} for {dtype}"
+                raise BadInput(f"delta: table {name!r}: rows: expected {range_text}, got {largest:g}")
+            all_keys = np.concatenate([table.keys, table.removed])
+            all_keys.sort()
+            if (all_keys[1:] == all_keys[:-1]).any():
                 raise BadInput(f"delta: table {name!r}: an id occurs more than once among keys and removed")
         for name, tensor in self.dense.items():
             if name not in manifest.dense:
                 raise BadInput(f"delta: dense tensor {name[:64]!r} is not one of the model's")
             if list(tensor.shape) != manifest.dense[name]:
-                wanted, got = manifest.dense[name], list(tensor.shape)
-                raise BadInput(f"delta: dense tensor {name!r}: expected shape {wanted}, got {got}")
+                expected, shape = manifest.dense[name], list(tensor.shape)
+                raise BadInput(f"delta: dense tensor {name!r}: expected shape {expected}, got {shape}")
             if not all_finite(tensor):
                 raise BadInput(f"delta: dense tensor {name!r} holds NaN or infinity")
 
@@ -304,8 +304,8 @@ def parse_delta(data: DeltaBytes) -> Delta:
     tensors = parse_tensors(buffer, "delta")
     meta = tensors.metadata
     if meta.get("format") != FORMAT:
-        got = f"got {meta['format'][:40]!r}" if "format" in meta else "got none"
-        raise Corrupt(f"delta: expected format {FORMAT!r}, {got}")
+        format_found = f"got {meta['format'][:40]!r}" if "format" in meta else "got none"
+        raise Corrupt(f"delta: expected format {FORMAT!r}, {format_found}")
     if meta.get("checksum") != header_checksum(meta, tensors.arrays):
         raise Corrupt("delta: the header does not match its checksum")
     return _parse_verified(tensors)
@@ -363,8 +363,8 @@ def _parse_verified(tensors: Tensors) -> Delta:
 
 def _typed(array: NDArray[Any], dtype: type, rank: int | None, name: str) -> NDArray[Any]:
     if array.dtype != dtype or (rank is not None and array.ndim != rank):
-        wanted = f"{np.dtype(dtype).name} of rank {rank}" if rank else np.dtype(dtype).name
-        raise Corrupt(f"delta: tensor {name[:64]!r}: expected {wanted}, got {array.dtype.name} of rank {array.ndim}")
+        expected = f"{np.dtype(dtype).name} of rank {rank}" if rank else np.dtype(dtype).name
+        raise Corrupt(f"delta: tensor {name[:64]!r}: expected {expected}, got {array.dtype.name} of rank {array.ndim}")
     return array
 
 
@@ -463,6 +463,6 @@ def _folded(changes: Sequence[TableDelta]) -> TableDelta:
     # Of equal keys unique() returns the first, which is the newest.
     unique, first = np.unique(keys, return_index=True)
     rows_at = np.concatenate(at)[first]
-    kept = rows_at >= 0
-    rows = np.concatenate([change.rows for change in newest_first])[rows_at[kept]]
-    return TableDelta(unique[kept], rows, unique[~kept])
+    has_row = rows_at >= 0
+    rows = np.concatenate([change.rows for change in newest_first])[rows_at[has_row]]
+    return TableDelta(unique[has_row], rows, unique[~has_row])

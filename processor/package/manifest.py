@@ -179,14 +179,17 @@ class Manifest:
 
     def own_name(self, name: str) -> str:
         """Return the name of an input in the model's signature."""
-        return next((own for own, ours in self.own_names.items() if ours == name), name)
+        return next((native for native, ours in self.own_names.items() if ours == name), name)
 
     def by_input(self, sent: Mapping[str, V]) -> Mapping[str, V]:
         """Return what a request sends by input, whichever of its names it uses; raises BadInput if it uses both."""
         if not self.own_names:
             return sent
-        for own, name in self.own_names.items():
-            want(own not in sent or name not in sent, f"inputs: expected one of {own[:64]!r} and {name!r}, got both")
+        for native, name in self.own_names.items():
+            want(
+                native not in sent or name not in sent,
+                f"inputs: expected one of {native[:64]!r} and {name!r}, got both",
+            )
         return {self.own_names.get(name, name): value for name, value in sent.items()}
 
     def to_json(self) -> bytes:
@@ -276,16 +279,16 @@ class Manifest:
         Raises:
             BadInput: There is no such signature; the message has TensorFlow Serving's words.
         """
-        wanted = signature or DEFAULT_SIGNATURE
-        if not self.signatures and wanted == DEFAULT_SIGNATURE:
+        name_asked = signature or DEFAULT_SIGNATURE
+        if not self.signatures and name_asked == DEFAULT_SIGNATURE:
             return {o.name: o for o in self.outputs}
-        for found in self.signatures:
-            if found.name == wanted:
+        for entry in self.signatures:
+            if entry.name == name_asked:
                 by_name = {o.name: o for o in self.outputs}
-                return {given: by_name[name] for given, name in found.outputs.items()}
-        known = ", ".join(s.name for s in self.signatures) or DEFAULT_SIGNATURE
+                return {alias: by_name[name] for alias, name in entry.outputs.items()}
+        names = ", ".join(s.name for s in self.signatures) or DEFAULT_SIGNATURE
         raise BadInput(
-            f"Serving signature name: {signature[:64]!r} not found in signature def, expected {known[:200]!r}"
+            f"Serving signature name: {signature[:64]!r} not found in signature def, expected {names[:200]!r}"
         )
 
     @property
@@ -339,11 +342,13 @@ class Manifest:
         if lookup.whole:
             return []
         shape, dim = self.shapes[lookup.input], self.table(lookup.table).dim
-        one, many = ("string", "strings") if shape.dtype == "string" else ("id", "ids")
+        id_kind, list_kind = ("string", "strings") if shape.dtype == "string" else ("id", "ids")
         if shape.ragged:
-            return [Feature(lookup.name, many, lookup.input, table=lookup.table, width=dim)]
+            return [Feature(lookup.name, list_kind, lookup.input, table=lookup.table, width=dim)]
         return [
-            Feature(f"{lookup.name}.{column}", one, lookup.input, column, table=lookup.table, offset=n * dim, width=dim)
+            Feature(
+                f"{lookup.name}.{column}", id_kind, lookup.input, column, table=lookup.table, offset=n * dim, width=dim
+            )
             for n, column in enumerate(lookup.columns or [-1])
         ]
 
@@ -357,18 +362,18 @@ class Manifest:
     @property
     def shapes(self) -> dict[str, ColumnShape]:
         """Shapes of the request's inputs and the transforms, by name; raises BadInput for an invalid transform."""
-        found = {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in self.inputs}
+        shapes = {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in self.inputs}
         if self.transforms:
             # Loaded with the first manifest that has one.
             from freshet_serving.processor.package.transform_rules import shape_of
         for t in self.transforms:
             for name in t.inputs:
                 want(
-                    name in found,
+                    name in shapes,
                     f"manifest.transforms[{t.name}].inputs: {name[:64]!r} is not an input or an earlier transform",
                 )
-            found[t.name] = shape_of(t, [found[name] for name in t.inputs])
-        return found
+            shapes[t.name] = shape_of(t, [shapes[name] for name in t.inputs])
+        return shapes
 
 
 OWN_KEYS = frozenset(f.name for f in dataclasses.fields(Manifest) if f.init and f.name != "sections")
@@ -398,8 +403,8 @@ def validate(manifest: Manifest) -> None:
     tables = {t.name for t in m.tables}
     for name, weight in m.copies.items():
         want(name in tables, f"manifest.copies: expected names of tables, got {name[:64]!r}")
-        there = weight in m.dense or not weight
-        want(there, f"manifest.copies[{name}]: expected a dense weight or '', got {weight[:64]!r}")
+        exists = weight in m.dense or not weight
+        want(exists, f"manifest.copies[{name}]: expected a dense weight or '', got {weight[:64]!r}")
     if m.stage is not None:
         want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: expected a plain name")
         want(m.stage.file in m.files, "manifest.stage.file: not among manifest.files")
@@ -436,8 +441,8 @@ def validate(manifest: Manifest) -> None:
         where = f"manifest.tables[{t.name}]"
         want(0 < t.dim <= 4096, f"{where}.dim: expected 1 to 4096, got {t.dim}")
         want(0 <= t.rows < 2**31, f"{where}.rows: expected 0 to 2**31-1, got {t.rows}")
-        known = ", ".join(STORED_TYPES)
-        want(t.dtype in STORED_TYPES, f"{where}.dtype: expected one of {known}, got {t.dtype[:40]!r}")
+        stored = ", ".join(STORED_TYPES)
+        want(t.dtype in STORED_TYPES, f"{where}.dtype: expected one of {stored}, got {t.dtype[:40]!r}")
         want(len(t.default) in (0, t.dim), f"{where}.default: expected [] or {t.dim} numbers, got {len(t.default)}")
         want(-(2**63) <= (t.unknown_key or 0) < 2**63, f"{where}.unknown_key: expected an int64, got another number")
         want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
@@ -501,5 +506,5 @@ def _validate_signature(m: Manifest) -> None:
     want(bool(signed), "manifest.signature: expected 128 hexadecimal digits")
     want(0 <= m.edition < 10**9, f"manifest.edition: expected 0 to {10**9}, got {m.edition}")
     if m.vouched is not None:
-        known = m.vouched.number > 0 and HEX64.fullmatch(m.vouched.sha256)
-        want(bool(known), "manifest.vouched: expected the number and SHA-256 of a record")
+        complete = m.vouched.number > 0 and HEX64.fullmatch(m.vouched.sha256)
+        want(bool(complete), "manifest.vouched: expected the number and SHA-256 of a record")

@@ -151,14 +151,14 @@ def fd_sha256(fd: int, nbytes: int) -> str:
         Corrupt: If the file is shorter.
         OSError: If the system refuses.
     """
-    found, at = hashlib.sha256(), 0
+    digest, at = hashlib.sha256(), 0
     while at < nbytes:
         data = os.pread(fd, min(HASH_NBYTES, nbytes - at), at)
         if not data:
             raise Corrupt("the file was cut short while it was read")
-        found.update(data)
+        digest.update(data)
         at += len(data)
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _check_kind(name: str, mode: int) -> None:

@@ -111,10 +111,10 @@ class Repository:
 
     def check_models(self, wanted: Iterable[str]) -> None:
         """Raise UnknownModel for a name without a folder; an empty repository passes: its models are still to come."""
-        there = self.models()
-        for name in wanted if there else ():
-            if name not in there:
-                raise unknown_model(name, there)
+        models = self.models()
+        for name in wanted if models else ():
+            if name not in models:
+                raise unknown_model(name, models)
 
     def versions(self, model: str) -> list[int]:
         """Return the committed versions, ascending: folders named by a number (VersionFolders) with a manifest."""
@@ -137,15 +137,15 @@ class Repository:
 
     def sources(self, model: str) -> dict[int, Path]:
         """Return versions without a manifest that can be imported: a SavedModel, or one Keras or ONNX file."""
-        found = {}
+        sources = {}
         for version, folder in self.uncommitted(model).items():
             names = {entry.name for entry in _entries(folder)}
             files = [name for name in names if name.endswith(FILE_SUFFIXES)]
             if SAVED_MODEL in names:
-                found[version] = folder
+                sources[version] = folder
             elif len(files) == 1:
-                found[version] = folder / files[0]
-        return found
+                sources[version] = folder / files[0]
+        return sources
 
     def folder(self, model: str, version: int) -> Path:
         return followed(self.root, self.path(model, version).relative_to(self.root).as_posix())
@@ -160,15 +160,15 @@ class Repository:
         Args:
             number: The version; None for the newest that is neither held nor withdrawn, else for the newest.
         """
-        known = self.versions(model)
-        if not known:
+        numbers = self.versions(model)
+        if not numbers:
             raise unknown_model(model, [name for name in self.models() if self.versions(name)])
-        if number is not None and number not in known:
-            there = listed(map(str, reversed(known)))
-            raise NotFound(f"model {model[:64]!r} version {number} is not in the repository, which holds {there}")
+        if number is not None and number not in numbers:
+            listing = listed(map(str, reversed(numbers)))
+            raise NotFound(f"model {model[:64]!r} version {number} is not in the repository, which holds {listing}")
         if number is None:
-            barred = self.barred(model, known)
-            number = ([n for n in known if n not in barred] or known)[-1]
+            barred = self.barred(model, numbers)
+            number = ([n for n in numbers if n not in barred] or numbers)[-1]
         return self.reader(model, number)
 
     def reader(self, model: str, number: int) -> VersionReader:
@@ -206,8 +206,8 @@ class Repository:
     def _with_candidate(self, model: str, number: int) -> str:
         """Return the folder of a model's candidates; raise NotFound unless it holds this one."""
         if number not in (numbers := self.candidates(model)):
-            others = listed(map(str, reversed(numbers)))
-            raise NotFound(f"model {model[:64]!r} has no candidate {number}; its candidates are {others}")
+            candidates = listed(map(str, reversed(numbers)))
+            raise NotFound(f"model {model[:64]!r} has no candidate {number}; its candidates are {candidates}")
         return f"{model}/{CANDIDATES}"
 
     def writer(self, model: str, number: int, beside: bool = False) -> VersionWriter:
@@ -290,16 +290,16 @@ class Repository:
                 raise short from None
             return ""
         identity = (state.st_ino, state.st_size, state.st_mtime_ns)
-        known = self._roots.get((model, number))
-        if known is None or known[0] != identity:
+        cached = self._roots.get((model, number))
+        if cached is None or cached[0] != identity:
             manifest = self.manifest(model, number)
             try:
                 root = root_hash(manifest) if manifest is not None else ""
             except RecursionError:
                 # Nested too deep to be loaded, so nothing is decided about it.
                 root = ""
-            known = self._roots[model, number] = (identity, root)
-        return known[1]
+            cached = self._roots[model, number] = (identity, root)
+        return cached[1]
 
     def manifest(self, model: str, number: int) -> Manifest | None:
         """Return a version's manifest as it lies in the folder, whoever wrote it; None if there is none to read.
@@ -340,10 +340,10 @@ class Repository:
         if "\0" in path or len(path) > 4096:
             raise NotFound("path: expected a file inside the repository")
         relative = os.path.relpath(path, self.root) if os.path.isabs(path) else path
-        found = inside(self.root, relative)
-        if not os.path.isfile(found):  # not Path.is_file(), which raises for a name that is too long
+        file = inside(self.root, relative)
+        if not os.path.isfile(file):  # not Path.is_file(), which raises for a name that is too long
             raise NotFound("path: expected a file inside the repository")
-        return found
+        return file
 
     def labels(self, model: str) -> dict[str, int]:
         """Return the labels as last set; none if the file is missing or not in the expected format."""
@@ -377,14 +377,14 @@ class Repository:
         """
         keyring, trusted = self.keyring, NO_KEYS if unsigned else self.keyring
         for name in (LABELS, TRAFFIC):
-            kept = self.with_keys(trusted)._kept(model, name)
+            document = self.with_keys(trusted)._kept(model, name)
             self.keyring = keyring
-            if kept:
-                self._keep(model, name, kept)
+            if document:
+                self._keep(model, name, document)
         records = self.with_keys(trusted).version_records(model).all()
         anew = self.with_keys(keyring).version_records(model)
         anew.all()
-        for record in {(one.version, one.manifest): one for one in records}.values():
+        for record in {(standing.version, standing.manifest): standing for standing in records}.values():
             if keyring.signer is not None and record.key != keyring.signer.id:
                 anew.add(record.version, record.manifest, record.action, record.reason, record.by)
 
@@ -424,9 +424,9 @@ class Repository:
             before = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
         except (OSError, ValueError, RecursionError, Corrupt):
             before = {}
-        kept = wrap_envelope(document, before if isinstance(before, dict) else {}, model, name, self.keyring)
+        envelope = wrap_envelope(document, before if isinstance(before, dict) else {}, model, name, self.keyring)
         try:
-            self._put(f"{model}/{name}", json.dumps(kept, indent=1).encode())
+            self._put(f"{model}/{name}", json.dumps(envelope, indent=1).encode())
         except OSError:
             raise NotReady(f"{name.partition('.')[0]}: the repository cannot be written") from None
 
@@ -450,9 +450,9 @@ def listed(names: Iterable[str], between: str = ", ") -> str:
     Args:
         between: Separator.
     """
-    found = list(names)
-    more = f"{between}and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
-    return between.join(found[:MAX_LISTED]) + more or "nothing"
+    items = list(names)
+    more = f"{between}and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
+    return between.join(items[:MAX_LISTED]) + more or "nothing"
 
 
 def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:
@@ -462,8 +462,8 @@ def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:
         name: The unknown name.
     """
     names = sorted(known)
-    there, hint = listed(names), nearest(name, names)
-    return UnknownModel(f"model {name[:64]!r} is not in the repository, which holds {there}{hint}", there)
+    listing, hint = listed(names), nearest(name, names)
+    return UnknownModel(f"model {name[:64]!r} is not in the repository, which holds {listing}{hint}", listing)
 
 
 def check_name(name: str, what: str) -> str:

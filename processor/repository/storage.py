@@ -178,19 +178,19 @@ class FolderStorage:
             shutil.rmtree(hidden, ignore_errors=True)
 
 
-def newest(there: Callable[[int], bool], known: int = 0) -> int:
+def newest(exists: Callable[[int], bool], known: int = 0) -> int:
     """Return the highest number that exists, counting from 1 without a gap: search by doubling, then by bisection.
 
     Args:
-        there: Returns True if a number exists.
+        exists: Returns True if a number exists.
         known: A number that is known to exist.
     """
     low, high = known, known + 1
-    while there(high):
+    while exists(high):
         low, high = high, known + 2 * (high - known)
     while high - low > 1:
         middle = (low + high) // 2
-        if there(middle):
+        if exists(middle):
             low = middle
         else:
             high = middle
@@ -214,8 +214,8 @@ class FolderWatch:
         except OSError:
             mtime_ns = -1
         settled = abs(time.time_ns() - mtime_ns) > RACY_NS
-        seen, self._seen = self._seen, (mtime_ns, settled)
-        return seen != (mtime_ns, True)
+        before, self._seen = self._seen, (mtime_ns, settled)
+        return before != (mtime_ns, True)
 
     def again(self) -> None:
         """Make the next check report a change, because the last one could not be acted on."""

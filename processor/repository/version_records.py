@@ -95,13 +95,13 @@ class VersionRecords:
             manifest: Its root hash.
         """
         self._read()
-        known = self._records.get(version, [])
-        return next((one for one in reversed(known) if one is not None and one.manifest == manifest), None)
+        records = self._records.get(version, [])
+        return next((entry for entry in reversed(records) if entry is not None and entry.manifest == manifest), None)
 
     def all(self) -> list[VersionRecord]:
         """Return all valid records, by version and number."""
         self._read()
-        return [one for _, records in sorted(self._records.items()) for one in records if one is not None]
+        return [record for _, records in sorted(self._records.items()) for record in records if record is not None]
 
     def versions(self) -> set[int]:
         """Return the versions that have records."""
@@ -129,8 +129,11 @@ class VersionRecords:
         if len(by) > MAX_BY or not by.isprintable():
             raise BadInput(f"by: expected at most {MAX_BY} printable characters, got {len(by)}")
         with self._lock:
-            known = self._records.get(version, [])
-            number, last = len(known) + 1, next((one for one in reversed(known) if one is not None), None)
+            records = self._records.get(version, [])
+            number, last = (
+                len(records) + 1,
+                next((entry for entry in reversed(records) if entry is not None), None),
+            )
         name = record_file(version, number)
         if RECORD_NAME.fullmatch(name) is None:
             raise BadInput(f"version {version}: it has {number - 1} records, which is the most")
@@ -149,8 +152,8 @@ class VersionRecords:
             raise NotReady("version record: the repository cannot be written") from None
         with self._lock:
             self._watch.again()
-            if created and len(known := self._records.get(version, [])) == number - 1:
-                self._records = {**self._records, version: [*known, record]}
+            if created and len(records := self._records.get(version, [])) == number - 1:
+                self._records = {**self._records, version: [*records, record]}
                 self._revision += 1
         if not created:
             raise Conflict(f"version {version}: another decision about it was recorded at the same time; try again")
@@ -191,10 +194,10 @@ class VersionRecords:
         except OSError as error:
             raise NotReady(f"version records: cannot be read: {os.strerror(error.errno or 0)}") from None
         records: dict[int, list[VersionRecord | None]] = {}
-        for version, there in numbers.items():
-            known, number = self._records.get(version, []), 1
-            while number in there:
-                before = known[number - 1] if number <= len(known) else None
+        for version, listed in numbers.items():
+            old_records, number = self._records.get(version, []), 1
+            while number in listed:
+                before = old_records[number - 1] if number <= len(old_records) else None
                 records.setdefault(version, []).append(before or self._parsed(version, number))
                 number += 1
         return records

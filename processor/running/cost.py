@@ -62,14 +62,14 @@ class BucketPlans:
 
     def bucket_plan(self, rows: int) -> tuple[int, ...]:
         """Return the buckets to run, largest first."""
-        found = self.bucket_plans.get(rows)
-        if found is None:
+        plan = self.bucket_plans.get(rows)
+        if plan is None:
             buckets, rest = [], rows
             while rest > 0:
                 buckets.append(self.last[rest])
                 rest -= buckets[-1]
-            found = self.bucket_plans[rows] = tuple(sorted(buckets, reverse=True))
-        return found
+            plan = self.bucket_plans[rows] = tuple(sorted(buckets, reverse=True))
+        return plan
 
 
 class CostTable:
@@ -89,9 +89,9 @@ class CostTable:
 
     def copy(self) -> CostTable:
         """Return a table that begins where this one stands."""
-        other = CostTable(self.cost)
-        other.run_s, other.row_s, other.id_s = self.run_s, self.row_s, self.id_s
-        return other
+        table = CostTable(self.cost)
+        table.run_s, table.row_s, table.id_s = self.run_s, self.row_s, self.id_s
+        return table
 
     def bucket_plan(self, rows: int) -> tuple[int, ...]:
         """Return buckets, largest first, with a sum of at least `rows`; only the last may be padded."""
@@ -190,8 +190,8 @@ class CostTable:
         even = -(-rows // (sessions * turns))
         if turns == 1:
             return even
-        left = min(most, rows - (turns - 1) * sessions * most)
-        full_s = (turns - 1) * self.batch_s(most) + self.batch_s(left)
+        last_rows = min(most, rows - (turns - 1) * sessions * most)
+        full_s = (turns - 1) * self.batch_s(most) + self.batch_s(last_rows)
         return even if turns * self.batch_s(even) < full_s else most
 
     def amortised_s(self, rows: int, ids: int = 0) -> float:

@@ -179,18 +179,18 @@ class GraphRun:
             run.costs = CostTable(costs[name])
         if self._longest is not None and self.split is not None:
             whole, divided_s = CostTable(costs[self.undivided.name]), dict[int, list[float]]()
-            for each in (self._longest, *self._shorter):
-                most = max(whole.max_rows, each.score.costs.max_rows)
-                divided_s[each.length] = [each.dense_s(rows) for rows in range(most + 1)]
+            for divided in (self._longest, *self._shorter):
+                most = max(whole.max_rows, divided.score.costs.max_rows)
+                divided_s[divided.length] = [divided.dense_s(rows) for rows in range(most + 1)]
             self.split.decide(whole, divided_s)
         if self._lengths is None and self._longest is not None:
             self._lengths, longer = [], self._longest
-            for each in reversed(self._shorter):
+            for divided in reversed(self._shorter):
                 # The largest bucket of candidates counts for most: small requests cost little at any length.
-                rows = each.score.costs.max_rows
-                if each.dense_s(rows) < WORTH * longer.dense_s(rows):
-                    self._lengths.insert(0, each)
-                    longer = each
+                rows = divided.score.costs.max_rows
+                if divided.dense_s(rows) < WORTH * longer.dense_s(rows):
+                    self._lengths.insert(0, divided)
+                    longer = divided
         if stored:
             self.undivided.costs = CostTable(stored)
         if self._histories and self._longest is not None:
@@ -209,8 +209,8 @@ class GraphRun:
         if self._longest is not None and other._longest is not None:
             pairs = list(zip((self._longest, *self._shorter), (other._longest, *other._shorter)))
             if self.split is not None and other.split is not None:
-                self.split.take_over(other.split, {mine.length: theirs.length for mine, theirs in pairs})
-            self._lengths = [mine for mine, theirs in pairs[1:] if theirs.length in other.lengths]
+                self.split.take_over(other.split, {new.length: old.length for new, old in pairs})
+            self._lengths = [new for new, old in pairs[1:] if old.length in other.lengths]
         self._planned = None if other._planned is None else other._planned.copy()
         self.in_thread = other.in_thread
 
@@ -225,7 +225,7 @@ class GraphRun:
     @property
     def lengths(self) -> list[int]:
         """Lengths of histories, ascending, that have parts of their own which are cheaper than longer ones."""
-        return [each.length for each in self._lengths or ()]
+        return [divided.length for divided in self._lengths or ()]
 
     def divided(self, bound: BoundRequest, rows: int) -> DividedRun | None:
         """Return the parts to divide a request by, or None if it is faster whole, in a batch with others.
@@ -281,9 +281,9 @@ class GraphRun:
             return None
         if self._lengths:
             events = self._plan.longest_history(bound)
-            for each in self._lengths:
-                if events <= each.length:
-                    return each
+            for divided in self._lengths:
+                if events <= divided.length:
+                    return divided
         return self._longest
 
     def _pays_at_load(self, parts: DividedRun, rows: int) -> bool:

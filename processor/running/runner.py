@@ -151,7 +151,7 @@ class Runner:
                 if state is None or (computed := state.tensors) is None:
                     computed = self._run_users(batch, parts.user, works, parts.user.costs.bucket_plan(1)[0], [state])
                     self._stats.user_once += 1
-                shared.user_tensors = _kept(computed)
+                shared.user_tensors = _copied(computed)
             self._run_candidates(batch, parts.score, shared.user_tensors, 0, works[0], 0)
         else:
             self._run_undivided(batch, works, rows, 0)
@@ -167,12 +167,12 @@ class Runner:
         Returns:
             True if they were computed, False if another chunk had done so before.
         """
-        known = None if shared is None else shared.user_tensors
-        computed = known or self._run_filled_user(batch, user)
+        shared_tensors = None if shared is None else shared.user_tensors
+        computed = shared_tensors or self._run_filled_user(batch, user)
         score.lend(computed, 0, batch.buffers.inputs(score.name, 0, max(batch.executables[score.name])))
-        if shared is not None and known is None:
-            shared.user_tensors = _kept(computed)
-        return known is None
+        if shared is not None and shared_tensors is None:
+            shared.user_tensors = _copied(computed)
+        return shared_tensors is None
 
     def _run_filled_user(self, batch: RunningBatch, user: SubgraphRun) -> Tensors:
         bucket = user.costs.bucket_plan(1)[0]
@@ -198,7 +198,7 @@ class Runner:
             taken_s = self._clock.now_s() - started_s
             run.costs.record_run(bucket, taken_s)
             batch.dense_s += taken_s
-            self._cut(batch, bucket, outputs, at, stop, 0)
+            self._copy_results(batch, bucket, outputs, at, stop, 0)
             at = stop
 
     def spans_of(self, works: Sequence[Rows], start: int, stop: int) -> tuple[list[BoundRequest], NDArray[np.int64]]:
@@ -285,15 +285,15 @@ class Runner:
         self, batch: RunningBatch, parts: DividedRun, requests: Sequence[tuple[Rows, int]]
     ) -> tuple[list[tuple[Rows, int]], list[UserState | None]]:
         """Run the candidates of requests whose user is kept; return the others, and where to keep what they compute."""
-        left, looks = list[tuple[Rows, int]](), list["UserState | None"]()
+        unserved, looks = list[tuple[Rows, int]](), list["UserState | None"]()
         for work, first in requests:
             state = self._look(batch, parts.user, work)
             if state is not None and state.tensors is not None:
                 self._run_candidates(batch, parts.score, state.tensors, 0, work, first)
             else:
-                left.append((work, first))
+                unserved.append((work, first))
                 looks.append(state)
-        return left, looks
+        return unserved, looks
 
     def _look(self, batch: RunningBatch, user: SubgraphRun, work: Rows) -> UserState | None:
         """Return what is kept of a request's user; None if nothing is kept of such requests."""
@@ -325,7 +325,7 @@ class Runner:
             ended_s = now_s()
             sparse_s += filled_s - started_s
             dense_s += ended_s - filled_s
-            self._cut(batch, bucket, outputs, at, stop, first)
+            self._copy_results(batch, bucket, outputs, at, stop, first)
             at = stop
         run.costs.record_fill(len(bucket_plan), rows, sum([work.ids for work in works]), sparse_s)
         batch.sparse_s += sparse_s
@@ -378,7 +378,7 @@ class Runner:
             ended_s = now_s()
             batch.sparse_s += started_s - began_s
             batch.dense_s += ended_s - started_s
-            self._cut(batch, bucket, outputs, at, stop, first)
+            self._copy_results(batch, bucket, outputs, at, stop, first)
             at = stop
 
     def _bucket_plan(self, run: SubgraphRun, rows: int) -> Sequence[int]:
@@ -414,7 +414,7 @@ class Runner:
         """Return the function that times the version's runs."""
         return self._clock.core_s if batch.graphs.in_thread else self._clock.now_s
 
-    def _cut(self, batch: RunningBatch, bucket: int, outputs: Tensors, at: int, stop: int, first: int) -> None:
+    def _copy_results(self, batch: RunningBatch, bucket: int, outputs: Tensors, at: int, stop: int, first: int) -> None:
         """Copy a run's rows into the results and record the run."""
         for name, result in batch.results.items():
             result[first + at : first + stop] = outputs[name][: stop - at]
@@ -423,6 +423,6 @@ class Runner:
         self._crowding.beat()
 
 
-def _kept(computed: Tensors) -> Tensors:
+def _copied(computed: Tensors) -> Tensors:
     """Return a copy of the first request's tensors: other batches use the buffers before all chunks have run."""
     return {name: array[:1].copy() for name, array in computed.items()}

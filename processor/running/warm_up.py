@@ -105,13 +105,13 @@ def _rows_of(requests: Sequence[BoundRequest], at: int, rows: int) -> tuple[list
     while first >= requests[n].rows:
         first -= requests[n].rows
         n += 1
-    left = rows
-    while left:
+    rows_left = rows
+    while rows_left:
         bound = requests[n % len(requests)]
-        count = min(left, bound.rows - first)
+        count = min(rows_left, bound.rows - first)
         part.append(bound)
         spans.append((first, count))
-        left, first, n = left - count, 0, n + 1
+        rows_left, first, n = rows_left - count, 0, n + 1
     return part, np.array(spans, np.int64), at + rows
 
 

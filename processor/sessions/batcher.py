@@ -339,8 +339,8 @@ class Batcher(Generic[T]):
             wait_s = (before_s + running_s) / sessions
             answer_s = wait_s * WAIT_MARGIN + own_s
             if answer_s > slack_s:
-                wanted, given = answer_s * 1e3, slack_s * 1e3
-                message = f"queue: a reply may take {wanted:.1f} ms, the request's deadline allows {given:.1f} ms"
+                answer_ms, slack_ms = answer_s * 1e3, slack_s * 1e3
+                message = f"queue: a reply may take {answer_ms:.1f} ms, the request's deadline allows {slack_ms:.1f} ms"
                 raise Overloaded(message, wait_s, late=True)
 
     def batches(self, most: int) -> int:
@@ -526,7 +526,7 @@ class Batcher(Generic[T]):
                         break
             if deadline_s is not None and deadline_s < closes_s:
                 closes_s = deadline_s
-            batch.append(self._pop(target_queue, lane, given=True))
+            batch.append(self._pop(target_queue, lane, charged=True))
             rows += ticket.rows
             ids += ticket.ids
         return batch
@@ -544,7 +544,7 @@ class Batcher(Generic[T]):
                 expired.append(self._pop(target_queue, lane))
                 continue
             if ticket.rows <= ticket.chunk_rows and not ticket.lookup_chunks:
-                return [self._pop(target_queue, lane, given=True)]
+                return [self._pop(target_queue, lane, charged=True)]
             head = ticket.take_chunk(ticket.chunk_rows)
             head.cost_s = min(ticket.cost_s, target.costs.amortised_s(head.rows, head.ids))
             ticket.cost_s -= head.cost_s
@@ -567,8 +567,8 @@ class Batcher(Generic[T]):
             return False
         return now_s + self.predict_s(target, ticket.rows, ticket.ids) / sessions > deadline_s
 
-    def _pop(self, target_queue: _TargetQueue[T], lane: _Lane[T], given: bool = False) -> T:
-        """Remove and return the next ticket of the next lane; `given` if it is computed, and its key charged for it."""
+    def _pop(self, target_queue: _TargetQueue[T], lane: _Lane[T], charged: bool = False) -> T:
+        """Remove and return the next ticket of the next lane; `charged`: it is computed, and its key pays for it."""
         divided, shares = target_queue.divided, target_queue.share.senders
         ticket = heappop(lane.heap)[2]
         rows, ids, cost_s = ticket.rows, ticket.ids, ticket.cost_s
@@ -583,7 +583,7 @@ class Batcher(Generic[T]):
             work_s = lane.share.slack_work_s
             bucket = ticket.slack_bucket
             work_s[bucket] = work_s[bucket] - cost_s if lane.share.backlogs[0].rows else 0.0
-        if given:
+        if charged:
             shares.give(lane.share, cost_s)
         if not lane.heap:
             target_queue.close(lane)

@@ -237,27 +237,27 @@ class SessionGroup:
         with self._turn:
             with self._lock:
                 self._run_requested = False
-                taken = queue.take(session, self._clock.now_s(), hurry, 1 + self._helpers(queue), self._count)
-                if taken.batch:
+                next_batch = queue.take(session, self._clock.now_s(), hurry, 1 + self._helpers(queue), self._count)
+                if next_batch.batch:
                     self._occupancy.change(1)
                     if queue.batcher:
                         self._wake_session(queue)
-            self._expire(taken.expired)
-            if taken.batch:
-                session.run(taken.batch)
+            self._expire(next_batch.expired)
+            if next_batch.batch:
+                session.run(next_batch.batch)
             with self._lock:
                 now_s = self._clock.now_s()
                 queue.finish(session, now_s)
-                if taken.batch:
+                if next_batch.batch:
                     self._occupancy.change(-1)
                 if queue.batcher:
-                    self._request_run(0.0 if taken.until_s is None else max(0.0, taken.until_s - now_s))
-            return bool(taken.batch)
+                    self._request_run(0.0 if next_batch.until_s is None else max(0.0, next_batch.until_s - now_s))
+            return bool(next_batch.batch)
 
     def serve(self, thread: SessionThread) -> None:
         """Run a session's thread until it retires or the group closes."""
         session, queue = thread.session, thread.queue
-        taken: NextBatch[Work] = NextBatch([], [])
+        next_batch: NextBatch[Work] = NextBatch([], [])
         while True:
             thread.bind()
             with self._lock:
@@ -272,31 +272,33 @@ class SessionGroup:
                     break
                 if not self._is_helper(queue):
                     free = 1 + queue.waking + len(queue.idle)
-                    taken = queue.take(session, now_s, self._closing, free, queue.sessions)
+                    next_batch = queue.take(session, now_s, self._closing, free, queue.sessions)
                 elif self._occupancy.spare > 0:
-                    taken = queue.take(session, now_s, self._closing, 1 + self._helpers(queue), self._count)
+                    next_batch = queue.take(session, now_s, self._closing, 1 + self._helpers(queue), self._count)
                 else:
-                    taken = NextBatch([], [])
-                if taken.batch:
+                    next_batch = NextBatch([], [])
+                if next_batch.batch:
                     thread.computing = True
                     self._occupancy.change(1)
                     self._wake_session(queue)
-                elif not taken.expired:
+                elif not next_batch.expired:
                     if self._closing and (self._is_helper(queue) or not queue.batcher):
                         break
                     queue.idle.append(thread)
                     session.started_s = 0.0
-            if taken.batch or taken.expired:
-                self._expire(taken.expired)
-                if taken.batch:
+            if next_batch.batch or next_batch.expired:
+                self._expire(next_batch.expired)
+                if next_batch.batch:
                     if self._inline is not None:
-                        self._deliver_to_owner(taken.batch)
-                    session.run(taken.batch)
+                        self._deliver_to_owner(next_batch.batch)
+                    session.run(next_batch.batch)
                 # A waiting session must keep nothing of its last batch alive: its version may no longer be served,
                 # and a request may be tens of megabytes.
-                taken = NextBatch([], [])
+                next_batch = NextBatch([], [])
                 continue
-            in_time = thread.gate.acquire(timeout=-1 if taken.until_s is None else max(0.0, taken.until_s - now_s))
+            in_time = thread.gate.acquire(
+                timeout=-1 if next_batch.until_s is None else max(0.0, next_batch.until_s - now_s)
+            )
             with self._lock:
                 if not in_time and thread in queue.idle:
                     queue.idle.remove(thread)
@@ -372,9 +374,9 @@ class SessionGroup:
         """Return the sketch of a replica's batches over all sessions."""
         with self._lock:
             # Both under the lock: a session that ends meanwhile is counted in one or the other, not in both.
-            found = [s.buffers.get(replica) for s in self._sessions()]
+            buffer_sets = [s.buffers.get(replica) for s in self._sessions()]
             past = self._past_sketches.get(replica)
-        blocks = [buffers.block for buffers in found if buffers is not None]
+        blocks = [buffers.block for buffers in buffer_sets if buffers is not None]
         if self._stages is not None:
             blocks += self._stages.blocks(replica)
         whole = Sketch.total(len(replica.outputs), blocks)
@@ -409,8 +411,8 @@ class SessionGroup:
         return [*([self._inline] if self._inline else []), *(thread.session for thread in self._threads)]
 
     def _start(self, queue: Queue) -> None:
-        taken = {session.number for session in self._sessions()}
-        number = first_of(n for n in count() if n not in taken)
+        numbers = {session.number for session in self._sessions()}
+        number = first_of(n for n in count() if n not in numbers)
         cpus = self.options.cpus
         stages = self._stages
         session = Session(number, self._clock, self._occupancy) if stages is None else stages.session(number)
@@ -433,9 +435,9 @@ class SessionGroup:
         if not queue.sessions:
             self._queues.remove(queue)
             for work, target in queue.batcher.drain():
-                other = self._route(work)
-                other.batcher.put(work, target, work.arrived_s)
-                other.wake()
+                new_queue = self._route(work)
+                new_queue.batcher.put(work, target, work.arrived_s)
+                new_queue.wake()
 
     def _end(self, thread: SessionThread) -> None:
         """Keep the counts of an ended session."""
@@ -483,8 +485,8 @@ class SessionGroup:
 
         Raises Overloaded if too many such requests are under way.
         """
-        few = work.ids <= LIGHT_IDS or work.ids <= work.replica.costs.heavy_ids
-        if few and work.rows <= self._most_rows(work):
+        light = work.ids <= LIGHT_IDS or work.ids <= work.replica.costs.heavy_ids
+        if light and work.rows <= self._most_rows(work):
             # Pieces cost more than batches of the same rows: what is less than LONG_TURNS is run at once.
             return work.rows > LONG_TURNS * self._turn_rows(work, queue, now_s) and bool(self._free_readers)
         if not self._free_readers:

@@ -62,11 +62,11 @@ def plan(
         groups[DEFAULT] = GroupConfig([ANY])
     if config.compute == "inline" and len(groups) > 1:
         raise BadInput("compute: expected threads with groups, got inline")
-    own: dict[str, tuple[frozenset[int], ...]] = {}
+    cpu_sets: dict[str, tuple[frozenset[int], ...]] = {}
     dedicated: dict[int, str] = {}
     for name, group in groups.items():
-        own[name] = parse_cpusets(group.cpus or "", f"groups.{name[:64]}.cpus")
-        for cpu in frozenset().union(*own[name]):
+        cpu_sets[name] = parse_cpusets(group.cpus or "", f"groups.{name[:64]}.cpus")
+        for cpu in frozenset().union(*cpu_sets[name]):
             if cpu in dedicated:
                 raise BadInput(f"groups: core {cpu} is in both {dedicated[cpu][:64]!r} and {name[:64]!r}")
             dedicated[cpu] = name
@@ -76,7 +76,7 @@ def plan(
     rest = allowed - frozenset(dedicated)
     plans = {}
     for name, group in groups.items():
-        cpus = own[name]
+        cpus = cpu_sets[name]
         if not cpus and shared:
             cpus = tuple(cpuset - frozenset(dedicated) for cpuset in shared if cpuset - frozenset(dedicated))
         elif not cpus:
@@ -108,11 +108,11 @@ def plan(
 
 def _own_options(config: SessionConfig, group: GroupConfig) -> SessionOptions:
     """Return the options of a group: its own, else the process's. A group with own cores gets one session per core."""
-    own = {f.name: value for f in fields(SessionOptions) if (value := getattr(group, f.name)) is not None}
-    others = {f.name: getattr(config, f.name) for f in fields(SessionOptions)}
+    overrides = {f.name: value for f in fields(SessionOptions) if (value := getattr(group, f.name)) is not None}
+    defaults = {f.name: getattr(config, f.name) for f in fields(SessionOptions)}
     if group.cpus:
-        others["sessions"] = 0
-    return SessionOptions(**{**others, **own})
+        defaults["sessions"] = 0
+    return SessionOptions(**{**defaults, **overrides})
 
 
 def core_planner() -> CorePlanner:
@@ -187,7 +187,7 @@ class Groups:
         """Return a JSON-able description of a group: its models, sessions, cores, policy and queue."""
         group = self._groups[name]
         options = group.options
-        models = sorted(model for model, other in self._by_model.items() if other is group)
+        models = sorted(model for model, model_group in self._by_model.items() if model_group is group)
         return {
             "models": [*models, *([ANY] if group is self._any else [])],
             "sessions": len(group),

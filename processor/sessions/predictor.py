@@ -318,20 +318,20 @@ class Predictor:
             request.used = bound.used
             if bound.used.nbytes <= MAX_SHOWN_NBYTES:
                 bound.used.keep()
-        asked, oldest = bound, route.routes.traffic.users
+        work_bound, oldest = bound, route.routes.traffic.users
         if oldest is not None:
             from freshet_serving.processor.features.user_bounds import UserBounds
             from freshet_serving.processor.sessions.user_requests import with_user_step
 
             bounds = UserBounds(oldest)
-            asked, done = bound._replace(user_bounds=bounds), with_user_step(bounds, done)
+            work_bound, done = bound._replace(user_bounds=bounds), with_user_step(bounds, done)
         if bound.unknown:
             # Before the observers, which compare and record whole replies.
             done = without_unknown(bound, done)
         for observe in self.observers.watching:
             done = observe(request, replica, bound, done)
         self.groups.of(request.model).enqueue(
-            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=asked, done=done, caller=request.caller,
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=work_bound, done=done, caller=request.caller,
                  sender=request.sender)
         )  # fmt: skip
 

@@ -131,7 +131,7 @@ def without_unknown(bound: BoundRequest, done: Done) -> Done:
     """
 
     def answer_known(result: PredictReply | FreshetError) -> None:
-        done(result if isinstance(result, FreshetError) else _known(bound, result))
+        done(result if isinstance(result, FreshetError) else _with_missing_rows(bound, result))
 
     return answer_known
 
@@ -147,17 +147,17 @@ def without_rows(done: Done) -> Done:
     return answer_none
 
 
-def _known(bound: BoundRequest, reply: PredictReply) -> PredictReply:
+def _with_missing_rows(bound: BoundRequest, reply: PredictReply) -> PredictReply:
     marked, dropped = np.zeros(bound.rows, np.bool_), np.zeros(bound.rows, np.bool_)
     for policy, flags in bound.unknown:
         into = dropped if policy == DROP else marked
         # One key for all rows has one flag.
         into |= flags != 0
-    unknown, gone = (tuple(np.flatnonzero(rows).tolist()) for rows in (marked & ~dropped, dropped))
+    unknown, dropped_rows = (tuple(np.flatnonzero(rows).tolist()) for rows in (marked & ~dropped, dropped))
     outputs = reply.outputs
-    if gone:
+    if dropped_rows:
         outputs = {name: np.ascontiguousarray(array[~dropped]) for name, array in outputs.items()}
-    return reply._replace(outputs=outputs, unknown_rows=unknown, dropped_rows=gone)
+    return reply._replace(outputs=outputs, unknown_rows=unknown, dropped_rows=dropped_rows)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

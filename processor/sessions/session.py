@@ -117,11 +117,11 @@ class Session:
 
     def _run_limited(self, batch: Sequence[Work]) -> None:
         """Compute a batch whose runs may have to be ended."""
-        left = batch
+        unserved = batch
         if len(batch) > 1:
             ends = {id(work): self._end_s(work) for work in batch}
-            left = sorted(self._run_shares(batch, min(ends.values())), key=lambda work: ends[id(work)])
-        for work in left:
+            unserved = sorted(self._run_shares(batch, min(ends.values())), key=lambda work: ends[id(work)])
+        for work in unserved:
             # Runs before this one may have taken its time: LONGEST_S begins now, but its deadline stays.
             if not self._run([work], self._end_s(work)):
                 self._fail([work], EndedRun("the model did not finish in time for these inputs"))
@@ -372,23 +372,23 @@ class Queue:
             free: Number of sessions that could take a batch now.
             sessions: Number of sessions that may run chunks of one ticket at the same time.
         """
-        taken = self.batcher.take(now_s, free, hurry, sessions)
-        if taken.batch:
+        next_batch = self.batcher.take(now_s, free, hurry, sessions)
+        if next_batch.batch:
             rows, ids, arrived_s = 0, 0, 0.0
-            for work in taken.batch:
+            for work in next_batch.batch:
                 rows += work.rows
                 ids += work.ids
                 arrived_s += work.arrived_s
-            waited_s = len(taken.batch) * now_s - arrived_s
+            waited_s = len(next_batch.batch) * now_s - arrived_s
             session.stats.wait_s += waited_s
-            session.wait_s = waited_s / len(taken.batch)
-            session.predicted_s = self.batcher.predict_s(taken.batch[0].replica, rows, ids)
+            session.wait_s = waited_s / len(next_batch.batch)
+            session.predicted_s = self.batcher.predict_s(next_batch.batch[0].replica, rows, ids)
             if self.responses is not None:
-                for work in taken.batch:
+                for work in next_batch.batch:
                     self.responses.observe(now_s - work.arrived_s + session.predicted_s)
             session.started_s = session.started_s or now_s
             self.running_s += session.predicted_s
-        return taken
+        return next_batch
 
     def finish(self, session: Session, now_s: float) -> None:
         """Account for a finished batch. Gaps between batches count as busy time while work is queued.

@@ -56,8 +56,8 @@ class SlotAllocator:
             raise TooLarge(f"{self._what}: the arena of {self.capacity} rows is full; publish a new version")
         fresh = max(0, count - self._freed)
         bump, freed = self.bump + fresh, self._freed - (count - fresh)
-        given = np.empty(count, np.int64)
-        given[:fresh] = np.arange(self.bump, bump)
+        slots = np.empty(count, np.int64)
+        slots[:fresh] = np.arange(self.bump, bump)
         at, whole, rest = fresh, list[Int64s](), None
         for part in self._free:
             if at == count:
@@ -66,7 +66,7 @@ class SlotAllocator:
                 rest, part = part[count - at :], part[: count - at]
             else:
                 whole.append(part)
-            given[at : at + len(part)] = part
+            slots[at : at + len(part)] = part
             at += len(part)
         while whole:
             whole.pop()
@@ -74,7 +74,7 @@ class SlotAllocator:
         if rest is not None:
             self._free[0] = rest
         self.bump, self._freed = bump, freed
-        return given
+        return slots
 
     def free_deferred(self, slots: Int64s, safe_seq: int) -> None:
         """Free slots that may be reused once every reader has reached the flip `safe_seq`.

@@ -187,18 +187,18 @@ def _checked(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDAr
     if keys.dtype != np.int64 or keys.shape != (spec.rows,):
         raise Corrupt(f"{where}: expected {spec.rows} int64 keys, got {keys.dtype.name} {list(keys.shape)}")
     if rows.dtype != kind.dtype or rows.shape != (spec.rows, spec.dim):
-        got = f"{rows.dtype.name} {list(rows.shape)}"
-        raise Corrupt(f"{where}: expected rows {[spec.rows, spec.dim]} of {spec.dtype}, got {got}")
+        sent = f"{rows.dtype.name} {list(rows.shape)}"
+        raise Corrupt(f"{where}: expected rows {[spec.rows, spec.dim]} of {spec.dtype}, got {sent}")
     scales = arrays.get("scales", np.empty(0, np.float32))
     if scales.dtype != np.float32 or scales.shape != (spec.rows if kind.scaled else 0,):
-        wanted = f"{spec.rows if kind.scaled else 0} float32 scales for {spec.dtype}"
-        raise Corrupt(f"{where}: expected {wanted}, got {scales.dtype.name} {list(scales.shape)}")
+        expected = f"{spec.rows if kind.scaled else 0} float32 scales for {spec.dtype}"
+        raise Corrupt(f"{where}: expected {expected}, got {scales.dtype.name} {list(scales.shape)}")
     if not all(_sound(piece.view(np.float32)) for piece in pieces(scales)):
         raise Corrupt(f"{where}: expected scales of 0 or more, got a negative one, NaN or infinity")
     frequencies = arrays.get("frequencies")
     if frequencies is not None and (frequencies.dtype != np.uint32 or frequencies.shape != (spec.rows,)):
-        got = f"{frequencies.dtype.name} {list(frequencies.shape)}"
-        raise Corrupt(f"{where}: expected {spec.rows} uint32 frequencies, got {got}")
+        sent = f"{frequencies.dtype.name} {list(frequencies.shape)}"
+        raise Corrupt(f"{where}: expected {spec.rows} uint32 frequencies, got {sent}")
     if index.dtype != np.int64 or index.ndim != 2 or index.shape[1] != 2:
         raise Corrupt(f"{where}: expected an int64 index of two columns, got {list(index.shape)}")
     if not spec.rows < len(index) <= hash_index.MAX_CAPACITY:
@@ -516,16 +516,16 @@ class ServedTable:
         """
         refs = np.empty(len(keys), np.int64)
         row_kernels.look_up(self._row, epoch, keys, refs)
-        known = refs >= 0
-        rows = np.empty((int(np.count_nonzero(known)), self.spec.dim), np.float32)
-        row_kernels.gather(self._row, refs[known], rows)
-        return known, rows.view(self._type.carried)
+        has_row = refs >= 0
+        rows = np.empty((int(np.count_nonzero(has_row)), self.spec.dim), np.float32)
+        row_kernels.gather(self._row, refs[has_row], rows)
+        return has_row, rows.view(self._type.carried)
 
     def unknown_row(self, epoch: int) -> NDArray[np.float32]:
         """Return the row of keys without one as of an epoch, float32 [dim]."""
         if self.spec.unknown_key is not None:
-            known, rows = self.look_up(np.array([self.spec.unknown_key], np.int64), epoch)
-            if known[0]:
+            has_row, rows = self.look_up(np.array([self.spec.unknown_key], np.int64), epoch)
+            if has_row[0]:
                 return np.array(rows[0])
         return self._default
 
@@ -565,9 +565,9 @@ class ServedTable:
     def _filter_of(self, index: Int64s) -> Int64s:
         """Return the filter of an index."""
         words = key_filter.words_for(len(index))
-        made: Int64s = reserve(words * 8, f"filter-{self.spec.name}").view(np.int64)[:words]
-        key_filter.fill(made.ctypes.data, index.ctypes.data, len(index))
-        return made
+        key_words: Int64s = reserve(words * 8, f"filter-{self.spec.name}").view(np.int64)[:words]
+        key_filter.fill(key_words.ctypes.data, index.ctypes.data, len(index))
+        return key_words
 
     def _fits(self, keys: int) -> bool:
         times, parts = GROW_AT

@@ -180,10 +180,10 @@ class Pins:
         Args:
             reader: A number below READERS, or ASKING.
         """
-        words, own = self._words, self._address + 8 * reader
+        words, slot = self._words, self._address + 8 * reader
         while True:
             publish_seq = int(words[0])
-            exchange(own, publish_seq)
+            exchange(slot, publish_seq)
             if words[0] == publish_seq:
                 return publish_seq
 

@@ -311,17 +311,17 @@ class ModelHost(ABC):
         """Register models that have appeared, and drop those that are gone."""
         if self._root.changed():
             try:
-                wanted, there = self._wanted, self.repository.models()
+                selected, present = self._wanted, self.repository.models()
             except NotReady:
                 self._root.again()
                 raise
-            gone = (self._models.keys() | self.readiness.expected) - set(there)
-            if late := {name for name in gone if self._rounds.at_work(name)}:
+            removed = (self._models.keys() | self.readiness.expected) - set(present)
+            if late := {name for name in removed if self._rounds.at_work(name)}:
                 # A version that is loading may be served in a moment: the folder is listed again then.
                 self._root.again()
-            self._drop(gone - late)
-            for name in there:
-                if name not in self._models and (wanted is None or name in wanted):
+            self._drop(removed - late)
+            for name in present:
+                if name not in self._models and (selected is None or name in selected):
                     self._empty.setdefault(name, FolderWatch(self.repository.root / name))
         for name, folder in list(self._empty.items()):
             if not folder.changed():
@@ -541,9 +541,9 @@ class ModelHost(ABC):
         if self.readiness.excuse():
             self.on_routes_changed()
 
-    def _drop(self, gone: Set[str]) -> None:
+    def _drop(self, names: Set[str]) -> None:
         """Forget models whose folders are gone, unless they are still served from memory."""
-        idle = {name for name in gone if name not in self._models or not self._models[name].routes.served}
+        idle = {name for name in names if name not in self._models or not self._models[name].routes.served}
         if idle:
             self._models = {name: model for name, model in self._models.items() if name not in idle}
             self.readiness.expected -= idle.difference(self._wanted or ())

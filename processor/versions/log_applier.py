@@ -121,12 +121,12 @@ class LogApplier:
 
     def renewed(self, change_log: ChangeLog) -> LogApplier:
         """Return an applier that reads the records again and keeps everything else that this one knows."""
-        other = LogApplier(self._model, change_log, self._clock, self.checks, self._seen_s)
-        other.start()
-        other.override(self._here, self._held_here)
-        other.current_at_s, other._vouched_here, other.status = self.current_at_s, self._vouched_here, self.status
-        other._by_person, other._noted, other._looks = self._by_person, self._noted, self._looks
-        return other
+        applier = LogApplier(self._model, change_log, self._clock, self.checks, self._seen_s)
+        applier.start()
+        applier.override(self._here, self._held_here)
+        applier.current_at_s, applier._vouched_here, applier.status = self.current_at_s, self._vouched_here, self.status
+        applier._by_person, applier._noted, applier._looks = self._by_person, self._noted, self._looks
+        return applier
 
     @property
     def _release_checks(self) -> ReleaseBackoff:
@@ -208,16 +208,16 @@ class LogApplier:
         goes_on = "the files match the served version again"
         if not self._diverged:
             try:
-                came = {record.kind: record for record in self.change_log.look()}
+                new_records = {record.kind: record for record in self.change_log.look()}
                 self.change_log.remember()
-                if REPAIR in came:
-                    repair = came[REPAIR]
+                if REPAIR in new_records:
+                    repair = new_records[REPAIR]
                     goes_on = f"record {repair.number} sets aside records {repair.since} to {repair.number - 1}"
-                if ROLLBACK in came or REPAIR in came or (self._held_here and RELEASE in came):
+                if ROLLBACK in new_records or REPAIR in new_records or (self._held_here and RELEASE in new_records):
                     self.override(None)
-                if HOLD in came and (gate := self.change_log.history.gate) is not None:
+                if HOLD in new_records and (gate := self.change_log.history.gate) is not None:
                     after = Generation(self.change_log.manifest.version, gate.step)
-                    why = came[HOLD].why or "no reason given"
+                    why = new_records[HOLD].why or "no reason given"
                     events.append(WarningMessage(f"{self._model} deltas after {after} are held: {why}"))
                 self._note_releases()
                 self.change_log.scrub()
@@ -276,10 +276,10 @@ class LogApplier:
     def _apply_each(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> list[str]:
         """Serve deltas one after another, up to the first that cannot be served or is out of line."""
         events: list[str] = []
-        for left, link in zip(range(len(ahead), 0, -1), ahead):
+        for links_left, link in zip(range(len(ahead), 0, -1), ahead):
             try:
                 delta = self.change_log.read_delta(link)
-                if left > LEARNED and not version.opened:
+                if links_left > LEARNED and not version.opened:
                     version.apply(delta, link.digest)
                     self.checks.replayed(version, delta)
                 else:
@@ -293,20 +293,20 @@ class LogApplier:
 
     def _apply_together(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> list[str]:
         """Serve a run of deltas by one flip, or one after another if it is out of line as a whole."""
-        taken, events = self._read_run(version, ahead), list[str]()
-        if taken.links:
-            newest = taken.links[-1]
+        deltas, events = self._read_run(version, ahead), list[str]()
+        if deltas.links:
+            newest = deltas.links[-1]
             try:
                 judged = newest.step > self.vouched and self._is_new(newest)
-                self._apply_run(version, taken, judged, RUN)
+                self._apply_run(version, deltas, judged, RUN)
             except DeltaHeld:
                 return self._apply_each(version, ahead)
             except FreshetError as error:
                 return self._stopped(newest, error)
-            others = len(taken.links) - 1
-            events = [f"{self._model} {version.generation} served{f', with {others} before it' if others else ''}"]
-        if taken.stopped is not None:
-            events += self._stopped(ahead[len(taken.links)], taken.stopped)
+            earlier = len(deltas.links) - 1
+            events = [f"{self._model} {version.generation} served{f', with {earlier} before it' if earlier else ''}"]
+        if deltas.stopped is not None:
+            events += self._stopped(ahead[len(deltas.links)], deltas.stopped)
         return events
 
     def _read_run(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> ReadRun:
@@ -322,25 +322,25 @@ class LogApplier:
     def _apply_run(
         self,
         version: ServedVersion,
-        taken: ReadRun,
+        deltas: ReadRun,
         judged: bool,
-        asked: str,
+        scope: str,
         commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Serve the newest delta of a run by one flip; raise DeltaHeld.
 
         Args:
             judged: True if it may be refused.
-            asked: RUN or GATED.
+            scope: RUN or GATED.
             commit: Called once the change may be served, before the flip.
         """
-        delta, digest = taken.run.folded(), taken.links[-1].digest
+        delta, digest = deltas.run.folded(), deltas.links[-1].digest
 
         def examine(change: StateChange) -> None:
-            self.checks.examine(version, delta, change, judged, asked)
+            self.checks.examine(version, delta, change, judged, scope)
 
         version.apply(delta, digest, examine=examine, commit=commit)
-        self.checks.served(version, delta, taken.entries[:-1])
+        self.checks.served(version, delta, deltas.entries[:-1])
 
     def _stopped(self, link: ChainLink, error: FreshetError) -> list[str]:
         """Record why a delta cannot be served; return the events."""
@@ -367,10 +367,10 @@ class LogApplier:
         try:
             if not self._held_here:
                 self.change_log.may_write()
-            taken = self._read_run(version, ahead)
-            if taken.stopped is not None:
+            deltas = self._read_run(version, ahead)
+            if deltas.stopped is not None:
                 return []
-            self._apply_run(version, taken, True, GATED, lambda: self._commit_release(reason, pair))
+            self._apply_run(version, deltas, True, GATED, lambda: self._commit_release(reason, pair))
         except DeltaHeld:
             version.forget_refused()
             return []
@@ -514,8 +514,8 @@ class LogApplier:
         return events
 
     def _try(self, version: ServedVersion, bare: UnrecordedDelta) -> list[str]:
-        seen = self._dropped.worth_a_try(bare, self.change_log.history.number)
-        if seen is None:
+        identity = self._dropped.worth_a_try(bare, self.change_log.history.number)
+        if identity is None:
             return []
         number = self.change_log.history.number
         try:
@@ -527,9 +527,9 @@ class LogApplier:
             self._dropped.again()
             return self.wait(f"delta {bare.step} waits: {error}")
         except Conflict as error:
-            return [f"{self._model} {self._dropped.refuse(bare, seen, number, f'waits: {error}')}"]
+            return [f"{self._model} {self._dropped.refuse(bare, identity, number, f'waits: {error}')}"]
         except FreshetError as error:
-            return [f"{self._model} {self._dropped.refuse(bare, seen, FOR_GOOD, f'refused: {error}')}"]
+            return [f"{self._model} {self._dropped.refuse(bare, identity, FOR_GOOD, f'refused: {error}')}"]
 
     def _serve(self, version: ServedVersion, link: ChainLink, delta: Delta) -> list[str]:
         if version.digest != link.parent:
@@ -572,9 +572,9 @@ class LogApplier:
         elif len(self._dropped):
             reason, refused = self._dropped.first(history.top)
             state, obstacle = WAITING, REFUSED if refused else GAP
-        seen = version.digest, history.number
-        if seen != self._counted[0]:
-            self._counted = seen, history.distance(version.digest)
+        position = version.digest, history.number
+        if position != self._counted[0]:
+            self._counted = position, history.distance(version.digest)
         behind = self._counted[1] + len(self._dropped)
         if state in (CURRENT, HELD) and self.change_log.folder.is_dir():
             # If the folder has gone, nothing was read, although no record was missed.

@@ -154,8 +154,8 @@ class ServedModel(RoutedModel):
         Args:
             effort: Thoroughness of the check (processor.repository.mapped_file).
         """
-        found = [(number, version, version.damage(effort)) for number, version in self.routes.served.items()]
-        return [line for number, version, why in found if why for line in self._unload_corrupt(number, version, why)]
+        damage = [(number, version, version.damage(effort)) for number, version in self.routes.served.items()]
+        return [line for number, version, why in damage if why for line in self._unload_corrupt(number, version, why)]
 
     def load(self, number: int, by_hand: bool = True) -> None:
         """Load a version beside those served, or reload one that has departed from its change log.
@@ -217,8 +217,8 @@ class ServedModel(RoutedModel):
             if number not in self.routes.served:
                 raise NotFound(f"version {number} of model {self.name!r} is not loaded")
             if number in self.routes.labels.values():
-                held = ", ".join(sorted(n for n, v in self.routes.labels.items() if v == number))
-                raise Conflict(f"version {number} is held by label {held}; move the label first")
+                labels = ", ".join(sorted(n for n, v in self.routes.labels.items() if v == number))
+                raise Conflict(f"version {number} is held by label {labels}; move the label first")
             self._drop(number)
             self._selection.unloaded.add(number)
 
@@ -233,9 +233,9 @@ class ServedModel(RoutedModel):
             self._repository.prepare(self.name, number)
         with self._lock:
             self.load(number, by_hand=False)
-            kept = {**self._kept_labels, label: number}
-            self._repository.keep_labels(self.name, kept)
-            self._kept_labels = kept
+            labels = {**self._kept_labels, label: number}
+            self._repository.keep_labels(self.name, labels)
+            self._kept_labels = labels
             self._publish(lambda routes: {"labels": {**routes.labels, label: number}})
 
     def apply_bytes(self, data: DeltaBytes) -> ApplyResult:
@@ -251,11 +251,11 @@ class ServedModel(RoutedModel):
             before = version.digest
             self._look(delta.version, version)
             head = self._log_appliers[delta.version].change_log.history.head
-            here = version.generation
-            known = head.record.sha256 if head.record is not None and head.digest == version.digest else ""
-            if here == Generation(delta.version, delta.step) and known == content:
+            served = version.generation
+            served_sha256 = head.record.sha256 if head.record is not None and head.digest == version.digest else ""
+            if served == Generation(delta.version, delta.step) and served_sha256 == content:
                 apply_ms = 0.0 if version.digest == before else version.last_apply_ms
-                return ApplyResult(self.name, here, delta.rows, delta.removed, apply_ms)
+                return ApplyResult(self.name, served, delta.rows, delta.removed, apply_ms)
             loaded = self._current(delta.version)
             apply_ms = loaded.publish(delta, data, content)
             return ApplyResult(self.name, loaded.version.generation, delta.rows, delta.removed, apply_ms)
@@ -275,9 +275,9 @@ class ServedModel(RoutedModel):
         with self._lock, self._dirty_versions.changing(generation.version):
             self.lock_watch.turn()
             loaded = version, log_applier = self.loaded(generation.version)
-            here = version.generation
-            if generation.step > here.step:
-                raise Conflict(f"rollback: expected a generation before {here}, got {generation}")
+            served = version.generation
+            if generation.step > served.step:
+                raise Conflict(f"rollback: expected a generation before {served}, got {generation}")
             loaded.check_follows()
             change_log = log_applier.change_log
             change_log.look()
@@ -287,7 +287,9 @@ class ServedModel(RoutedModel):
             if link is None:
                 raise NotFound(f"rollback: generation {generation} of model {self.name!r} does not exist")
             change_log.check_whole(link)
-            undone = [one.step for one in change_log.history.back(change_log.history.head) if one.step > link.step]
+            undone = [
+                newer.step for newer in change_log.history.back(change_log.history.head) if newer.step > link.step
+            ]
             rebuilt = None if version.step_of(link.digest) is not None else self._rebuild(generation.version, link)
             try:
                 change_log.rollback(link.step, reason)
@@ -385,9 +387,9 @@ class ServedModel(RoutedModel):
             if steps and (again := change_log.history.known(steps[-1])) is not None:
                 undone = "reject: the held deltas are undone, others published again"
                 self._current(number).check_serves(again, undone)
-            kept = tuple(Generation(number, step) for step in steps)
+            remaining = tuple(Generation(number, step) for step in steps)
             reached = self._still(number).generation
-            return replace(done, generation=reached, kept=kept, next_step=change_log.history.top + 1)
+            return replace(done, generation=reached, kept=remaining, next_step=change_log.history.top + 1)
 
     def auto_rollback(self, verdict: AutoRollback) -> list[str]:
         """Roll back deltas that turn out to be bad, unless that has already been done; return the events."""
@@ -487,8 +489,8 @@ class ServedModel(RoutedModel):
 
     def _checks(self, number: int) -> DeltaChecks:
         """Return the checks of a version's deltas: those that it has if it is loaded, or new ones."""
-        known = self._log_appliers.get(number) if number in self.routes.served else None
-        return known.checks if known else DeltaChecks(self.judges.of_deltas(), self.judgement_counts)
+        applier = self._log_appliers.get(number) if number in self.routes.served else None
+        return applier.checks if applier else DeltaChecks(self.judges.of_deltas(), self.judgement_counts)
 
     def _follow(self, number: int, version: ServedVersion) -> list[str]:
         """Poll a version's change log; rebuild the version if memory does not reach back far enough."""

@@ -361,9 +361,9 @@ class Replica:
     def _price(self, executables: Mapping[str, dict[int, Executable]]) -> None:
         """Price the executables by running them, or as a loaded version with the same programs does."""
         key = (*self._graphs, self._threads, *((name, *sorted(back)) for name, back in self._fallbacks().items()))
-        known = PRICED.get(key)
-        if known is not None and known is not self.graphs:
-            self.graphs.take_over(known)
+        priced = PRICED.get(key)
+        if priced is not None and priced is not self.graphs:
+            self.graphs.take_over(priced)
         else:
             costs, self.graphs.in_thread = measure(executables, self._new_buffers(), self._clock)
             # Stored costs are of executables that read rows which the host has pooled.

@@ -108,11 +108,11 @@ class Routes(Generic[S]):
         if label is not None:
             if label not in self.labels:
                 why = f"label {label[:64]!r} of model {self.model!r} is not set{nearest(label, self.labels)}"
-                raise UnknownVersion(why, _those("label", sorted(self.labels)))
+                raise UnknownVersion(why, _counted_noun("label", sorted(self.labels)))
             version = self.labels[label]
         if version is None or version not in self.served:
             why = f"version {version} of model {self.model!r} is not loaded"
-            raise UnknownVersion(why, _those("version", sorted(self.served)))
+            raise UnknownVersion(why, _counted_noun("version", sorted(self.served)))
         return self.served[version]
 
     @property
@@ -148,8 +148,8 @@ class Routes(Generic[S]):
         if self.traffic.split is None or self.default is None:
             return {}
         labels = self.traffic.split.labels
-        found = {label: served.manifest.version for label in labels if (served := self._beside(self.default, label))}
-        return found if labels[0] in found else {}
+        versions = {label: served.manifest.version for label in labels if (served := self._beside(self.default, label))}
+        return versions if labels[0] in versions else {}
 
     def trials(self) -> list[tuple[S, S]]:
         """Return pairs of canary and the baseline that it is judged against."""
@@ -179,9 +179,9 @@ def find(models: Mapping[str, T], name: str) -> T:
     return model
 
 
-def _those(what: str, names: Sequence[Any]) -> str:
+def _counted_noun(noun: str, names: Sequence[Any]) -> str:
     """Return names after their kind, for a message."""
-    return f"{what}{'s' * (len(names) > 1)} {listed(map(str, names))}" if names else f"no {what}"
+    return f"{noun}{'s' * (len(names) > 1)} {listed(map(str, names))}" if names else f"no {noun}"
 
 
 def without(routes: Routes[S], number: int, why: str = "") -> Mapping[str, Any]:

@@ -221,10 +221,10 @@ class RowWatchers:
 
     def refresh(self, epoch: int, slices: int = 1) -> None:
         """Have every watcher catch up by a slice or more; never raises: what is left is tried again."""
-        left = False
+        unfinished = False
         for watcher in self._watchers:
             try:
-                left |= all(watcher.refresh(epoch) for _ in range(slices))
+                unfinished |= all(watcher.refresh(epoch) for _ in range(slices))
             except MemoryError:
-                left = True
-        self._left = left
+                unfinished = True
+        self._left = unfinished

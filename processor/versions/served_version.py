@@ -226,8 +226,8 @@ class ServedVersion:
         """
         if self.torn:
             return TORN
-        found = ((file.name, file.damage(effort)) for file in self.files.mapped)
-        return next((f"{name}: {why}" for name, why in found if why), "")
+        damages = ((file.name, file.damage(effort)) for file in self.files.mapped)
+        return next((f"{name}: {why}" for name, why in damages if why), "")
 
     def check_delta(self, delta: Delta) -> None:
         """Raise BadInput or Conflict unless the delta continues this version's log and fits its shapes."""
@@ -344,7 +344,7 @@ class ServedVersion:
         if digest == self.digest:
             return self.position.step
         undone = ((step, entry.digest) for step, entry in zip(self.position.undoable, self._undo))
-        return next((step for step, known in undone if known == digest), None)
+        return next((step for step, undone_digest in undone if undone_digest == digest), None)
 
     def as_of(self, step: int) -> PastState | None:
         """Return the state of a step that is served or within reach of rollback(); None for any other.
@@ -514,7 +514,7 @@ class ServedVersion:
     def _next(self, generation: Generation, epoch: int, dense: Dense) -> StateChange:
         """Return the next change; it has a new frame only if a buffer or a dense tensor is a different object."""
         frame, arrays = self.change.frame, self._arrays()
-        if not (_same(dense, frame.dense) and all(map(_same, arrays, frame.arrays))):
+        if not (_same_arrays(dense, frame.dense) and all(map(_same_arrays, arrays, frame.arrays))):
             self._frames += 1
             frame = Frame(self._frames, arrays, dense)
         return StateChange(self.change.publish_seq + 1, epoch, generation, frame)
@@ -587,6 +587,8 @@ def _gathered(dense: Dense) -> Dense:
     return dict(zip(dense, gather(list(dense.values()), "dense")))
 
 
-def _same(some: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:
+def _same_arrays(arrays: Mapping[str, NDArray[Any]], other_arrays: Mapping[str, NDArray[Any]]) -> bool:
     """Return True if both map the same names to the very same arrays."""
-    return some is others or (some.keys() == others.keys() and all(a is others[name] for name, a in some.items()))
+    return arrays is other_arrays or (
+        arrays.keys() == other_arrays.keys() and all(a is other_arrays[name] for name, a in arrays.items())
+    )

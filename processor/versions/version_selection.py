@@ -156,26 +156,26 @@ class VersionSelection:
 
     def choose(self) -> list[str]:
         """Load and unload versions as policy, labels and decisions are now; return the events."""
-        known, policy = self._repository.versions(self._name), self._model.policy.versions
-        self.by_hand -= self._decisions.read(known)
+        numbers, policy = self._repository.versions(self._name), self._model.policy.versions
+        self.by_hand -= self._decisions.read(numbers)
         barred = self._decisions.barred
-        wanted = {v for v in self._model.routes.labels.values() if v in known} | (self.by_hand & set(known))
-        chosen = policy.choose(known, barred)
-        self._decisions.warn({*policy.versions, *wanted})
+        pinned = {v for v in self._model.routes.labels.values() if v in numbers} | (self.by_hand & set(numbers))
+        chosen = policy.choose(numbers, barred)
+        self._decisions.warn({*policy.versions, *pinned})
         newest = max(chosen, default=0)
         self._coming.clear()
         events, default = [], self._model.routes.default
-        first = wanted | (chosen - self.unloaded)
-        others = set() if self.vouched(newest) else set(known) - barred.keys()
-        if before := self._judges.begin(first, others, partial(self._repository.root_of, self._name)):
+        first = pinned | (chosen - self.unloaded)
+        candidates = set() if self.vouched(newest) else set(numbers) - barred.keys()
+        if before := self._judges.begin(first, candidates, partial(self._repository.root_of, self._name)):
             first.add(before)
         # The newest trusted version first: an older one may only be served beside it.
         trusted = self._decisions.newest_trusted()
         for number in sorted(first, key=lambda number: (number != trusted, number)):
             events += self._try(number)
         # No version is served to fall back on, as at a start: the newest version that loads is the last good one.
-        others = set() if policy.versions else set(known) - first - self.unloaded - barred.keys()
-        for number in sorted(others, reverse=True):
+        candidates = set() if policy.versions else set(numbers) - first - self.unloaded - barred.keys()
+        for number in sorted(candidates, reverse=True):
             if self._model.routes.served or newest in self.unloaded or self._coming:
                 break
             events += self._try(number)
@@ -189,21 +189,23 @@ class VersionSelection:
                 self.bake.begin(0 if replaced in barred else replaced)
                 self.bake.end_if_due(self._model.policy.bake_s)
         if newest in self._model.routes.served and (policy.versions or newest >= self._decisions.newest_trusted()):
-            for number in [v for v in self._model.routes.served if v not in chosen | wanted | {self.bake.number}]:
+            for number in [v for v in self._model.routes.served if v not in chosen | pinned | {self.bake.number}]:
                 self._drop(number)
                 events.append(f"{self._name} version {number} unloaded")
         events += self._tell_barred(barred)
         named = set(policy.versions) | set(self._model.routes.labels.values())
-        self._forget({v for v in known if v < newest} - first if newest in self._model.routes.served else set(), named)
-        missing = named - set(known) - self._model.routes.served.keys()
+        self._forget(
+            {v for v in numbers if v < newest} - first if newest in self._model.routes.served else set(), named
+        )
+        missing = named - set(numbers) - self._model.routes.served.keys()
         if missing:
             # A version that is being imported is not missing.
-            events += self._miss(sorted(missing - self._repository.uncommitted(self._name).keys()), known)
+            events += self._miss(sorted(missing - self._repository.uncommitted(self._name).keys()), numbers)
         return events
 
     def _try(self, number: int) -> list[str]:
         """Load a version unless it is served or has failed with the same files; return the events."""
-        if number in self._model.routes.served or (seen := self.failed.worth_a_try(number)) is None:
+        if number in self._model.routes.served or (identity := self.failed.worth_a_try(number)) is None:
             return []
         if number in self._disturbed:
             if any(map(is_written_to, self._disturbed[number])):
@@ -234,11 +236,11 @@ class VersionSelection:
             self._tell(VersionStatus(number, END, str(error)))
             return [] if repeated else [FailureMessage(f"{self._name} version {number} waits: {error}")]
         except VersionHeld as held:
-            which = f"{self._name} {number}"
-            cure = f"`freshet version release {which}` serves it, `freshet version reject {which}` withdraws it"
+            target = f"{self._name} {number}"
+            cure = f"`freshet version release {target}` serves it, `freshet version reject {target}` withdraws it"
             return [FailureMessage(f"{self._name} version {number} is {held}; {cure}")]
         except FreshetError as error:
-            self.failed.note(number, seen)
+            self.failed.note(number, identity)
             self._tell(VersionStatus(number, END, str(error)))
             return [FailureMessage(f"{self._name} version {number} refused: {error}")]
         return [f"{self._name} {generation} loaded"]
@@ -256,9 +258,9 @@ class VersionSelection:
         self._told_barred = set(barred)
         return events
 
-    def _miss(self, numbers: Sequence[int], known: Sequence[int]) -> list[str]:
+    def _miss(self, numbers: Sequence[int], present: Sequence[int]) -> list[str]:
         """Report versions that the policy or a label names and that do not exist; return new events."""
-        why = f"it is not in the repository, which holds {listed(map(str, reversed(known)))}"
+        why = f"it is not in the repository, which holds {listed(map(str, reversed(present)))}"
         states = {n: VersionStatus(n, END, why) for n in numbers}
         if all(self._model.routes.states.get(n) == state for n, state in states.items()):
             return []
@@ -272,11 +274,11 @@ class VersionSelection:
         """
         states, path = self._model.routes.states, self._repository.path
         unserved = {v for v, state in states.items() if state.error or state.state == LOADING}
-        gone = {v for v in unserved if v in outdone or (v not in named and not os.path.exists(path(self._name, v)))}
-        if gone:
-            for number in gone:
+        stale = {v for v in unserved if v in outdone or (v not in named and not os.path.exists(path(self._name, v)))}
+        if stale:
+            for number in stale:
                 self.failed.forget(number)
-            self._publish(lambda routes: {"states": {v: s for v, s in routes.states.items() if v not in gone}})
+            self._publish(lambda routes: {"states": {v: s for v, s in routes.states.items() if v not in stale}})
 
     def _tell(self, state: VersionStatus) -> None:
         self._publish(lambda routes: {"states": {**routes.states, state.version: state}})
@@ -352,7 +354,7 @@ class FailedVersions:
         return any(files not in ({}, self._refused[n]) and files == before.get(n) for n, files in self._seen.items())
 
     def _files(self, number: int) -> Files:
-        root, found = self._folder(number), dict[str, Identity]()
+        root, identities = self._folder(number), dict[str, Identity]()
         if self._copied:
             identity = identity_of(root / MANIFEST)
             return {} if identity is None else {MANIFEST: identity}
@@ -361,9 +363,9 @@ class FailedVersions:
             for name in names:
                 path = Path(folder, name)
                 identity = identity_of(path)
-                if identity is not None and len(found) < MAX_FILES:
-                    found[path.relative_to(root).as_posix()] = identity
-        return found
+                if identity is not None and len(identities) < MAX_FILES:
+                    identities[path.relative_to(root).as_posix()] = identity
+        return identities
 
 
 class BakeTime:

@@ -115,13 +115,13 @@ class Scores:
         """
         if not (self.count and other.count):
             return 0.0
-        mine, theirs = self.bins[_ORDER] / self.count, other.bins[_ORDER] / other.count
-        both = (mine + theirs) / 2
+        share, other_share = self.bins[_ORDER] / self.count, other.bins[_ORDER] / other.count
+        mean = (share + other_share) / 2
         # Assigned by the middle of each bin's mass, so that one large bin is a part of its own.
-        part = np.minimum(((np.cumsum(both) - both / 2) * PARTS).astype(np.int64), PARTS - 1)
-        p, q = (np.bincount(part, d * n, PARTS) for d, n in ((mine, self.count), (theirs, other.count)))
-        there = p + q > 0
-        p, q = ((d[there] + 0.5) / (d.sum() + 0.5 * there.sum()) for d in (p, q))
+        part = np.minimum(((np.cumsum(mean) - mean / 2) * PARTS).astype(np.int64), PARTS - 1)
+        p, q = (np.bincount(part, d * n, PARTS) for d, n in ((share, self.count), (other_share, other.count)))
+        occupied = p + q > 0
+        p, q = ((d[occupied] + 0.5) / (d.sum() + 0.5 * occupied.sum()) for d in (p, q))
         return float(((p - q) * np.log(p / q)).sum())
 
 

@@ -39,15 +39,15 @@ def tensors(inputs: Mapping[str, Values]) -> list[RequestTensor]:
     Integers become INT64 (UINT64 if one is 2**63 or more), floats FP32 (float16 stays FP16), text and bytes BYTES;
     Ragged becomes two tensors. Raises BadInput for anything else.
     """
-    found = []
+    request_tensors = []
     for name, values in inputs.items():
         if isinstance(values, Ragged):
             flat = values.values.tolist() if isinstance(values.values, Strings) else values.values
             splits = np.ascontiguousarray(values.row_splits, "<i8")
-            found += [_tensor(name, np.asarray(flat)), _tensor(f"{name}.row_splits", splits)]
+            request_tensors += [_tensor(name, np.asarray(flat)), _tensor(f"{name}.row_splits", splits)]
         else:
-            found.append(_tensor(name, _array(name, values)))
-    return found
+            request_tensors.append(_tensor(name, _array(name, values)))
+    return request_tensors
 
 
 def of_user(inputs: Mapping[str, Values]) -> dict[str, Values]:

@@ -333,8 +333,8 @@ def _call(
 
 
 def _ranking(user: Mapping[str, Values], candidates: Mapping[str, Values]) -> dict[str, Values]:
-    if both := set(user) & set(candidates):
-        raise BadInput(f"inputs[{sorted(both)[0]}]: expected in either user or candidates, got both")
+    if shared := set(user) & set(candidates):
+        raise BadInput(f"inputs[{sorted(shared)[0]}]: expected in either user or candidates, got both")
     return {**of_user(user), **candidates}
 
 
@@ -356,8 +356,8 @@ def _recommending(
     chosen |= {name: [value] for name, value in (("like", like), ("source", source)) if value is not None}
     if filters is not None:
         chosen["filter"] = [_json(filters)]
-    if both := user.keys() & chosen.keys():
-        name = min(both)
+    if shared := user.keys() & chosen.keys():
+        name = min(shared)
         raise BadInput(f"{name}: expected either in user or as an option, got both")
     return {**as_rows(user), **chosen}, {
         **(headers or {}),

@@ -52,12 +52,12 @@ class ClientCredentials:
         import grpc
 
         try:
-            ca, own, chain = (
+            ca, key, chain = (
                 Path(path).read_bytes() if path else None for path in (self.ca, self.private_key, self.certificate)
             )
         except OSError as error:
             raise BadInput(f"ca, certificate, private_key: expected PEM files, got {_why(error)}") from None
-        return grpc.ssl_channel_credentials(ca, own, chain)
+        return grpc.ssl_channel_credentials(ca, key, chain)
 
 
 def _why(error: OSError) -> str:

@@ -157,8 +157,8 @@ def decode(data: bytes, metadata: Any) -> Prediction:
     except ValueError:
         raise FreshetError("reply: expected rows as numbers and features as JSON in its metadata") from None
     generation, of, state = (_text(metadata, f"x-{kind}-generation") for kind in ("model", "item", "state"))
-    kept = missing, unknown, dropped, features, of, unfilled, user, state
-    return Prediction(reply.model_name, version, generation, outputs, *kept)
+    details = missing, unknown, dropped, features, of, unfilled, user, state
+    return Prediction(reply.model_name, version, generation, outputs, *details)
 
 
 def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:

@@ -141,8 +141,8 @@ def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
         features, generation = features_of(headers.get("x-features", "")), headers.get("x-model-generation", "")
         unfilled, of = int(headers.get("x-unfilled", 0)), headers.get("x-item-generation", "")
         user = int(headers.get("x-sequence-version", 0))
-        kept = missing, unknown, dropped, features, of, unfilled, user, headers.get("x-state-generation", "")
-        return Prediction(document["model_name"], version, generation, outputs, *kept)
+        details = missing, unknown, dropped, features, of, unfilled, user, headers.get("x-state-generation", "")
+        return Prediction(document["model_name"], version, generation, outputs, *details)
     except (KeyError, TypeError, ValueError) as error:
         raise FreshetError(f"reply: not a valid KServe v2 reply ({type(error).__name__})") from None
 

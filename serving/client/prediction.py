@@ -202,10 +202,10 @@ def features_of(text: str) -> dict[str, list[Any] | None]:
     Raises:
         ValueError: It is no JSON object.
     """
-    found = orjson.loads(text) if text else {}
-    if not isinstance(found, dict):
+    columns = orjson.loads(text) if text else {}
+    if not isinstance(columns, dict):
         raise ValueError("expected an object")
-    return found
+    return columns
 
 
 def rows_of(listed: str) -> tuple[int, ...]:
@@ -258,6 +258,6 @@ def _texts(name: Any, sizes: list[int], data: bytes) -> NDArray[Any]:
         texts.append(data[first:at].decode(errors="replace"))
     if at != len(data) or any(size < 0 for size in sizes) or len(texts) != np.prod(sizes, dtype=object):
         raise FreshetError(f"reply: {len(data)} bytes do not fill output {str(name)[:64]!r} of shape {sizes[:8]}")
-    found = np.empty(len(texts), object)
-    found[:] = texts
-    return found.reshape(sizes)
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array.reshape(sizes)

@@ -61,13 +61,13 @@ def of_message(given: Any, extent: RequestSize | None = None) -> tuple[list[Exam
         BadInput: The message is empty.
         TooLarge: The request exceeds a limit.
     """
-    which = given.WhichOneof("kind")
-    if which is None:
+    kind = given.WhichOneof("kind")
+    if kind is None:
         raise BadInput("Input is empty.")
-    wrapped = getattr(given, which)
+    wrapped = getattr(given, kind)
     if extent is not None:
         extent.add_rows(len(wrapped.examples), "examples")
-    context = wrapped.context if which == "example_list_with_context" else None
+    context = wrapped.context if kind == "example_list_with_context" else None
     return [_features(e) for e in wrapped.examples], _features(context) if context is not None else {}
 
 
@@ -90,19 +90,21 @@ def columns(
         return {spec.name: _column(spec, [spec.name], False, [], {}, extent) for spec in manifest.inputs}
     if manifest.own_names:
         examples, context = [manifest.by_input(e) for e in examples], manifest.by_input(context)
-    given = {spec.name: _sources(spec, examples, context, manifest) for spec in manifest.inputs}
+    sources_of = {spec.name: _sources(spec, examples, context, manifest) for spec in manifest.inputs}
     if manifest.fillers:
-        there = set(context).union(*examples)
-        inputs = manifest.expected_inputs({name for name, sources in given.items() if there.intersection(sources)})
+        sent = set(context).union(*examples)
+        inputs = manifest.expected_inputs({name for name, sources in sources_of.items() if sent.intersection(sources)})
     else:
         inputs = manifest.inputs
     if not inputs:
         raise BadInput("Input is empty.")
-    shared = {name: not any(s in e for e in examples for s in sources) for name, sources in given.items()}
+    shared = {name: not any(s in e for e in examples for s in sources) for name, sources in sources_of.items()}
     if len(examples) > 1 and all(shared[spec.name] for spec in inputs):
         # Every example has its own result, even if the examples do not differ.
         shared[inputs[0].name] = False
-    return {spec.name: _column(spec, given[spec.name], shared[spec.name], examples, context, extent) for spec in inputs}
+    return {
+        spec.name: _column(spec, sources_of[spec.name], shared[spec.name], examples, context, extent) for spec in inputs
+    }
 
 
 def regressions(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
@@ -118,8 +120,8 @@ def classes(outputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[
 
     Labels are an output named "classes" of strings, as many as there are scores. Raises BadInput.
     """
-    found = _scores(outputs, "scores")
-    scores = np.asarray(found, np.float32).reshape(len(found), math.prod(found.shape[1:]))
+    raw_scores = _scores(outputs, "scores")
+    scores = np.asarray(raw_scores, np.float32).reshape(len(raw_scores), math.prod(raw_scores.shape[1:]))
     labels = outputs.get("classes")
     if labels is None or labels.dtype.kind != "O" or labels.size != scores.size:
         return np.full(scores.shape, "", object), scores
@@ -127,7 +129,7 @@ def classes(outputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[
 
 
 def _scores(outputs: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    numbers = {given: array for given, array in outputs.items() if array.dtype.kind != "O"}
+    numbers = {name_given: array for name_given, array in outputs.items() if array.dtype.kind != "O"}
     if name in numbers:
         return numbers[name]
     if len(numbers) != 1:
@@ -138,11 +140,11 @@ def _scores(outputs: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
 def _example(value: Any, where: str) -> Example:
     if type(value) is not dict:
         raise BadInput(f"{where}: expected an object of features, got {json_kind(value)}")
-    return {name: _values(given, f"{where}.{name[:64]}") for name, given in value.items()}
+    return {name: _values(feature, f"{where}.{name[:64]}") for name, feature in value.items()}
 
 
-def _values(given: Any, where: str) -> Values:
-    values = given if type(given) is list else [given]
+def _values(feature: Any, where: str) -> Values:
+    values = feature if type(feature) is list else [feature]
     types = set(map(type, values))
     if type(None) in types:
         # As in training: NaN among numbers, "" among strings.
@@ -164,8 +166,8 @@ def _values(given: Any, where: str) -> Values:
 def _features(example: Any) -> Example:
     features = {}
     for name, feature in example.features.feature.items():
-        which = feature.WhichOneof("kind")
-        features[name] = getattr(feature, which).value if which else ()
+        kind = feature.WhichOneof("kind")
+        features[name] = getattr(feature, kind).value if kind else ()
     return features
 
 
@@ -232,8 +234,8 @@ def _carried(spec: Input, values: Values) -> Values:
 
 
 def _check(spec: Input, name: str, values: Values) -> None:
-    wanted = TYPES[spec.dtype]
-    if any(type(v) not in wanted for v in values):
-        got = first_of(type(v) for v in values if type(v) not in wanted)
-        shown = {int: "DT_INT64", float: "DT_FLOAT"}.get(got, "DT_STRING")
+    accepted = TYPES[spec.dtype]
+    if any(type(v) not in accepted for v in values):
+        value_type = first_of(type(v) for v in values if type(v) not in accepted)
+        shown = {int: "DT_INT64", float: "DT_FLOAT"}.get(value_type, "DT_STRING")
         raise BadInput(f"Key: {show(name)}. Data types don't match. Expected {declared(spec).dt}, got {shown}")

@@ -156,9 +156,9 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
             pass
     types = set(map(type, flat))
     if spec.dtype == "int64":
-        wanted = (int, bool) if spec.declared == "bool" else (int,)
-        if types.difference(wanted):
-            raise _type_error(spec, flat, wanted)
+        accepted = (int, bool) if spec.declared == "bool" else (int,)
+        if types.difference(accepted):
+            raise _type_error(spec, flat, accepted)
         return _whole_numbers(spec, flat)
     if type(None) in types:
         flat = [math.nan if value is None else value for value in flat]
@@ -197,10 +197,12 @@ def _whole_numbers(spec: Input, flat: list[int]) -> NDArray[np.int64]:
     except OverflowError:
         low, high = span(wide)
         value = first_of(v for v in flat if not low <= v <= high)
-    own = declared(spec)
-    assert own.dtype is not None, "numbers"
-    least, most = span(own.dtype)
-    raise BadInput(f"{spec.name}: expected {own.dt}, got {_digits(value)} which is out of range ({least} to {most})")
+    tensor_type = declared(spec)
+    assert tensor_type.dtype is not None, "numbers"
+    least, most = span(tensor_type.dtype)
+    raise BadInput(
+        f"{spec.name}: expected {tensor_type.dt}, got {_digits(value)} which is out of range ({least} to {most})"
+    )
 
 
 def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:
@@ -240,12 +242,12 @@ def _digits(value: int) -> str:
     return str(value) if value.bit_length() <= 128 else "a longer number"
 
 
-def _type_error(spec: Input, flat: list[Any], wanted: tuple[type, ...]) -> BadInput:
-    at, value = first_of((i, v) for i, v in enumerate(flat) if type(v) not in wanted)
+def _type_error(spec: Input, flat: list[Any], accepted: tuple[type, ...]) -> BadInput:
+    at, value = first_of((i, v) for i, v in enumerate(flat) if type(v) not in accepted)
     shown = "" if type(value) in (list, dict) else f" {_shown(value)}"
-    what = f"JSON Value:{shown} ({json_kind(value)}, value {at})"
+    shown_value = f"JSON Value:{shown} ({json_kind(value)}, value {at})"
     missing = "; null means a missing float, string or list, but an id cannot be missing" if value is None else ""
-    return BadInput(f"{spec.name}: {what} is not of expected type: {declared(spec).dt}{missing}")
+    return BadInput(f"{spec.name}: {shown_value} is not of expected type: {declared(spec).dt}{missing}")
 
 
 def _shown(value: Any) -> str:

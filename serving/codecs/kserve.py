@@ -153,8 +153,8 @@ def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> In
 
 def _raw(body: Body, manifest: Manifest, limits: RequestLimits) -> InferHeader:
     """Return the header of a raw binary request, whose body is the model's only input and nothing else."""
-    (spec, *others) = manifest.inputs
-    if others or spec.ragged or spec.dtype == "string":
+    (spec, *more_inputs) = manifest.inputs
+    if more_inputs or spec.ragged or spec.dtype == "string":
         raise BadInput("Inference-Header-Content-Length: 0 requires a model with one int64 or float32 input")
     datatype = declared(spec).datatype
     row_nbytes = DTYPES[datatype].itemsize * (spec.columns or 1)
@@ -185,26 +185,26 @@ def encode(
     Raises:
         BadInput: An output does not fit its region of shared memory.
     """
-    arrays = [(wanted, np.ascontiguousarray(outputs[wanted.name])) for wanted in options.outputs]
+    arrays = [(requested, np.ascontiguousarray(outputs[requested.name])) for requested in options.outputs]
     if options.plain and all(array.dtype.kind != "O" for _, array in arrays):
-        shapes = tuple([(wanted.name, array.dtype, array.shape) for wanted, array in arrays])
+        shapes = tuple([(requested.name, array.dtype, array.shape) for requested, array in arrays])
         header, kinds = _binary_reply(model, version, shapes)
         # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
         return b"".join([header, *[array for _, array in arrays]]), kinds  # type: ignore[list-item]
     tensors: list[dict[str, Any]] = []
     buffers: list[NDArray[Any]] = []
-    for wanted, array in arrays:
-        if wanted.span is not None:
+    for requested, array in arrays:
+        if requested.span is not None:
             # No parameters: Triton's C++ client would take them for those of a binary tensor.
-            into_span(wanted, array, memory)
-            tensors.append({"name": wanted.name, "datatype": datatype_of(array.dtype), "shape": array.shape})
-        elif wanted.binary:
+            into_span(requested, array, memory)
+            tensors.append({"name": requested.name, "datatype": datatype_of(array.dtype), "shape": array.shape})
+        elif requested.binary:
             buffers.append(raw_values(array))
-            tensors.append(_binary_tensor(wanted.name, array.dtype, array.shape, buffers[-1].nbytes))
+            tensors.append(_binary_tensor(requested.name, array.dtype, array.shape, buffers[-1].nbytes))
         else:
             data = json_values(array.reshape(-1))
             tensors.append(
-                {"name": wanted.name, "datatype": datatype_of(array.dtype), "shape": array.shape, "data": data}
+                {"name": requested.name, "datatype": datatype_of(array.dtype), "shape": array.shape, "data": data}
             )
     document: dict[str, Any] = {"model_name": model, "model_version": str(version), "outputs": tensors}
     if options.id:

@@ -177,8 +177,8 @@ def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLim
         manifest = readable(manifest)
     outputs, request_id, lists = _outputs(document, parameters, manifest), _id(document), list_tensors(manifest)
     shapes = _shapes(document, manifest, lists, RequestSize(limits))
-    shares = any(wanted.span is not None for wanted in outputs)
-    plain = not request_id and all(wanted.binary and wanted.span is None for wanted in outputs)
+    shares = any(output.span is not None for output in outputs)
+    plain = not request_id and all(output.binary and output.span is None for output in outputs)
     places, timeout_s = _places(shapes), _timeout_s(parameters)
     return InferHeader(manifest, shapes, places, outputs, request_id, timeout_s, shares, plain, lists, call)
 
@@ -204,8 +204,8 @@ def _columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | No
         raise BadInput("outputs: shared memory is not served")
     if header.places is not None and isinstance(body, bytes):
         if at + header.places.nbytes != len(body):
-            wanted = f"{header.places.nbytes} bytes of binary tensors"
-            raise BadInput(f"inputs: expected {wanted}, got {len(body) - at}")
+            expected = f"{header.places.nbytes} bytes of binary tensors"
+            raise BadInput(f"inputs: expected {expected}, got {len(body) - at}")
         return PackedColumns(body, at, header.places)
     values: dict[str, Any] = {}
     ragged = False
@@ -220,8 +220,8 @@ def _columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | No
             column = shape.values
         else:
             if shape.nbytes > len(body) - at:
-                wanted = f"expected 0 to {len(body) - at}, the bytes left in the body"
-                raise BadInput(f"inputs[{spec.name}].parameters.binary_data_size: {wanted}")
+                expected = f"expected 0 to {len(body) - at}, the bytes left in the body"
+                raise BadInput(f"inputs[{spec.name}].parameters.binary_data_size: {expected}")
             column = _binary(shape, body, at, shape.nbytes)
             if outlive and shape.datatype != "BYTES":
                 column = column.copy()
@@ -284,12 +284,12 @@ def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Man
     names = names_of_outputs(manifest)
     if type(requested) is not list or len(requested) > len(names):
         raise BadInput(f"outputs: expected a list of at most {len(names)}")
-    wanted: dict[str, RequestedOutput] = {}
+    by_name: dict[str, RequestedOutput] = {}
     for at, output in enumerate(requested):
         if type(output) is not dict or type(output.get("name")) is not str:
             raise BadInput(f"outputs[{at}]: expected an object with a name")
         name = output["name"]
-        if name not in names or name in wanted:
+        if name not in names or name in by_name:
             raise BadInput(f"outputs[{at}]: expected one of {', '.join(names)}, each once, got {show(name)}")
         where = f"outputs[{name}].parameters"
         settings = _parameters(output, where)
@@ -298,8 +298,8 @@ def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Man
         binary = settings.get("binary_data", default)
         if type(binary) is not bool:
             raise BadInput(f"{where}.binary_data: expected a boolean, got {json_kind(binary)}")
-        wanted[name] = RequestedOutput(name, binary, _span(settings, where))
-    return tuple(wanted.values())
+        by_name[name] = RequestedOutput(name, binary, _span(settings, where))
+    return tuple(by_name.values())
 
 
 def _span(parameters: dict[str, Any], where: str) -> RegionSpan | None:
@@ -364,8 +364,8 @@ def _lists(name: str, values: dict[str, Any], tensors: ListTensors, places: int)
         return Ragged(values[name], _row_splits(name, beside, values))
     counts = values[beside]
     if len(values[name]) != places * len(counts):
-        got = len(values[name]) // places if places else 0
-        raise BadInput(f"inputs[{name}].shape: expected a row for each of the {len(counts)} in {beside}, got {got}")
+        rows = len(values[name]) // places if places else 0
+        raise BadInput(f"inputs[{name}].shape: expected a row for each of the {len(counts)} in {beside}, got {rows}")
     return unpadded(values[name], places, counts, f"inputs[{beside}]")
 
 
@@ -395,7 +395,7 @@ def _row_splits(name: str, beside: str, values: dict[str, Any]) -> NDArray[np.in
 def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize, padded: bool) -> TensorHeader:
     """Return the description of one tensor, with its values if the header holds them."""
     where = f"inputs[{spec.name}]"
-    wanted, datatype = declared(spec).datatype, tensor.get("datatype")
+    expected, datatype = declared(spec).datatype, tensor.get("datatype")
     if padded:
         rows, places = _matrix(tensor.get("shape"), where)
         count = rows * places
@@ -410,11 +410,11 @@ def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize, padded: boo
         extent.add(spec, 0 if spec.ragged else count // (spec.columns or 1), count)
     if not count and datatype in DATATYPES.values():
         # Clients cannot infer the type of an empty tensor.
-        datatype = wanted
-    known = BY_DATATYPE.get(datatype) if type(datatype) is str else None
-    if not (takes(spec, known) if known is not None else spec.dtype == "float32" and datatype == "BF16"):
+        datatype = expected
+    tensor_type = BY_DATATYPE.get(datatype) if type(datatype) is str else None
+    if not (takes(spec, tensor_type) if tensor_type is not None else spec.dtype == "float32" and datatype == "BF16"):
         shown = show(datatype) if type(datatype) is str else json_kind(datatype)
-        raise BadInput(f"{where}.datatype: expected {wanted}, got {shown}")
+        raise BadInput(f"{where}.datatype: expected {expected}, got {shown}")
     assert type(datatype) is str, "it is one of ours"
     parameters = _parameters(tensor, f"{where}.parameters")
     nbytes, span = parameters.get("binary_data_size"), _span(parameters, f"{where}.parameters")
@@ -471,12 +471,12 @@ def _count(shape: Any, spec: Input, where: str) -> int:
 
     Python integers do not overflow, and the length of the body bounds them.
     """
-    wanted = f"[{', '.join(['n', *map(str, row_of(spec))])}]"
+    expected = f"[{', '.join(['n', *map(str, row_of(spec))])}]"
     whole = type(shape) is list and 0 < len(shape) <= MAX_RANK and set(map(type, shape)) == {int}
     if not whole or min(shape) < 0 or max(shape) >= 2**31:
-        raise BadInput(f"{where}.shape: expected {wanted} as a list of whole numbers")
+        raise BadInput(f"{where}.shape: expected {expected} as a list of whole numbers")
     if not (len(shape) == 1 if spec.ragged else fits(spec, shape)):
-        raise BadInput(f"{where}.shape: expected {wanted}, got {shape}")
+        raise BadInput(f"{where}.shape: expected {expected}, got {shape}")
     return int(shape[0]) * (spec.columns or 1)
 
 

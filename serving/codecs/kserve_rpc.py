@@ -157,13 +157,13 @@ def version_of(text: str) -> int | None:
 
 def parameter(value: Any) -> Any:
     """Return the value of an InferParameter or ModelRepositoryParameter; None if it has none."""
-    which = value.WhichOneof("parameter_choice")
-    return getattr(value, which) if which else None
+    choice = value.WhichOneof("parameter_choice")
+    return getattr(value, choice) if choice else None
 
 
-def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that have a meaning here."""
-    return {name: parameter(given[name]) for name in PARAMETERS if name in given} if given else {}
+    return {name: parameter(parameters[name]) for name in PARAMETERS if name in parameters} if parameters else {}
 
 
 def _document(request: Any, raw: list[bytes], most: int, most_outputs: int) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _document(request: Any, raw: list[bytes], most: int, most_outputs: int) -> d
 
     Raw tensors lie behind it, in the order of the inputs.
     """
-    inputs, behind, given = [], 0, len(request.raw_input_contents)
+    inputs, behind, raw_count = [], 0, len(request.raw_input_contents)
     for tensor in request.inputs[:most]:
         parameters = _parameters(tensor.parameters)
         described = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape[: MAX_RANK + 1])}
@@ -182,14 +182,14 @@ def _document(request: Any, raw: list[bytes], most: int, most_outputs: int) -> d
             if tensor.HasField("contents"):
                 raise BadInput(f"inputs[{tensor.name[:64]}].contents: expected none together with raw_input_contents")
             if behind == len(raw):
-                raise BadInput(f"raw_input_contents: expected one per input, got {given}")
+                raise BadInput(f"raw_input_contents: expected one per input, got {raw_count}")
             parameters["binary_data_size"] = len(raw[behind])
             behind += 1
         else:
             described["data"] = _typed(tensor)
         inputs.append(described)
-    if behind != given:
-        raise BadInput(f"raw_input_contents: expected {behind}, one per input, got {given}")
+    if behind != raw_count:
+        raise BadInput(f"raw_input_contents: expected {behind}, one per input, got {raw_count}")
     outputs = [{"name": o.name, "parameters": _parameters(o.parameters)} for o in request.outputs[:most_outputs]]
     parameters = _parameters(request.parameters)
     # Over gRPC all tensors are binary, whatever the client requests.
@@ -226,20 +226,20 @@ def encode(
     Raises:
         BadInput: An output does not fit its region of shared memory.
     """
-    arrays = [np.ascontiguousarray(outputs[wanted.name]) for wanted in params.outputs]
+    arrays = [np.ascontiguousarray(outputs[requested.name]) for requested in params.outputs]
     fixed = all(array.dtype.kind != "O" for array in arrays)
-    if fixed and not params.id and all(wanted.span is None for wanted in params.outputs):
-        shapes = tuple([(wanted.name, array.dtype, array.shape) for wanted, array in zip(params.outputs, arrays)])
+    if fixed and not params.id and all(requested.span is None for requested in params.outputs):
+        shapes = tuple([(requested.name, array.dtype, array.shape) for requested, array in zip(params.outputs, arrays)])
         head, tags = _reply(params.model, version, shapes)
         # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
         return b"".join([head, *[part for pair in zip(tags, arrays) for part in pair]])  # type: ignore[list-item]
     reply = Response(model_name=params.model, model_version=str(version), id=params.id)
-    for wanted, array in zip(params.outputs, arrays):
-        output = reply.outputs.add(name=wanted.name, datatype=datatype_of(array.dtype), shape=array.shape)
-        if wanted.span is None:
+    for requested, array in zip(params.outputs, arrays):
+        output = reply.outputs.add(name=requested.name, datatype=datatype_of(array.dtype), shape=array.shape)
+        if requested.span is None:
             reply.raw_output_contents.append(raw_values(array).tobytes())
         else:
-            for name, value in into_span(wanted, array, memory).items():
+            for name, value in into_span(requested, array, memory).items():
                 choice = "string_param" if type(value) is str else "int64_param"
                 setattr(output.parameters[name], choice, value)
             # Clients expect one entry for each output.

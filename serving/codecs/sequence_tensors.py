@@ -49,10 +49,10 @@ class ListTensors(NamedTuple):
         Raises:
             BadInput: It has more than one of them.
         """
-        found = [n for n in self.choices(name) if n in sent]
-        if len(found) > 1:
-            raise BadInput(f"inputs[{name}]: expected one of {' and '.join(found)}, got both")
-        return found[0] if found else self.own[name]
+        siblings = [n for n in self.choices(name) if n in sent]
+        if len(siblings) > 1:
+            raise BadInput(f"inputs[{name}]: expected one of {' and '.join(siblings)}, got both")
+        return siblings[0] if siblings else self.own[name]
 
     def choices(self, name: str) -> list[str]:
         """Return the tensors of which a request sends one with this input."""
@@ -78,13 +78,13 @@ def _tensors(
     sequences: tuple[tuple[str, tuple[str, ...]], ...],
     own_names: tuple[tuple[str, str], ...],
 ) -> ListTensors:
-    own = {name: name + ROW_SPLITS for name in lists}
+    splits = {name: name + ROW_SPLITS for name in lists}
     columns = {name: list(inputs) for name, inputs in sequences}
-    names = [*own.values(), *(name + end for name in columns for end in (ROW_SPLITS, LENGTHS))]
+    names = [*splits.values(), *(name + end for name in columns for end in (ROW_SPLITS, LENGTHS))]
     shared = {column: name for name, inputs in columns.items() for column in inputs}
     merlin = {name + "__values": name for name in lists} | {name + "__offsets": name + ROW_SPLITS for name in lists}
-    signed = dict(own_names) | {theirs + ROW_SPLITS: name + ROW_SPLITS for theirs, name in own_names if name in own}
-    return ListTensors(own, shared, {name: Input(name, "int64") for name in names}, columns, merlin | signed)
+    signed = dict(own_names) | {theirs + ROW_SPLITS: name + ROW_SPLITS for theirs, name in own_names if name in splits}
+    return ListTensors(splits, shared, {name: Input(name, "int64") for name in names}, columns, merlin | signed)
 
 
 def list_tensors(manifest: Manifest) -> ListTensors:

@@ -118,11 +118,11 @@ class Templates(Generic[A]):
             if self._count >= MAX_KEPT:
                 self._by_length.clear()
                 self._count = 0
-            alike = self._by_length.setdefault(len(data), [])
-            if len(alike) >= MAX_ALIKE:
-                self._count -= len(alike)
-                alike.clear()
-            alike.append(template)
+            same_length = self._by_length.setdefault(len(data), [])
+            if len(same_length) >= MAX_ALIKE:
+                self._count -= len(same_length)
+                same_length.clear()
+            same_length.append(template)
             self._count += 1
 
 
@@ -168,8 +168,8 @@ def cut(data: bytes, filler: bytes) -> tuple[bytes, bytes]:
         data: The message.
         filler: The bytes of the tensor.
     """
-    before, found, after = data.partition(filler)
-    assert found, "the filler was put there"
+    before, separator, after = data.partition(filler)
+    assert separator, "the filler was put there"
     return before, after
 
 

@@ -93,22 +93,22 @@ def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     Raises:
         BadInput: A value would change when converted to the type that the model declared.
     """
-    ours, own = np.dtype(spec.dtype), declared(spec).dtype
-    assert own is not None, "numbers"
-    if values.dtype == own == np.uint64:
+    ours, declared_dtype = np.dtype(spec.dtype), declared(spec).dtype
+    assert declared_dtype is not None, "numbers"
+    if values.dtype == declared_dtype == np.uint64:
         return values.view(ours)
-    if values.dtype != ours and not (values.dtype == own or np.can_cast(values.dtype, ours)):
+    if values.dtype != ours and not (values.dtype == declared_dtype or np.can_cast(values.dtype, ours)):
         with np.errstate(over="ignore", invalid="ignore"):
-            made = values.astype(ours)
+            cast = values.astype(ours)
             if ours.kind == "i":
                 exact = values <= np.iinfo(np.int64).max
             else:
-                exact = (made.astype(values.dtype) == values) | (values != values)
+                exact = (cast.astype(values.dtype) == values) | (values != values)
         if ours.kind == "f" and values.dtype.kind in "iu":
             exact &= (values <= EXACT) & (values >= -EXACT if values.dtype.kind == "i" else True)
         _refuse(spec, values, exact)
-        values = made
-    return _within(spec, values, own).astype(ours, copy=False)
+        values = cast
+    return _within(spec, values, declared_dtype).astype(ours, copy=False)
 
 
 def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
@@ -120,13 +120,13 @@ def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     Raises:
         BadInput: A value does not fit the declared type.
     """
-    own = BY_NAME[spec.declared].dtype if spec.declared not in ("", "uint64") else None
-    return values if own is None else _within(spec, values, own)
+    declared_dtype = BY_NAME[spec.declared].dtype if spec.declared not in ("", "uint64") else None
+    return values if declared_dtype is None else _within(spec, values, declared_dtype)
 
 
-def _within(spec: Input, values: NDArray[Any], own: np.dtype[Any]) -> NDArray[Any]:
-    if spec.dtype == "int64" and own != np.int64 and values.dtype != own and len(values):
-        low, high = span(own)
+def _within(spec: Input, values: NDArray[Any], declared_dtype: np.dtype[Any]) -> NDArray[Any]:
+    if spec.dtype == "int64" and declared_dtype != np.int64 and values.dtype != declared_dtype and len(values):
+        low, high = span(declared_dtype)
         if values.min() < low or values.max() > high:
             _refuse(spec, values, (values >= low) & (values <= high))
     return values
@@ -136,8 +136,8 @@ def _refuse(spec: Input, values: NDArray[Any], fits: NDArray[np.bool_]) -> None:
     flat = np.ravel(fits)
     if not flat.all():
         at = int(np.argmin(flat))
-        value, own = np.ravel(values)[at], declared(spec).dtype
-        low, high = span(own) if own is not None and own.kind in "iub" else (0, 0)
+        value, declared_dtype = np.ravel(values)[at], declared(spec).dtype
+        low, high = span(declared_dtype) if declared_dtype is not None and declared_dtype.kind in "iub" else (0, 0)
         limits = f"; it holds {low} to {high}" if high else ""
         raise BadInput(f"{spec.name}: expected values that {declared(spec).dt} holds, got {value} (value {at}){limits}")
 
@@ -167,23 +167,23 @@ def as_declared(
     """
     if not manifest.signatures and plain(manifest):
         return outputs
-    found: dict[str, NDArray[Any]] = {}
+    converted_outputs: dict[str, NDArray[Any]] = {}
     array: NDArray[Any]
     for name, spec in manifest.replies(signature).items():
         array = joined(outputs[spec.name]) if spec.exact else outputs[spec.name]
         if spec.dims is not None:
             array = array.reshape(len(array), *spec.dims)
-        own = declared(spec).dtype
-        if own is None and array.dtype.kind == "O":
+        declared_dtype = declared(spec).dtype
+        if declared_dtype is None and array.dtype.kind == "O":
             # Texts of ids.
-            found[name] = array
-        elif own is None:
-            found[name] = labelled(array, manifest.texts[spec.name], spec.unknown)
+            converted_outputs[name] = array
+        elif declared_dtype is None:
+            converted_outputs[name] = labelled(array, manifest.texts[spec.name], spec.unknown)
         else:
-            found[name] = array if own == array.dtype else _cast(array, own)
+            converted_outputs[name] = array if declared_dtype == array.dtype else _cast(array, declared_dtype)
         if spec.name in asked:
-            found.setdefault(spec.name, found[name])
-    return found
+            converted_outputs.setdefault(spec.name, converted_outputs[name])
+    return converted_outputs
 
 
 def flat_outputs(manifest: Manifest, signature: str) -> frozenset[str]:
@@ -209,13 +209,13 @@ def names_of_outputs(manifest: Manifest, signature: str = "") -> list[str]:
     return list(dict.fromkeys([*replies, *(spec.name for spec in replies.values())]))
 
 
-def _cast(array: NDArray[Any], own: np.dtype[Any]) -> NDArray[Any]:
-    if own.kind == "b":
+def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if dtype.kind == "b":
         return array > 0.5
     if array.dtype.kind == "i":
         # Ids, which carry the bits of a uint64.
-        return array.astype(own)
-    return np.rint(array).astype(own) if own.kind in "iu" else array.astype(own)
+        return array.astype(dtype)
+    return np.rint(array).astype(dtype) if dtype.kind in "iu" else array.astype(dtype)
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:

@@ -89,18 +89,20 @@ def _decode(
         return inputs, PredictOptions(True, timeout_s, signature=signature, flat=flat)
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
-    given = document["inputs"]
-    inputs = _columns(given, manifest, plain, extent)
-    ignored = _ignored(manifest.by_input(given), inputs) if type(given) is dict and len(given) > len(inputs) else b""
+    columns = document["inputs"]
+    inputs = _columns(columns, manifest, plain, extent)
+    ignored = (
+        _ignored(manifest.by_input(columns), inputs) if type(columns) is dict and len(columns) > len(inputs) else b""
+    )
     flat = flat_outputs(manifest, signature)
-    if flat and any(list in map(type, values) for values in (given.values() if type(given) is dict else [given])):
+    if flat and any(list in map(type, values) for values in (columns.values() if type(columns) is dict else [columns])):
         flat = frozenset()
     return inputs, PredictOptions(False, timeout_s, ignored=ignored, signature=signature, flat=flat)
 
 
-def _ignored(given: Mapping[str, Any], inputs: Mapping[str, Column]) -> bytes:
+def _ignored(columns: Mapping[str, Any], inputs: Mapping[str, Column]) -> bytes:
     """Return the names that TensorFlow Serving ignores in column format, encoded for a header."""
-    names = islice((name for name in given if name not in inputs), MAX_IGNORED)
+    names = islice((name for name in columns if name not in inputs), MAX_IGNORED)
     return ", ".join([quote(name[:64]) for name in names]).encode()
 
 
@@ -132,7 +134,7 @@ def _rows(instances: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
                 raise BadInput(f"Expecting value/list but got object at item {at} of input list")
         return {inputs[0].name: _of_instances(inputs[0], instances, plain, extent)}
     if manifest.own_names:
-        instances = [manifest.by_input(one) if type(one) is dict else one for one in instances]
+        instances = [manifest.by_input(instance) if type(instance) is dict else instance for instance in instances]
     inputs = manifest.expected_inputs(instances[0])
     names = {i.name for i in inputs}
     if set(map(type, instances)) != {dict} or set(map(len, instances)) != {len(names)}:
@@ -141,7 +143,7 @@ def _rows(instances: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
         values = [list(map(itemgetter(i.name), instances)) for i in inputs]
     except KeyError:
         _refuse_rows(instances, names, manifest)
-    return {i.name: _of_instances(i, given, plain, extent) for i, given in zip(inputs, values)}
+    return {i.name: _of_instances(i, column, plain, extent) for i, column in zip(inputs, values)}
 
 
 def _refuse_rows(instances: list[Any], names: set[str], manifest: Manifest) -> NoReturn:
@@ -202,9 +204,9 @@ def decode_examples(
     if "examples" not in document:
         raise BadInput(f"When method is {method}, key 'examples' is expected and was not found")
     extent = RequestSize(limits)
-    given, context = examples.of_json(document["examples"], document.get("context", {}), extent)
+    parsed, context = examples.of_json(document["examples"], document.get("context", {}), extent)
     options = PredictOptions(True, header_timeout_s(headers), method, signature=signature)
-    return examples.columns(given, context, manifest, extent), options
+    return examples.columns(parsed, context, manifest, extent), options
 
 
 def encode_results(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> bytes:
@@ -243,5 +245,5 @@ def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> byte
 
 
 def _rows_of(array: NDArray[Any]) -> list[Any]:
-    found: list[Any] = array.tolist() if array.dtype.kind == "O" else [json_values(row) for row in array]
-    return found
+    rows: list[Any] = array.tolist() if array.dtype.kind == "O" else [json_values(row) for row in array]
+    return rows

@@ -83,11 +83,11 @@ def predict_params(spec: Any, outputs: Sequence[str] = ()) -> PredictParams:
     Raises:
         BadInput: The version is invalid.
     """
-    which = spec.WhichOneof("version_choice")
-    version = spec.version.value if which == "version" else None
+    choice = spec.WhichOneof("version_choice")
+    version = spec.version.value if choice == "version" else None
     if version is not None and version < 0:
         raise BadInput(f"model_spec.version: expected 0 or more, got {version}")
-    label = spec.version_label if which == "version_label" else None
+    label = spec.version_label if choice == "version_label" else None
     # Version 0 means the newest, as over HTTP.
     return PredictParams(spec.name, version or None, label, spec.signature_name, tuple(outputs[:MAX_NAMES]))
 
@@ -129,16 +129,16 @@ class PredictDecoder:
             if template.manifest is manifest:
                 return PackedColumns(self._data, 0, template.places)
             self._parse()
-        given, call = _taken(self._message.inputs, self.params.signature, manifest)
+        tensors, call = _without_user_call(self._message.inputs, self.params.signature, manifest)
         if call is not None:
             self.params = self.params._replace(signature=user_calls.without_reserved(self.params.signature))
             manifest = user_calls.readable(manifest)
-        given = _renamed(given, manifest)
-        _check_names(given, manifest)
+        tensors = _renamed(tensors, manifest)
+        _check_names(tensors, manifest)
         _check_outputs(self.params.outputs, names_of_outputs(manifest, self.params.signature))
         filling, lists = PaddedExtent(limits), list_tensors(manifest)
-        inputs = {spec.name: _column(spec, given, filling, lists) for spec in manifest.expected_inputs(given)}
-        ranks = {len(given[name].tensor_shape.dim) for name in inputs}
+        inputs = {spec.name: _column(spec, tensors, filling, lists) for spec in manifest.expected_inputs(tensors)}
+        ranks = {len(tensors[name].tensor_shape.dim) for name in inputs}
         self.scalar = bool(ranks) and not any(ranks)
         if max(ranks, default=0) <= 1:
             self.flat = flat_outputs(manifest, self.params.signature)
@@ -147,7 +147,7 @@ class PredictDecoder:
             self.scalar = False
             return user_calls.UserInputs(inputs, call)
         if not (self.scalar or self.flat):
-            self._learn(inputs, given, manifest)
+            self._learn(inputs, tensors, manifest)
         return inputs
 
     def _parse(self) -> None:
@@ -160,16 +160,16 @@ class PredictDecoder:
             raise BadInput("Missing ModelSpec")
         self.params = predict_params(request.model_spec, request.output_filter)
 
-    def _learn(self, inputs: Mapping[str, Column], given: Mapping[str, Any], manifest: Manifest) -> None:
+    def _learn(self, inputs: Mapping[str, Column], tensors: Mapping[str, Any], manifest: Manifest) -> None:
         """Store the request as a template if each of its tensors is one array of fixed width.
 
         Args:
             inputs: The columns that were read.
-            given: The tensors that they were read from.
+            tensors: The tensors that they were read from.
         """
         places, contents = {}, {}
         for spec in manifest.expected_inputs(inputs):
-            array, tensor = inputs[spec.name], given[spec.name]
+            array, tensor = inputs[spec.name], tensors[spec.name]
             if not isinstance(array, np.ndarray) or not (tensor.tensor_content or len(tensor.float_val) == array.size):
                 return
             if spec.declared or BY_NUMBER[tensor.dtype].dtype != array.dtype:
@@ -182,10 +182,10 @@ class PredictDecoder:
             if number == INPUTS:
                 entry = {n: (a, b) for n, a, b in fields(data, start, stop)}
                 value = entry.get(VALUE, (0, 0))
-                held = {n: a for n, a, _ in fields(data, *value)}
+                offsets = {n: a for n, a, _ in fields(data, *value)}
                 name = data[slice(*entry.get(1, (0, 0)))].decode()
                 name = manifest.own_names.get(name, name)
-                at = held.get(TENSOR_CONTENT, held.get(FLOAT_VAL))
+                at = offsets.get(TENSOR_CONTENT, offsets.get(FLOAT_VAL))
                 if at is not None and name in contents:
                     placeholders[name] = Placeholder(at, contents[name])
         self._templates.learn(data, self.params, manifest, places, placeholders)
@@ -216,13 +216,15 @@ class PaddedExtent(RequestSize):
             raise TooLarge(f"{name}: {values} values are too many to pad (max_body_bytes: {self._most})")
 
 
-def _taken(given: Mapping[str, Any], signature: str, manifest: Manifest) -> tuple[Mapping[str, Any], UserCall | None]:
+def _without_user_call(
+    tensors: Mapping[str, Any], signature: str, manifest: Manifest
+) -> tuple[Mapping[str, Any], UserCall | None]:
     """Return the tensors without those that say something about a kept user, and what they say."""
-    if user_calls.ID not in given or user_calls.is_own_input(manifest):
-        return given, None
-    values = {name: _only_value(given[name], name) for name in (user_calls.ID, user_calls.VERSION) if name in given}
-    others = {name: tensor for name, tensor in given.items() if name not in values}
-    return others, user_calls.of_names(signature, values)
+    if user_calls.ID not in tensors or user_calls.is_own_input(manifest):
+        return tensors, None
+    values = {name: _only_value(tensors[name], name) for name in (user_calls.ID, user_calls.VERSION) if name in tensors}
+    rest = {name: tensor for name, tensor in tensors.items() if name not in values}
+    return rest, user_calls.of_names(signature, values)
 
 
 def _only_value(tensor: Any, name: str) -> Any:
@@ -235,31 +237,31 @@ def _only_value(tensor: Any, name: str) -> Any:
     return values[0]
 
 
-def _renamed(given: Mapping[str, Any], manifest: Manifest) -> Mapping[str, Any]:
+def _renamed(tensors: Mapping[str, Any], manifest: Manifest) -> Mapping[str, Any]:
     """Return the tensors by our names, if some have those of the model's signature, or Merlin's for those of lists."""
-    others = list_tensors(manifest).others
-    theirs = {name: ours for name, ours in others.items() if name in given}
+    renames = list_tensors(manifest).others
+    theirs = {name: ours for name, ours in renames.items() if name in tensors}
     if not theirs or any(name in theirs for name in (i.name for i in manifest.inputs)):
-        return given
-    if both := [name for name, ours in theirs.items() if ours in given]:
-        raise BadInput(f"inputs: expected one of {theirs[both[0]]} and {both[0]}, got both")
-    return {theirs.get(name, name): given[name] for name in given}
+        return tensors
+    if twice := [name for name, ours in theirs.items() if ours in tensors]:
+        raise BadInput(f"inputs: expected one of {theirs[twice[0]]} and {twice[0]}, got both")
+    return {theirs.get(name, name): tensors[name] for name in tensors}
 
 
-def _check_names(given: Mapping[str, Any], manifest: Manifest) -> None:
-    wanted = {i.name for i in manifest.inputs}
+def _check_names(tensors: Mapping[str, Any], manifest: Manifest) -> None:
+    names = {i.name for i in manifest.inputs}
     lists = list_tensors(manifest)
     optional = lists.specs.keys()
-    sent = set(islice(given, len(wanted) + len(optional) + MAX_NAMES))
+    sent = set(islice(tensors, len(names) + len(optional) + MAX_NAMES))
     fillers = manifest.fillers
     # A ragged input is left out with its row_splits, or not at all.
-    required = wanted - fillers.keys() if fillers else wanted
-    required |= {name for name, own in lists.own.items() if own in sent} if fillers else set()
-    if not required <= sent <= wanted | optional:
-        missing = sorted(name for name in required if name not in given)
-        extra = sorted(show(name) for name in sent - wanted - optional)
+    required = names - fillers.keys() if fillers else names
+    required |= {name for name, splits_name in lists.own.items() if splits_name in sent} if fillers else set()
+    if not required <= sent <= names | optional:
+        missing = sorted(name for name in required if name not in tensors)
+        extra = sorted(show(name) for name in sent - names - optional)
         raise BadInput(
-            f"input size does not match signature: {len(given)}!={len(wanted)} len({{{','.join(sorted(wanted))}}}). "
+            f"input size does not match signature: {len(tensors)}!={len(names)} len({{{','.join(sorted(names))}}}). "
             f"Sent extra: {{{','.join(extra)[:256]}}}. Missing but required: {{{','.join(missing)}}}."
         )
     lists.check_shared(sent)
@@ -268,29 +270,29 @@ def _check_names(given: Mapping[str, Any], manifest: Manifest) -> None:
 def _check_outputs(outputs: Sequence[str], names: Collection[str]) -> None:
     for name in outputs:
         if name not in names:
-            known = "{" + ",".join(names) + "}"
+            listed = "{" + ",".join(names) + "}"
             raise BadInput(
-                f"output tensor alias not found in signature: {show(name)} Outputs expected to be in the set {known}."
+                f"output tensor alias not found in signature: {show(name)} Outputs expected to be in the set {listed}."
             )
     if len(set(outputs)) != len(outputs):
         raise BadInput(f"duplicate output tensor alias: {show(first_of(n for n in outputs if outputs.count(n) > 1))}")
 
 
-def _column(spec: Input, given: Mapping[str, Any], filling: PaddedExtent, lists: ListTensors) -> Column:
-    tensor = given[spec.name]
+def _column(spec: Input, tensors: Mapping[str, Any], filling: PaddedExtent, lists: ListTensors) -> Column:
+    tensor = tensors[spec.name]
     shape = _shape(tensor, spec)
     if not spec.ragged:
         return _plain(tensor, spec, shape, filling)
-    beside = lists.specs[lists.beside(spec.name, given)]
-    if beside.name in given:
+    beside = lists.specs[lists.beside(spec.name, tensors)]
+    if beside.name in tensors:
         padded = beside.name.endswith(LENGTHS)
         if len(shape) != 1 + padded:
             raise BadInput(
                 f"{spec.name}: expected shape {'[n,L]' if padded else '[total]'} beside {beside.name}, got {shape}"
             )
-        counted = _shape(given[beside.name], beside)
+        counted = _shape(tensors[beside.name], beside)
         filling.add_rows(math.prod(counted) - (not padded), beside.name)
-        splits = _values(given[beside.name], beside, _rows(beside, counted), filling)
+        splits = _values(tensors[beside.name], beside, _rows(beside, counted), filling)
         filling.add(spec, 0, math.prod(shape))
         if padded:
             assert isinstance(splits, np.ndarray), "ints"
@@ -319,17 +321,17 @@ def _rows(spec: Input, shape: list[int]) -> int:
     if not shape and math.prod(row_of(spec)) == 1:
         return 1
     if not shape or not fits(spec, shape):
-        wanted = ",".join(["n", *map(str, row_of(spec))])
-        raise BadInput(f"{spec.name}: expected shape [{wanted}], got {shape}")
+        expected = ",".join(["n", *map(str, row_of(spec))])
+        raise BadInput(f"{spec.name}: expected shape [{expected}], got {shape}")
     return shape[0]
 
 
 def _shape(tensor: Any, spec: Input) -> list[int]:
     sent = BY_NUMBER.get(tensor.dtype)
     if sent is None or not takes(spec, sent):
-        known = DataType.values_by_number.get(tensor.dtype)
-        got = known.name if known is not None else str(tensor.dtype)
-        raise BadInput(f"{spec.name}: Expects arg[0] to be {declared(spec).dt} but {got} is provided")
+        descriptor = DataType.values_by_number.get(tensor.dtype)
+        type_name = descriptor.name if descriptor is not None else str(tensor.dtype)
+        raise BadInput(f"{spec.name}: Expects arg[0] to be {declared(spec).dt} but {type_name} is provided")
     # TensorFlow Serving reads a shape of unknown rank as one without dimensions.
     shape = [dim.size for dim in tensor.tensor_shape.dim[: MAX_RANK + 1]]
     if len(shape) > MAX_RANK or any(not 0 <= size < 2**31 for size in shape):
@@ -344,10 +346,10 @@ def _values(tensor: Any, spec: Input, count: int, filling: PaddedExtent) -> NDAr
     if content:
         if sent.dtype is None:
             raise BadInput(f"{name}: expected string_val, got tensor_content")
-        wanted = count * sent.dtype.itemsize
-        if len(values) or len(content) != wanted:
-            got = f"{len(content)} and values" if len(values) else str(len(content))
-            raise BadInput(f"{name}: expected {wanted} bytes of tensor_content, got {got}")
+        expected = count * sent.dtype.itemsize
+        if len(values) or len(content) != expected:
+            lengths = f"{len(content)} and values" if len(values) else str(len(content))
+            raise BadInput(f"{name}: expected {expected} bytes of tensor_content, got {lengths}")
         return converted(spec, np.frombuffer(content, sent.dtype))
     lacking = count - len(values)
     if lacking < 0:
@@ -356,7 +358,7 @@ def _values(tensor: Any, spec: Input, count: int, filling: PaddedExtent) -> NDAr
         last = values[-1] if values else b""
         filling.fill(name, lacking, 8 + len(last))
         return Strings.of([*values, *[last] * lacking] if lacking else values)
-    array = _held(values, sent)
+    array = _number_array(values, sent)
     if lacking:
         filling.fill(name, lacking, array.itemsize)
         last = array[-1] if len(array) else 0
@@ -364,7 +366,7 @@ def _values(tensor: Any, spec: Input, count: int, filling: PaddedExtent) -> NDAr
     return converted(spec, array)
 
 
-def _held(values: Any, sent: TensorType) -> NDArray[Any]:
+def _number_array(values: Any, sent: TensorType) -> NDArray[Any]:
     """Return the values of a tensor's field in its type: narrow integers are stored as int32, halves as their bits."""
     if sent.name == "float16":
         return (np.array(values, np.int64) & 0xFFFF).astype(np.uint16).view(np.float16)
@@ -395,7 +397,7 @@ def encode(
         if scalar:
             array = array.reshape(array.shape[1:])
         if array.dtype != np.float32 or not array.size:
-            parts.append(_other(name, array))
+            parts.append(_encoded_tensor(name, array))
             continue
         before, after = _entry(name, array.shape)
         parts += [before, array, after]
@@ -422,7 +424,7 @@ def _entry(name: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
     return cut(reply.SerializeToString(), values)
 
 
-def _other(name: str, array: NDArray[Any]) -> bytes:
+def _encoded_tensor(name: str, array: NDArray[Any]) -> bytes:
     """Encode one output that is not float32."""
     reply, kind = Response(), type_of(array.dtype)
     tensor = reply.outputs[name]

@@ -58,14 +58,14 @@ def readable(manifest: Manifest) -> Manifest:
     Args:
         manifest: The manifest that other requests are read by.
     """
-    known = _readable.get(id(manifest))
-    if known is None or known[0] is not manifest:
+    cached = _readable.get(id(manifest))
+    if cached is None or cached[0] is not manifest:
         relaxed = replace(manifest)
         relaxed.fillers.update({i.name: InputFiller(UNREAD, "", ()) for i in manifest.inputs})
         if len(_readable) >= MAX_READABLE:
             _readable.clear()
-        known = _readable[id(manifest)] = (manifest, relaxed)
-    return known[1]
+        cached = _readable[id(manifest)] = (manifest, relaxed)
+    return cached[1]
 
 
 def of_parameters(parameters: Mapping[str, Any]) -> UserCall | None:
@@ -131,7 +131,7 @@ def take_from_document(document: dict[str, Any], manifest: Manifest) -> UserCall
         return None
     values: dict[str, Any] = {}
     for name in (ID, VERSION):
-        sent = [_only(holder[name], name) for holder in holders if name in holder]
+        sent = [_only_row(holder[name], name) for holder in holders if name in holder]
         if sent and (len(sent) != len(holders) or any(value != sent[0] for value in sent)):
             raise BadInput(f"{name}: expected the same in every row: a request is about one user")
         values |= {name: sent[0]} if sent else {}
@@ -149,10 +149,10 @@ def _call(sequence_id: bytes, change: str, releases: bool, expected: int | None)
     return UserCall(sequence_id, change, releases, expected)
 
 
-def _only(value: Any, name: str) -> Any:
+def _only_row(value: Any, name: str) -> Any:
     """Return a value, or the one that a list holds once for each row."""
     while type(value) is list:
-        if not value or any(other != value[0] for other in value):
+        if not value or any(row != value[0] for row in value):
             raise BadInput(f"{name}: expected one value: a request is about one user")
         value = value[0]
     return value

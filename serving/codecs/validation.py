@@ -66,12 +66,12 @@ def first_problem(errors: Any, root: str = "", known: Collection[str] = ()) -> s
     first = errors[0]
     path = first["loc"]
     # A value of several types has one error for each type, one level below the field.
-    same = [each for each in errors if len(path) > 1 and each["loc"][:-1] == path[:-1] and _type(each)]
+    same = [problem for problem in errors if len(path) > 1 and problem["loc"][:-1] == path[:-1] and _type(problem)]
     several = len(same) > 1
     where = ".".join(str(part) for part in (root, *(path[:-1] if several else path)) if part != "")[:80]
     if several:
-        wanted = " or ".join(dict.fromkeys(_type(each) for each in same))
-        return f"{where}: expected {wanted}, got {_shown(first['input'])}"
+        expected_types = " or ".join(dict.fromkeys(_type(problem) for problem in same))
+        return f"{where}: expected {expected_types}, got {_shown(first['input'])}"
     if first["type"] == "extra_forbidden":
         name = str(path[-1])
         fields = known if len(path) == 1 else ()
@@ -85,19 +85,19 @@ def expected(problem: Any) -> str:
     kind = problem["type"]
     if kind == "missing":
         return "expected a value, got nothing"
-    wanted = _type(problem)
-    if not wanted and kind in BOUNDS:
-        wanted = BOUNDS[kind].format(**problem["ctx"])
-    if not wanted:
+    type_text = _type(problem)
+    if not type_text and kind in BOUNDS:
+        type_text = BOUNDS[kind].format(**problem["ctx"])
+    if not type_text:
         message = str(problem["msg"])
         return f"{message[:1].lower()}{message[1:]}"
-    return f"expected {wanted}, got {_shown(problem['input'])}"
+    return f"expected {type_text}, got {_shown(problem['input'])}"
 
 
 def _type(problem: Any) -> str:
     """Return the type that an error expects; "" if it is about something else."""
-    name, _, what = problem["type"].partition("_")
-    return TYPES.get(name, "") if what in ("type", "parsing", "from_float", "attributes_type") else ""
+    name, _, suffix = problem["type"].partition("_")
+    return TYPES.get(name, "") if suffix in ("type", "parsing", "from_float", "attributes_type") else ""
 
 
 def _shown(value: Any) -> str:

@@ -139,7 +139,7 @@ def inflate(
     coding = headers.get(CONTENT_ENCODING)
     if coding is None or coding == b"identity":
         return body
-    codings = [one for part in coding.split(b",") if (one := part.strip().lower()) not in (b"", b"identity")]
+    codings = [name for part in coding.split(b",") if (name := part.strip().lower()) not in (b"", b"identity")]
     if not codings:
         return body
     # RFC 9110, 8.4.1.3: x-gzip is equivalent to gzip.
@@ -165,8 +165,8 @@ def inflate(
     if len(inflated) > most:
         if most == bound.nbytes:
             bound.check(len(inflated), got="more after inflation")
-        wanted = f"expected at most {max_inflation} times the {len(body)} received bytes after inflation"
-        raise TooLarge(f"max_inflation: {wanted}, got more than {most}; compress less or send tensors as bytes")
+        expected = f"expected at most {max_inflation} times the {len(body)} received bytes after inflation"
+        raise TooLarge(f"max_inflation: {expected}, got more than {most}; compress less or send tensors as bytes")
     if not stream.eof or rest:
         raise BadInput(f"body: expected one complete {coding.decode()} stream")
     return inflated
@@ -215,8 +215,8 @@ def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
     if HOLDER * len(body) > 2 * limits.max_nodes:
         nodes = int(count_nodes(np.frombuffer(body, np.uint8)))
         if nodes > limits.max_nodes:
-            wanted = f"expected at most {limits.max_nodes} values and names in JSON"
-            raise TooLarge(f"max_nodes: {wanted}, got {nodes}; send tensors as bytes, or ask for fewer at once")
+            expected = f"expected at most {limits.max_nodes} values and names in JSON"
+            raise TooLarge(f"max_nodes: {expected}, got {nodes}; send tensors as bytes, or ask for fewer at once")
     check_memory(body)
     try:
         document = _load(body)
@@ -291,13 +291,13 @@ def _load_refused(body: Body) -> Any:
     except orjson.JSONDecodeError as error:
         if "memory" in error.msg:
             raise NotReady(NO_MEMORY) from None
-        raise BadInput(f"JSON Parse error: {error.msg} at offset: {error.pos}{_met(text, error)}") from None
+        raise BadInput(f"JSON Parse error: {error.msg} at offset: {error.pos}{_shown_at_error(text, error)}") from None
 
 
-def _met(text: bytes, error: orjson.JSONDecodeError) -> str:
+def _shown_at_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     """Return the text at the position where parsing failed; `pos` counts characters."""
-    found = text.decode("utf-8", "replace")[error.pos : error.pos + MAX_MET]
-    return f", got {found!r}" if found else ", got the end"
+    shown = text.decode("utf-8", "replace")[error.pos : error.pos + MAX_MET]
+    return f", got {shown!r}" if shown else ", got the end"
 
 
 def dump_json(document: Any) -> bytes:
@@ -327,7 +327,7 @@ def json_number(value: np.float32) -> Any:
 
 def _spell_nested(value: Any, kind: type[np.floating[Any]]) -> str:
     if type(value) is list:
-        return "[" + ",".join([_spell_nested(each, kind) for each in value]) + "]"
+        return "[" + ",".join([_spell_nested(element, kind) for element in value]) + "]"
     if math.isfinite(value):
         return orjson.dumps(kind(value), option=orjson.OPT_SERIALIZE_NUMPY).decode()
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -373,6 +373,6 @@ def header_timeout_s(headers: Headers) -> float | None:
     except ValueError:
         timeout_s = math.nan
     if not 0.0 < timeout_s <= MAX_TIMEOUT_S:
-        wanted = f"milliseconds above 0 and at most {MAX_TIMEOUT_S * 1000:.0f}"
-        raise BadInput(f"x-request-timeout-ms: expected {wanted}, got {show(text)}")
+        expected = f"milliseconds above 0 and at most {MAX_TIMEOUT_S * 1000:.0f}"
+        raise BadInput(f"x-request-timeout-ms: expected {expected}, got {show(text)}")
     return timeout_s

@@ -253,11 +253,11 @@ class Exchange(ABC):
             raise
         self._note_read()
 
-    def _enter_late(self, held: list[Any], deliver: Done, done: Finish, waited_s: float) -> None:
+    def _enter_late(self, source_box: list[Any], deliver: Done, done: Finish, waited_s: float) -> None:
         """Read and submit a request that has waited for another thread, on that thread.
 
         Args:
-            held: The only reference to what read() decodes, so that a long body is freed once it is decoded.
+            source_box: The only reference to what read() decodes, so that a long body is freed once it is decoded.
             deliver: Called once, with the reply.
             done: Called once, later, on the loop that the request came from.
             waited_s: Seconds that it waited.
@@ -265,7 +265,7 @@ class Exchange(ABC):
         remaining_s = self.remaining_s(self._announced_s, waited_s)
         if remaining_s is not None and remaining_s <= 0:
             raise Expired("deadline: passed while the request waited to be read")
-        request = self._decode(held.pop(), waited_s)
+        request = self._decode(source_box.pop(), waited_s)
         # The reply may arrive before submit() returns.
         self._note_read()
         self._submit_filled(request, deliver, done)
@@ -295,7 +295,7 @@ class Exchange(ABC):
             source: What read() decodes.
             waited_s: Seconds it waited for another thread.
         """
-        who, headers, guard = self._who, self.headers, self.shared.guard
+        spec, headers, guard = self._who, self.headers, self.shared.guard
         if RETURN_FEATURES in headers and guard is not None:
             guard.authorize(FEATURES, headers.get(b"authorization"))
         top_items = top_items_of(headers)
@@ -307,7 +307,7 @@ class Exchange(ABC):
             self.call.owner = self._sender.encode()
         timeout_s = self.remaining_s(own_s, waited_s)
         return PredictRequest(
-            who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
+            spec.model, inputs, spec.version, spec.label, timeout_s, caller_of(headers), self._key,
             request_id_of(headers), shows_features=RETURN_FEATURES in headers, top_items=top_items, user_call=self.call,
             sender=self._sender,
         )  # fmt: skip

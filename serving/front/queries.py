@@ -104,17 +104,17 @@ def servable(who: ModelSpec, find: Callable[..., T], *more: Any) -> T:
         raise _no_servable(who, int(who.label) or None, error) from None
 
 
-def _no_servable(who: ModelSpec, version: int | None, error: NotFound) -> NotFound:
-    model = who.model[:64]
-    which = f"Latest({model})" if version is None else f"Specific({model}, {version})"
-    return NotFound(f"Servable not found for request: {which}{_instead(who, error)}")
+def _no_servable(spec: ModelSpec, version: int | None, error: NotFound) -> NotFound:
+    model = spec.model[:64]
+    servable_name = f"Latest({model})" if version is None else f"Specific({model}, {version})"
+    return NotFound(f"Servable not found for request: {servable_name}{_instead(spec, error)}")
 
 
-def _instead(who: ModelSpec, error: NotFound) -> str:
+def _instead(spec: ModelSpec, error: NotFound) -> str:
     """Return the end of an error message that lists the existing models or versions."""
     if isinstance(error, UnknownModel):
         return f"; the repository holds {error.known}"
-    return f"; {who.model[:64]} has {error.known}" if isinstance(error, UnknownVersion) and error.known else ""
+    return f"; {spec.model[:64]} has {error.known}" if isinstance(error, UnknownVersion) and error.known else ""
 
 
 def select_servable(
@@ -157,13 +157,13 @@ def servable_status(processor: PredictionEngine, who: ModelSpec) -> list[Version
         BadInput: The label is not set.
     """
     try:
-        known = processor.status(who.model)
+        statuses = processor.status(who.model)
     except NotFound as error:
         raise NotFound(f"Could not find any versions of model {who.model[:64]}{_instead(who, error)}") from None
-    wanted = who.version if who.label is None else servable_manifest(processor, who)[0].version
-    versions = [s for s in known if wanted in (None, s.version)]
+    number = who.version if who.label is None else servable_manifest(processor, who)[0].version
+    versions = [s for s in statuses if number in (None, s.version)]
     if not versions:
-        raise NotFound(f"Could not find version {wanted} of model {who.model[:64]}")
+        raise NotFound(f"Could not find version {number} of model {who.model[:64]}")
     return versions
 
 

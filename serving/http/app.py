@@ -179,9 +179,9 @@ class HttpExchange(Exchange):
             answer = error_reply(result)
         else:
             try:
-                signature, asked = self.dialect.signature(self.options), self.dialect.asked(self.options)
+                signature, names = self.dialect.signature(self.options), self.dialect.asked(self.options)
                 content, kinds = self.dialect.encode(
-                    self.declared(result, signature, asked), self.options, self.regions
+                    self.declared(result, signature, names), self.options, self.regions
                 )
                 if b"accept-encoding" in self.headers:
                     content, coding = deflate(content, self.headers)
@@ -525,7 +525,7 @@ def _check_method(scope: Scope, route: Route) -> None:
     method, allowed = scope["method"], ("GET", "HEAD") if route.method == "GET" else ("POST",)
     if method in allowed:
         return
-    wanted = f"method: expected {' or '.join(allowed)}, got {method[:16]}"
+    expected = f"method: expected {' or '.join(allowed)}, got {method[:16]}"
     if scope["path"][:4].lower() == "/v1/":
-        raise WrongVerb(f"Malformed request: {method[:16]} {scope['path'][:200]}: {wanted}", ", ".join(allowed))
-    raise MethodNotAllowed(wanted, ", ".join(allowed))
+        raise WrongVerb(f"Malformed request: {method[:16]} {scope['path'][:200]}: {expected}", ", ".join(allowed))
+    raise MethodNotAllowed(expected, ", ".join(allowed))

@@ -184,8 +184,8 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
     for connection in connections:
         connection.draining = True
     # A finished idle connection is owed no reply, so its client is not waited for.
-    while (left := connections - finished) and not hurried() and (now_s := loop.time()) < end_s:
-        for connection in left:
+    while (busy := connections - finished) and not hurried() and (now_s := loop.time()) < end_s:
+        for connection in busy:
             if connection.transport.is_closing():
                 continue
             if not connection.idle or unread(connection.transport):
@@ -195,11 +195,11 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
                 _send_fin(connection.transport)
                 connection.transport.close()
         await asyncio.sleep(LOOK_S)
-    if left and not hurried():
-        log.warning("%d connections are still busy after shutdown_timeout_s and are closed", len(left))
+    if busy and not hurried():
+        log.warning("%d connections are still busy after shutdown_timeout_s and are closed", len(busy))
         for task in list(state.tasks):
             task.cancel()
-        for connection in left:
+        for connection in busy:
             connection.give_up()
         end_s = loop.time() + ANSWERED_S
         while connections - finished and not hurried() and loop.time() < end_s:
@@ -216,8 +216,11 @@ def _send_fin(transport: asyncio.Transport) -> None:
     if transport.get_extra_info("ssl_object") is not None:
         # A close_notify must go first, and close() writes it.
         return
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
-        own.shutdown(socket.SHUT_WR)
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as duplicate,
+    ):
+        duplicate.shutdown(socket.SHUT_WR)
 
 
 def unread(transport: asyncio.Transport) -> bool:

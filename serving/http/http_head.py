@@ -100,12 +100,12 @@ def read_head(head: bytes) -> RequestHead:
     if len(fields) != count:
         raise HttpProtocolError("head: expected lines of a name, a colon and a value, each ended by CR LF")
     headers = dict(fields)
-    said = headers.get(b"connection", b"")
+    connection = headers.get(b"connection", b"")
     if len(headers) != count:
         for once in ONCE:
             if sum(name == once for name, _ in fields) > 1:
                 raise HttpProtocolError(f"{once.decode()}: expected once, got it again")
-        said = b",".join(value for name, value in fields if name == b"connection")
+        connection = b",".join(value for name, value in fields if name == b"connection")
     if minor == b"1" and b"host" not in headers:
         raise HttpProtocolError("host: expected with HTTP/1.1, got none")
     return RequestHead(
@@ -114,7 +114,9 @@ def read_head(head: bytes) -> RequestHead:
         "1.1" if minor == b"1" else "1.0",
         fields,
         headers,
-        not _says(b"close", said) if minor == b"1" else _says(b"keep-alive", said) and not _says(b"close", said),
+        not _has_option(b"close", connection)
+        if minor == b"1"
+        else _has_option(b"keep-alive", connection) and not _has_option(b"close", connection),
         minor == b"1" and b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
         _body_nbytes(headers, minor),
     )
@@ -141,9 +143,9 @@ def check_trailers(lines: bytes) -> None:
         raise HttpProtocolError("trailers: expected lines of a name, a colon and a value, each ended by CR LF")
 
 
-def _says(option: bytes, said: bytes) -> bool:
-    said = said.lower()
-    return option in said and option in [each.strip() for each in said.split(b",")]
+def _has_option(option: bytes, connection: bytes) -> bool:
+    connection = connection.lower()
+    return option in connection and option in [token.strip() for token in connection.split(b",")]
 
 
 def _body_nbytes(headers: dict[bytes, bytes], minor: bytes) -> int | None:

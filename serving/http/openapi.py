@@ -75,7 +75,7 @@ def _operations() -> dict[str, RouteOperation]:
     alive = json_of(object_of("live", live={"type": "boolean"}))
     health = json_of(object_of("ready", ready={"type": "boolean"}))
     empty = json_of(ANY_OBJECT)
-    found = {
+    operations = {
         "/healthz": RouteOperation("up", "Tell whether the server is up and ready", health),
         "/metrics": RouteOperation("metrics", "Prometheus metrics", {"text/plain": TEXT}),
         "/": RouteOperation("root", "Describe this port and list its routes", json_of(named("Root"))),
@@ -98,33 +98,33 @@ def _operations() -> dict[str, RouteOperation]:
         "/v2/rerank": _predicting(DIALECTS["rerank"]),
     }
     for word in ("load", "unload"):
-        found[f"/v2/repository/models/{{model}}/{word}"] = RouteOperation(
+        operations[f"/v2/repository/models/{{model}}/{word}"] = RouteOperation(
             word, f"Model control: {word} the model, if the server allows it", empty, empty
         )
     region = "/v2/systemsharedmemory/region/{region}"
     key = object_of("key byte_size", key=TEXT, offset=NUMBER, byte_size=NUMBER)
-    found |= {
+    operations |= {
         f"{region}/status": RouteOperation("shm_status", "One region", json_of(named("Regions"))),
         f"{region}/register": RouteOperation("shm_register", "Register a region", empty, json_of(key)),
         f"{region}/unregister": RouteOperation("shm_unregister", "Unregister a region", empty, empty),
     }
     for where in WHERE[:2]:
         model = f"/v2/models/{{model}}{where}"
-        found |= {
+        operations |= {
             model: RouteOperation("model", "Inputs and outputs of the model", json_of(named("Model"))),
             f"{model}/ready": RouteOperation("model_ready", "Tell whether the model is ready", json_of(named("Ready"))),
             f"{model}/config": RouteOperation("config", "The model's configuration in Triton's format", empty),
             f"{model}/stats": RouteOperation("stats", "Statistics of the model", json_of(named("Statistics"))),
         }
-        found |= {model + d.suffix: _predicting(d) for d in DIALECTS.values() if not d.servable}
+        operations |= {model + d.suffix: _predicting(d) for d in DIALECTS.values() if not d.servable}
     for where in WHERE:
         model = f"/v1/models/{{model}}{where}"
-        found |= {
+        operations |= {
             model: RouteOperation("status", "Status of the model's versions", json_of(named("Status"))),
             f"{model}/metadata": RouteOperation("metadata", "The model's signature", json_of(named("Metadata"))),
         }
-        found |= {model + d.suffix: _predicting(d) for d in DIALECTS.values() if d.servable}
-    return found
+        operations |= {model + d.suffix: _predicting(d) for d in DIALECTS.values() if d.servable}
+    return operations
 
 
 def _predicting(dialect: Dialect) -> RouteOperation:
@@ -170,9 +170,9 @@ def _path(path: str, operation: RouteOperation) -> dict[str, Any]:
         }
     scope = HTTP_SCOPES[operation.action]
     keyed = {} if scope == OPEN else {code: text.format(scope=scope) for code, text in KEYED.items()}
-    known = REFUSALS | keyed | (CONTROL if operation.action in ("load", "unload") else {})
+    answers = REFUSALS | keyed | (CONTROL if operation.action in ("load", "unload") else {})
     refusals = {
-        code: {"description": text, "content": _content(json_of(named("Error")))} for code, text in known.items()
+        code: {"description": text, "content": _content(json_of(named("Error")))} for code, text in answers.items()
     }
     described: dict[str, Any] = {
         "operationId": f"{operation.action}: {path}",

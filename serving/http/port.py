@@ -257,13 +257,13 @@ def reserve(host: str, port: int) -> tuple[contextlib.ExitStack, str]:
     Raises:
         BadInput: The address is in use or unusable.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as sockets:
         try:
             family, address = _resolve(host, port)
             if port:
                 # SO_REUSEPORT would share it with another server of the same user; a plain listener fails instead.
                 socket.create_server(address, family=family, dualstack_ipv6=_is_dual(address)).close()
-            reserved = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            reserved = sockets.enter_context(socket.socket(family, socket.SOCK_STREAM))
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
@@ -275,16 +275,16 @@ def reserve(host: str, port: int) -> tuple[contextlib.ExitStack, str]:
         if name == ANY_IPV4:
             # gRPC takes 0.0.0.0 for both families; where the port is taken on IPv6 it falls back to IPv4.
             with contextlib.suppress(OSError):
-                taken = held.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
-                taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                taken.bind((ANY_IPV6, number))
-        return held.pop_all(), f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
+                ipv6 = sockets.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
+                ipv6.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                ipv6.bind((ANY_IPV6, number))
+        return sockets.pop_all(), f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
 
 
 def _resolve(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
     """Return family and address of a host; raises OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return found[0][0], found[0][4]
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return addresses[0][0], addresses[0][4]
 
 
 def _is_dual(address: tuple[Any, ...]) -> bool:

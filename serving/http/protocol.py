@@ -96,9 +96,9 @@ class PredictProtocol(HttpConnection):
 
     def data_received(self, data: bytes) -> None:
         if self._at_rest:
-            known = self._app.heads.split(data)
-            if known is not None:
-                head, body = known
+            split = self._app.heads.split(data)
+            if split is not None:
+                head, body = split
                 if head.route is self._app.shed and self._refuse_at_head(head):
                     return
                 self._at_rest = False

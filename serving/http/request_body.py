@@ -127,10 +127,10 @@ class ChunkedBody:
                     at = stop + 2
                     continue
                 self._left = nbytes + 2
-            taken = min(self._left - 2, len(unread) - at)
-            if taken > 0:
-                body += unread[at : at + taken]
-                at, self._left = at + taken, self._left - taken
+            count = min(self._left - 2, len(unread) - at)
+            if count > 0:
+                body += unread[at : at + count]
+                at, self._left = at + count, self._left - count
             if self._left > 2 or len(unread) - at < 2:
                 break
             if unread[at : at + 2] != b"\r\n":

@@ -68,29 +68,29 @@ class Handshakes:
         """
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
-        made = TlsTransport(self._certificates().context, protocol, opened, self._thread)
+        transport = TlsTransport(self._certificates().context, protocol, opened, self._thread)
         if len(self._waiting) >= MOST_HANDSHAKES:
             first_of(self._waiting).abort()
-        self._waiting[made] = None
-        timer = loop.call_later(HANDSHAKE_S, made.abort)
+        self._waiting[transport] = None
+        timer = loop.call_later(HANDSHAKE_S, transport.abort)
         try:
-            await loop.connect_accepted_socket(lambda: made, connection)
+            await loop.connect_accepted_socket(lambda: transport, connection)
             await opened
         finally:
             timer.cancel()
-            del self._waiting[made]
+            del self._waiting[transport]
 
     def end(self) -> None:
         """Abort handshakes whose client has sent nothing, and the others after LAST_HANDSHAKE_S."""
-        for each in list(self._waiting):
-            if not each.begun:
-                each.abort()
+        for transport in list(self._waiting):
+            if not transport.begun:
+                transport.abort()
         asyncio.get_running_loop().call_later(LAST_HANDSHAKE_S, self.abort)
 
     def abort(self) -> None:
         """Abort all handshakes."""
-        for each in list(self._waiting):
-            each.abort()
+        for transport in list(self._waiting):
+            transport.abort()
 
     def close(self) -> None:
         """End the thread."""

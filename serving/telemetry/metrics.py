@@ -355,7 +355,7 @@ class Metrics(Collector):
         yield from _delta_families(stats)
         yield from _tier_families(stats)
         yield from version_families(versions)
-        yield from counter_families([({"model": one.model}, one.counted) for one in stats])
+        yield from counter_families([({"model": model.model}, model.counted) for model in stats])
         for families in self._extension_metrics:
             yield from families(processor, stats)
 
@@ -367,7 +367,7 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
         "1 when the version cannot be served in its current state.",
         labels=("model", "version"),
     )
-    held = GaugeMetricFamily(
+    lock_held = GaugeMetricFamily(
         "freshet_model_lock_held_seconds",
         "Seconds for which the change in progress has blocked other changes of the model.",
         labels=("model",),
@@ -382,10 +382,10 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
         for status in model.routes.status():
             held_back = status.version in model.decisions.barred
             refused.add_metric((name, str(status.version)), bool(status.error) and not held_back)
-        held.add_metric((name,), model.lock_watch.held_s)
+        lock_held.add_metric((name,), model.lock_watch.held_s)
         for file, count in sorted(model.damaged.items()):
             damaged.add_metric((name, file), count)
-    yield from (ready, refused, held, damaged)
+    yield from (ready, refused, lock_held, damaged)
 
 
 def _request_families(counts: Counts) -> Iterator[Metric]:

@@ -103,10 +103,10 @@ def delta_figures(
             if new.dtype == np.float32 and (usual := longest(name, old)):
                 figures.append(Figure("longest", name, _ratio(longest_row(changes.rows), usual)))
             fresh = count * (1 - len(old) / len(known))
-        there = rows[name] - fresh + len(changes.removed)
+        rows_after = rows[name] - fresh + len(changes.removed)
         # Also where there are no new or removed rows: zeros belong to what is usual.
-        figures.append(Figure("new", name, fresh / max(there, MANY_ROWS)))
-        figures.append(Figure("removed", name, len(changes.removed) / max(there, LEAST_ROWS)))
+        figures.append(Figure("new", name, fresh / max(rows_after, MANY_ROWS)))
+        figures.append(Figure("removed", name, len(changes.removed) / max(rows_after, LEAST_ROWS)))
     if delta.dense:
         length = math.hypot(*(_length(dense[name]) for name in delta.dense))
         change = math.hypot(*(_length(tensor - dense[name]) for name, tensor in delta.dense.items()))
@@ -125,18 +125,18 @@ def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s])
     figures, evidence = [], 0.0
     for name, scores in before.items():
         old, new = scores.reshape(-1).astype(np.float64), after[name].reshape(-1).astype(np.float64)
-        there = np.isfinite(old)
-        lost = there & ~np.isfinite(new)
-        figures.append(Figure("nonfinite", name, float(lost.sum()) / max(1, int(there.sum()))))
-        old, new = old[there & ~lost], new[there & ~lost]
+        finite = np.isfinite(old)
+        lost = finite & ~np.isfinite(new)
+        figures.append(Figure("nonfinite", name, float(lost.sum()) / max(1, int(finite.sum()))))
+        old, new = old[finite & ~lost], new[finite & ~lost]
         if len(old) < LEAST_ROWS:
             continue
         size, width = float(np.abs(old).mean()), float(old.std())
         evidence = max(evidence, _different(old), _different(new))
         figures.append(Figure("bias", name, _ratio(abs(float(new.mean() - old.mean())), size)))
         # A few rows say little about the model: their noise would add up to a drift.
-        many = len(np.unique(old)) >= LEAST_ROWS
-        if many:
+        varied = len(np.unique(old)) >= LEAST_ROWS
+        if varied:
             figures.append(Figure(SHIFT, name, _step(old, new, size)))
             if min(old.min(), new.min()) >= 0:
                 figures.append(Figure(LEVEL, name, _log_ratio(float(new.mean()), 1.0)))
@@ -144,7 +144,7 @@ def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s])
         if width > ALIKE * size:
             stretch = _log_ratio(float(new.std()), width)
             figures.append(Figure("spread", name, abs(stretch)))
-            if many:
+            if varied:
                 figures.append(Figure(STRETCH, name, stretch))
                 figures.append(Figure(WIDTH, name, _log_ratio(float(new.std()), 1.0)))
             figures.append(Figure("disorder", name, 1.0 - rank_correlation(old, new)))
@@ -207,8 +207,8 @@ def _ratio(value: float, of: float) -> float:
     return ratio if ratio < MOST_RATIO else MOST_RATIO
 
 
-def _log_ratio(some: float, other: float) -> float:
-    return math.log(max(_ratio(some, other), 1 / MOST_RATIO)) if some or other else 0.0
+def _log_ratio(dividend: float, divisor: float) -> float:
+    return math.log(max(_ratio(dividend, divisor), 1 / MOST_RATIO)) if dividend or divisor else 0.0
 
 
 HOUR_S = 3600.0
@@ -230,8 +230,8 @@ class RowLengths:
 
     def longest(self, table: str) -> float | None:
         """Return the length of a table's longest rows; None before begin()."""
-        known = self._of.get(table)
-        return None if known is None else known.length
+        entry = self._of.get(table)
+        return None if entry is None else entry.length
 
     def begin(self, table: str, length: float, now_s: float) -> None:
         """Set the length of a table's longest rows.
@@ -249,9 +249,9 @@ class RowLengths:
             times: Length of the row, relative to longest().
             now_s: Monotonic seconds.
         """
-        known = self._of.get(table)
-        if known is None or times <= 1:
+        entry = self._of.get(table)
+        if entry is None or times <= 1:
             return
-        if now_s - known.since_s >= HOUR_S:
-            known.since_s, known.then = now_s, known.length
-        known.length = min(known.length * times, GROWTH * known.then)
+        if now_s - entry.since_s >= HOUR_S:
+            entry.since_s, entry.then = now_s, entry.length
+        entry.length = min(entry.length * times, GROWTH * entry.then)

@@ -141,8 +141,8 @@ class DeltaGuard:
         growth, evidence = self._growth(events, rows), _evidence(figures)
         quiet = is_quiet(bounds, figures) and evidence >= LEAST_ROWS
         scores = [figure for figure in figures if figure.kind in OF_SCORES]
-        others = [f for f in figures if f.kind not in OF_SCORES and f.kind not in NOT_JUDGED]
-        for figure in [*scores, *others]:
+        unscored = [f for f in figures if f.kind not in OF_SCORES and f.kind not in NOT_JUDGED]
+        for figure in [*scores, *unscored]:
             floor = _floor(bounds, figure, evidence)
             # No limit is below the floor, and nearly all figures are.
             if figure.value <= floor:
@@ -151,7 +151,7 @@ class DeltaGuard:
             if quiet and figure.kind in LOUD:
                 limit = max(limit, LOUD[figure.kind])
             if figure.value > limit:
-                return Verdict(figure.kind, f"{_said(figure)}, limit {_amount(figure.kind, limit)} ({why})")
+                return Verdict(figure.kind, f"{_described(figure)}, limit {_amount(figure.kind, limit)} ({why})")
         return None
 
     def knows(self, bounds: DeltaBounds) -> bool:
@@ -167,10 +167,10 @@ class DeltaGuard:
         """
         self._events = self._events * SIZE_FADE + events * (1 - SIZE_FADE) if self._events else float(events)
         self._rows = self._rows * SIZE_FADE + rows * (1 - SIZE_FADE) if self._rows else float(rows)
-        for kind, what, value in figures:
+        for kind, name, value in figures:
             if kind in NOT_JUDGED:
                 continue
-            self._usual[kind, what] = self._usual.get((kind, what), UNKNOWN).after(value)
+            self._usual[kind, name] = self._usual.get((kind, name), UNKNOWN).after(value)
 
     def _growth(self, events: int, rows: int) -> float:
         """Return how many times further than usual a delta may move things, given its events and rows."""
@@ -215,9 +215,9 @@ def _floor(bounds: DeltaBounds, figure: Figure, evidence: float) -> float:
     return floor * wider
 
 
-def _said(figure: Figure) -> str:
-    what = f" of {figure.what!r}" if figure.what else ""
-    return SAID[figure.kind].format(value=_amount(figure.kind, figure.value), what=what)
+def _described(figure: Figure) -> str:
+    subject = f" of {figure.what!r}" if figure.what else ""
+    return SAID[figure.kind].format(value=_amount(figure.kind, figure.value), what=subject)
 
 
 def _amount(kind: str, value: float) -> str:

@@ -81,10 +81,10 @@ class Drift:
                 continue
             windows = ((HOUR_S, "hour", times_in_hour), (DAY_S, "day", times_in_day))
             for window_s, name, times in windows if figure.kind == SHIFT else ((DAY_S, "day", MOST_STRETCH),):
-                far = self._far(figure, parent, now_s, window_s)
+                far = self._distance(figure, parent, now_s, window_s)
                 too_far = abs(far) > math.log(times)
                 if too_far and self._lie_there(figures, figure, times, now_s, window_s):
-                    return Verdict("drift", _said(figure, far, name, times))
+                    return Verdict("drift", _described(figure, far, name, times))
         return None
 
     def serve(self, figures: Sequence[Figure], parent: str, digest: str, now_s: float, anew: bool) -> None:
@@ -120,14 +120,14 @@ class Drift:
         if len(self._places) > GENERATIONS:
             self._places.popitem(last=False)
 
-    def _far(self, figure: Figure, parent: str, now_s: float, window_s: float) -> float:
+    def _distance(self, figure: Figure, parent: str, now_s: float, window_s: float) -> float:
         """Return how far the figure leads from the furthest position of a window, in its own direction."""
         key = figure.kind, figure.what
-        here = self._place(parent).get(key, 0.0)
-        slots, there = self._within(key, now_s, window_s), here + figure.value
+        at_parent = self._place(parent).get(key, 0.0)
+        slots, at_delta = self._within(key, now_s, window_s), at_parent + figure.value
         if figure.value > 0:
-            return there - min([here, *(slot.low for slot in slots)])
-        return there - max([here, *(slot.high for slot in slots)]) if figure.value < 0 else 0.0
+            return at_delta - min([at_parent, *(slot.low for slot in slots)])
+        return at_delta - max([at_parent, *(slot.high for slot in slots)]) if figure.value < 0 else 0.0
 
     def _lie_there(self, figures: Sequence[Figure], step: Figure, times: float, now_s: float, window_s: float) -> bool:
         """Report whether scores would lie `times` further in a step's direction than any within a window.
@@ -148,11 +148,11 @@ class Drift:
 
     def _place(self, digest: str) -> Places:
         """Return the position of a generation, or the newest position if the generation is unknown."""
-        known = digest if digest in self._places else next(reversed(self._places), "")
-        return self._places.get(known, {})
+        nearest = digest if digest in self._places else next(reversed(self._places), "")
+        return self._places.get(nearest, {})
 
 
-def _said(figure: Figure, far: float, window: str, times: float) -> str:
+def _described(figure: Figure, far: float, window: str, times: float) -> str:
     subject = "the mean score" if figure.kind == SHIFT else "the width of the scores"
     limit = times if far > 0 else 1 / times
     return (

@@ -124,16 +124,16 @@ class PreDeployCheck(DeltaJudge):
     def tell(self, generation: Generation, evidence: LabelSums) -> None:
         self._monitor.tell(generation, evidence)
 
-    def _judge(self, bounds: DeltaBounds, delta: Delta, asked: str) -> Verdict | None:
+    def _judge(self, bounds: DeltaBounds, delta: Delta, scope: str) -> Verdict | None:
         caution = False
-        if asked == GATED:
+        if scope == GATED:
             scored = any(figure.kind in OF_SCORES for figure in self._figures)
             blind = self._held and self._held not in (*OF_SCORES, "drift")
             if not scored and not blind:
                 return Verdict("unknown", "none of the sampled rows can be scored, so its effect is unknown")
             caution = not self._held and not self._guard.knows(bounds)
         # Good deltas in the same run do not excuse a bad one, so their size is not credited.
-        events, rows = (delta.events, delta.rows) if asked == ONE else (0, 0)
+        events, rows = (delta.events, delta.rows) if scope == ONE else (0, 0)
         return self._guard.judge(bounds, self._figures, events, rows, caution) or self._too_far(bounds)
 
     def _too_far(self, bounds: DeltaBounds) -> Verdict | None:
@@ -143,11 +143,11 @@ class PreDeployCheck(DeltaJudge):
         # The number of rows in a row store is not known here.
         rows = {name: math.inf if table.rows_elsewhere else table.rows for name, table in version.tables.items()}
 
-        def longest(table: str, known: NDArray[np.float32]) -> float:
+        def longest(table: str, old_rows: NDArray[np.float32]) -> float:
             length = self._lengths.longest(table)
             if length is None:
                 keys = version.tables[table].some_keys(LENGTHS_OF, self._random.random())
-                length = max(longest_row(known), longest_row(version.look_up(table, keys)[1]))
+                length = max(longest_row(old_rows), longest_row(version.look_up(table, keys)[1]))
                 if length:
                     self._lengths.begin(table, length, self._clock.now_s())
             return length

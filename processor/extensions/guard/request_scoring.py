@@ -57,19 +57,19 @@ def score_requests(
     buffers.counts[:], at = 0, 0
     filled = np.zeros(rows, bool)
     for request in requests:
-        own = slice(at, at + request.rows)
+        span = slice(at, at + request.rows)
         if clock.now_s() >= until_s:
             break
         try:
             # A stage may take long for one request.
             bound = _bound(plan, request, TimeLimit(ends, until_s))
-            _fill(run, state, bound, buffers, {name: array[own] for name, array in inputs.items()})
-            filled[own] = True
+            _fill(run, state, bound, buffers, {name: array[span] for name, array in inputs.items()})
+            filled[span] = True
         except BadInput:
-            refused[own] = True
+            refused[span] = True
         except EndedRun:
             break
-        at = own.stop
+        at = span.stop
     bucket, _ = extent(costs, rows, max_s)
     for first in range(0, rows, bucket):
         part = first + np.flatnonzero(filled[first : first + bucket])
@@ -91,7 +91,7 @@ def extent(costs: Mapping[int, float], rows: int, max_s: float) -> tuple[int, in
         max_s: Seconds allowed.
     """
     small = [bucket for bucket in costs if bucket <= RUN_ROWS] or [min(costs)]
-    bucket = min(small, key=lambda one: (costs[one] / one, -one))
+    bucket = min(small, key=lambda bucket_rows: (costs[bucket_rows] / bucket_rows, -bucket_rows))
     fit = int(max_s / max(costs[bucket], 1e-9)) * bucket
     return bucket, min(rows, max(fit, LEAST_ROWS))
 

@@ -105,8 +105,8 @@ class SampleScorer:
                 self._sample.take(self._plan.bind_inputs(request.inputs).without_flags(), request.inputs)
 
     def score(self, requests: bytes, state: PreviewState, costs: Mapping[int, float], max_s: float) -> RequestScores:
-        kept = parse_requests(requests)
-        return score_requests(kept, self._plan, self._run, state, self._make(), costs, self._clock, max_s)
+        parsed = parse_requests(requests)
+        return score_requests(parsed, self._plan, self._run, state, self._make(), costs, self._clock, max_s)
 
     def compare(
         self, before: PreviewState, after: PreviewState, costs: Mapping[int, float], max_rows: int, max_s: float
@@ -116,24 +116,34 @@ class SampleScorer:
         bucket, rows = extent(costs, min(max_rows, sampled), max_s)
         if rows < LEAST_ROWS:
             return None
-        known, digest = self._scored, before.digest
-        if known is None or known.digest != digest or known.sample is not sample or known.rows < rows:
-            known = self._score(before, sample, bucket, rows, None)
-        scored = self._score(after, sample, bucket, rows, known)
+        before_scores, digest = self._scored, before.digest
+        if (
+            before_scores is None
+            or before_scores.digest != digest
+            or before_scores.sample is not sample
+            or before_scores.rows < rows
+        ):
+            before_scores = self._score(before, sample, bucket, rows, None)
+        scored = self._score(after, sample, bucket, rows, before_scores)
         self._scored = scored
         if self._erasures != erasures:
             self._scored = None
-        figures = score_figures({name: scores[:rows] for name, scores in known.outputs.items()}, scored.outputs)
+        figures = score_figures({name: scores[:rows] for name, scores in before_scores.outputs.items()}, scored.outputs)
         return PreviewResult(rows, self._clock.now_s() - began_s, figures)
 
     def _score(
-        self, state: PreviewState, sample: Sequence[SampleRows], bucket: int, rows: int, known: SampleScores | None
+        self,
+        state: PreviewState,
+        sample: Sequence[SampleRows],
+        bucket: int,
+        rows: int,
+        before_scores: SampleScores | None,
     ) -> SampleScores:
         """Score the first rows of the sample.
 
         Args:
             bucket: Bucket to run.
-            known: Scores of the same rows under another state; unchanged rows are not run again.
+            before_scores: Scores of the same rows under another state; unchanged rows are not run again.
         """
         if self._buffers is None:
             self._buffers = self._make()
@@ -148,17 +158,17 @@ class SampleScorer:
             for name, array in filled.items():
                 every[name][at:stop] = array[: stop - at]
             at = stop
-        if known is None or known.executable is not executable:
+        if before_scores is None or before_scores.executable is not executable:
             changed = np.arange(rows)
             results = {name: np.empty(shape, np.float32) for name, shape in run.spec.output_shapes(rows).items()}
         else:
             # Compare bits, so that NaN equals itself.
             differs = np.zeros(rows, bool)
             for name, array in every.items():
-                before = known.inputs[name][:rows].reshape(rows, -1).view(np.uint32)
+                before = before_scores.inputs[name][:rows].reshape(rows, -1).view(np.uint32)
                 differs |= (array.reshape(rows, -1).view(np.uint32) != before).any(axis=1)
             changed = np.flatnonzero(differs)
-            results = {name: scores[:rows].copy() for name, scores in known.outputs.items()}
+            results = {name: scores[:rows].copy() for name, scores in before_scores.outputs.items()}
         run_rows(self._buffers.get(executable, run.name), bucket, every, results, changed)
         return SampleScores(state.digest, sample, executable, rows, every, results)
 
@@ -172,14 +182,14 @@ def runs(
         rows: Number of rows in all.
         bucket: Rows per step.
     """
-    part, spans, left = [], [], bucket
+    part, spans, free = [], [], bucket
     for bound, count, _ in sample:
         first = 0
         while first < count and rows:
-            taken = min(count - first, left, rows)
+            run_rows = min(count - first, free, rows)
             part.append(bound)
-            spans.append((first, taken))
-            first, left, rows = first + taken, left - taken, rows - taken
-            if not left or not rows:
+            spans.append((first, run_rows))
+            first, free, rows = first + run_rows, free - run_rows, rows - run_rows
+            if not free or not rows:
                 yield part, np.array(spans, np.int64)
-                part, spans, left = [], [], bucket
+                part, spans, free = [], [], bucket

@@ -121,8 +121,8 @@ class ChainRecord:
         Args:
             root: The version's root hash.
         """
-        made = dataclasses.replace(self, key=signer.id, signature="")
-        return dataclasses.replace(made, signature=signer.sign(made.to_sign(root)))
+        unsigned = dataclasses.replace(self, key=signer.id, signature="")
+        return dataclasses.replace(unsigned, signature=signer.sign(unsigned.to_sign(root)))
 
     @classmethod
     def from_bytes(cls, data: bytes, number: int) -> ChainRecord:
@@ -224,24 +224,24 @@ def root_hash(manifest: Manifest) -> str:
     """
     # Leave out SHA-256 of files: signing an unsigned version must not change a digest.
     files = {n: dataclasses.replace(f, sha256="") for n, f in manifest.files.items() if not n.startswith(LATER)}
-    document = _said(dataclasses.replace(manifest, files=files))
-    kept = {key: value for key, value in document.items() if key not in BESIDE}
-    return sha256(json.dumps(kept, sort_keys=True).encode())
+    document = _json_value(dataclasses.replace(manifest, files=files))
+    hashed = {key: value for key, value in document.items() if key not in BESIDE}
+    return sha256(json.dumps(hashed, sort_keys=True).encode())
 
 
-def _said(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return `value` as JSON, without fields that have their default: a new field must not change a digest."""
     if dataclasses.is_dataclass(value):
         parts = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
-        return {f.name: _said(part) for f, part in parts if f.init and part != _default(f)}
+        return {f.name: _json_value(part) for f, part in parts if f.init and part != _default(f)}
     if isinstance(value, Mapping):
-        return {key: _said(part) for key, part in value.items()}
-    return [_said(part) for part in value] if isinstance(value, (list, tuple)) else value
+        return {key: _json_value(part) for key, part in value.items()}
+    return [_json_value(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _default(spec: dataclasses.Field[Any]) -> Any:
-    made = spec.default_factory
-    return spec.default if made is dataclasses.MISSING else made()
+    factory = spec.default_factory
+    return spec.default if factory is dataclasses.MISSING else factory()
 
 
 def root_digest(manifest: Manifest) -> str:

@@ -145,8 +145,8 @@ class ChangeLog(LogReader):
         self.look()
         self.check_delta(delta)
         name = f"{delta.step}{SUFFIX}"
-        kept = self._write(delta, lambda file: stream_delta(file, delta), lambda digest: name)
-        return self.commit(delta, kept)
+        durable = self._write(delta, lambda file: stream_delta(file, delta), lambda digest: name)
+        return self.commit(delta, durable)
 
     def publish_on_head(self, make: Callable[[], Delta | None]) -> ChainLink | None:
         """Commit a delta on top of the newest generation, made anew whenever another writer was faster.
@@ -284,14 +284,14 @@ class ChangeLog(LogReader):
         if delta.step <= self.history.top and self.history.known(delta.step) is None:
             self.reach_back()
         head, history = self.history.head, self.history
-        here = f"{delta.version}.{head.step}"
+        served = f"{delta.version}.{head.step}"
         if delta.step <= head.step:
-            raise Conflict(f"delta: step {delta.step} is not ahead of the served generation {here}")
+            raise Conflict(f"delta: step {delta.step} is not ahead of the served generation {served}")
         if delta.parent_step != head.step and not (delta.compacted and delta.parent_step < head.step):
-            raise Conflict(f"delta: continues step {delta.parent_step}, the served generation is {here}")
-        known = history.known(delta.step)
-        other = digest and known is not None and known.record is not None and known.record.sha256 != digest
-        if other or (known is None and delta.step <= history.top):
+            raise Conflict(f"delta: continues step {delta.parent_step}, the served generation is {served}")
+        applied = history.known(delta.step)
+        differs = digest and applied is not None and applied.record is not None and applied.record.sha256 != digest
+        if differs or (applied is None and delta.step <= history.top):
             raise Conflict(f"delta: step {delta.step} is already used; the next one is {history.top + 1}")
 
     def rollback(self, step: int, reason: str = "") -> ChainLink:
@@ -307,8 +307,8 @@ class ChangeLog(LogReader):
                 self.reach_back()
             link = self.history.on_line(step)
             if link is None:
-                known = f"{self.manifest.version}.{step}"
-                raise NotFound(f"rollback: generation {known} of model {self.manifest.model!r} does not exist")
+                target = f"{self.manifest.version}.{step}"
+                raise NotFound(f"rollback: generation {target} of model {self.manifest.model!r} does not exist")
             if link is self.history.head:
                 return None
             self.check_whole(link)
@@ -361,8 +361,8 @@ class ChangeLog(LogReader):
 
         def make() -> ChainRecord:
             history = self.history
-            other = (history.gate.digest if history.gate else "") != gate or history.head.digest != head
-            if gate and other:
+            moved = (history.gate.digest if history.gate else "") != gate or history.head.digest != head
+            if gate and moved:
                 raise Conflict("release: the change log has changed meanwhile")
             return history.next(RELEASE, history.head, at=self._unix_s(), reason=reason)
 
@@ -521,6 +521,6 @@ def missing(storage: VersionStorage, history: History, link: ChainLink) -> str:
     """Return the first missing file that a generation of the log is built from; "" if none is missing."""
     snapshot = history.snapshot(link)
     since = snapshot.step if snapshot else 0
-    wanted = [snapshot.file] if snapshot else []
-    wanted += [one.record.file for one in history.back(link) if one.step > since and one.record is not None]
-    return next((name for name in wanted if not storage.has(name)), "")
+    files = [snapshot.file] if snapshot else []
+    files += [older.record.file for older in history.back(link) if older.step > since and older.record is not None]
+    return next((name for name in files if not storage.has(name)), "")

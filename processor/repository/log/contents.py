@@ -102,10 +102,10 @@ class VersionContents:
         self._verified: set[str] = set()
         since = record.step if record else 0
         deltas = []
-        for one in change_log.history.back(link):
-            if one.step <= since or one.record is None:
+        for older in change_log.history.back(link):
+            if older.step <= since or older.record is None:
                 break
-            deltas.append(_in_memory(change_log.read_delta(one)))
+            deltas.append(_in_memory(change_log.read_delta(older)))
         self.dense: dict[str, Float32s] = dict(self.base.dense())
         for delta in reversed(deltas):
             self.dense |= delta.dense
@@ -119,10 +119,10 @@ class VersionContents:
         entry, changes = self.base.manifest.table(name), self.changes[name]
         keys, base_rows, scales = self.base_rows(name)
         rows = widened(base_rows, scales)
-        kept = ~(np.isin(keys, changes.keys) | np.isin(keys, changes.removed))
+        unchanged = ~(np.isin(keys, changes.keys) | np.isin(keys, changes.removed))
         keys, rows = (
-            np.concatenate([keys[kept], changes.keys]),
-            np.concatenate([rows[kept], stored(changes.rows, entry.dtype)]),
+            np.concatenate([keys[unchanged], changes.keys]),
+            np.concatenate([rows[unchanged], stored(changes.rows, entry.dtype)]),
         )
         order = np.argsort(keys)
         return keys[order], rows[order]
@@ -135,20 +135,20 @@ class VersionContents:
             keys: Distinct keys, int64 [n].
         """
         entry, changes = self.base.manifest.table(name), self.changes[name]
-        there = np.zeros(len(keys), np.bool_)
+        present = np.zeros(len(keys), np.bool_)
         rows = np.zeros((len(keys), entry.dim), STORED_TYPES[entry.dtype].carried)
         base_keys, base_rows, scales = self.base_rows(name)
-        mine, theirs = _matches(keys, base_keys)
-        there[mine], rows[mine] = True, widened(base_rows[theirs], scales[theirs] if len(scales) else scales)
-        mine, theirs = _matches(keys, changes.keys)
-        there[mine], rows[mine] = True, stored(changes.rows[theirs], entry.dtype)
-        gone = np.isin(keys, changes.removed)
-        there[gone], rows[gone] = False, 0
+        at, source = _matches(keys, base_keys)
+        present[at], rows[at] = True, widened(base_rows[source], scales[source] if len(scales) else scales)
+        at, source = _matches(keys, changes.keys)
+        present[at], rows[at] = True, stored(changes.rows[source], entry.dtype)
+        removed = np.isin(keys, changes.removed)
+        present[removed], rows[removed] = False, 0
         if entry.unknown_key is not None:
             # Until a delta brings it, and once it is removed, the default row is the row of unknown keys.
-            imported = ~there & (keys == entry.unknown_key)
-            there[imported], rows[imported] = True, entry.default or 0.0
-        return there, rows
+            imported = ~present & (keys == entry.unknown_key)
+            present[imported], rows[imported] = True, entry.default or 0.0
+        return present, rows
 
     def base_rows(self, name: str) -> tuple[Int64s, NDArray[np.generic], Float32s]:
         """Return the rows of the base in its file's order, without a copy; the file is verified once.
@@ -224,27 +224,27 @@ def _in_memory(delta: Delta) -> Delta:
 def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:
     """Return the newest change of each key."""
     dtype = STORED_TYPES[entry.dtype].carried
-    keys, rows, gone = [np.empty(0, np.int64)], [np.empty((0, entry.dim), dtype)], [np.empty(0, np.bool_)]
+    keys, rows, removed_parts = [np.empty(0, np.int64)], [np.empty((0, entry.dim), dtype)], [np.empty(0, np.bool_)]
     for delta in newest_first:
         table = delta.tables.get(entry.name)
         if table is not None:
             removed = len(table.removed)
             keys += [table.keys, table.removed]
             rows += [table.rows, np.zeros((removed, entry.dim), dtype)]
-            gone += [np.zeros(len(table.keys), np.bool_), np.ones(removed, np.bool_)]
-    all_keys, all_gone = np.concatenate(keys), np.concatenate(gone)
+            removed_parts += [np.zeros(len(table.keys), np.bool_), np.ones(removed, np.bool_)]
+    all_keys, all_gone = np.concatenate(keys), np.concatenate(removed_parts)
     distinct, first = np.unique(all_keys, return_index=True)
     dead = all_gone[first]
     return TableChanges(distinct[~dead], np.concatenate(rows)[first[~dead]], distinct[dead])
 
 
-def _matches(wanted: Int64s, known: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the positions of common keys in `wanted` and in `known`, which each hold distinct keys.
+def _matches(asked_keys: Int64s, stored_keys: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the positions of common keys in `asked_keys` and in `stored_keys`, which each hold distinct keys.
 
-    Only `wanted` is sorted: `known` may be a whole table.
+    Only `asked_keys` is sorted: `stored_keys` may be a whole table.
     """
-    order = np.argsort(wanted)
-    at = np.searchsorted(wanted[order], known)
-    at[at == len(wanted)] = 0
-    theirs = np.flatnonzero(wanted[order][at] == known) if len(wanted) else np.empty(0, np.int64)
+    order = np.argsort(asked_keys)
+    at = np.searchsorted(asked_keys[order], stored_keys)
+    at[at == len(asked_keys)] = 0
+    theirs = np.flatnonzero(asked_keys[order][at] == stored_keys) if len(asked_keys) else np.empty(0, np.int64)
     return order[at[theirs]], theirs

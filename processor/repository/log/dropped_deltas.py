@@ -46,18 +46,18 @@ def unrecorded_deltas(folder: Path) -> list[UnrecordedDelta]:
     Raises:
         NotReady: The folder cannot be listed at the moment.
     """
-    found = []
+    deltas = []
     try:
         with os.scandir(folder / DELTAS) as entries:
             for entry in entries:
                 stem = entry.name.removesuffix(SUFFIX)
                 if entry.name.endswith(SUFFIX) and STEP.fullmatch(stem) and entry.is_file(follow_symlinks=False):
-                    found.append(UnrecordedDelta(int(stem), Path(entry.path)))
+                    deltas.append(UnrecordedDelta(int(stem), Path(entry.path)))
     except OSError as error:
         if (short := shortage(error)) is not None:
             raise short from None
         return []
-    return sorted(found, key=lambda bare: bare.step)
+    return sorted(deltas, key=lambda bare: bare.step)
 
 
 class DeltaFolderScanner:
@@ -134,11 +134,11 @@ class DroppedDeltas:
         Args:
             number: Number of records.
         """
-        seen, refused = identity_of(bare.path), self._refused.get(bare.path)
-        if seen is None or refused in ((seen, number), (seen, FOR_GOOD)):
+        identity, refused = identity_of(bare.path), self._refused.get(bare.path)
+        if identity is None or refused in ((identity, number), (identity, FOR_GOOD)):
             return None
         self._waiting.pop(bare.path, None)
-        return seen
+        return identity
 
     def refuse(self, bare: UnrecordedDelta, seen: Identity, number: int, why: str) -> str:
         """Note why a file is not served; return the reason as a line.

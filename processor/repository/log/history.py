@@ -140,7 +140,7 @@ class History:
         link = self.links.get(self._by_step.get(step, ""))
         if link is None or link.step > self.head.step:
             return None
-        return next((one for one in self.back(self.head) if one.step <= step and one is link), None)
+        return next((entry for entry in self.back(self.head) if entry.step <= step and entry is link), None)
 
     def known(self, step: int) -> ChainLink | None:
         """Return the generation that has, or had, this step, or None."""
@@ -170,11 +170,11 @@ class History:
         """
         number = self.number + 1
         if kind == SNAPSHOT:
-            found = self.snapshot(self.head)
-            newest = number if found is None or link.step >= found.step else self._hint
+            snapshot = self.snapshot(self.head)
+            newest = number if snapshot is None or link.step >= snapshot.step else self._hint
         elif kind == ROLLBACK:
-            found = self.snapshot(link)
-            newest = found.number if found else 0
+            snapshot = self.snapshot(link)
+            newest = snapshot.number if snapshot else 0
         else:
             newest = self._hint
         record = ChainRecord(
@@ -244,7 +244,7 @@ class History:
         itself = record.kind == SNAPSHOT and record.snapshot == record.number
         # A snapshot older than the one that this history begins with is known only to older records.
         older = self.base.record is not None and record.snapshot < self.base.record.number
-        if not itself and not older and all(one.number != record.snapshot for one in self._snapshots):
+        if not itself and not older and all(other_record.number != record.snapshot for other_record in self._snapshots):
             raise Conflict(f"{where}: names record {record.snapshot} as its snapshot, which is not a snapshot")
 
     def _check_repair(self, record: ChainRecord, where: str) -> None:
@@ -258,7 +258,7 @@ class History:
             raise Conflict(f"{where}: step {record.step} is not ahead of step {self.head.step}")
         if record.digest != delta_digest(record.parent, record.sha256):
             raise Conflict(f"{where}: its digest does not match its parent and its file")
-        known = self._by_step.get(record.step)
+        digest = self._by_step.get(record.step)
         # The content of a step before the snapshot is known only to older records, which the writer has read.
-        if record.digest != known and (known or (record.step <= self.top and self.whole)):
+        if record.digest != digest and (digest or (record.step <= self.top and self.whole)):
             raise Conflict(f"{where}: step {record.step} is already used; the next one is {self.top + 1}")

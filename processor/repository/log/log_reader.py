@@ -95,10 +95,10 @@ class LogReader:
 
     def look(self) -> list[ChainRecord]:
         """Take the records that are new since the last call, and return them; raise Diverged."""
-        came = []
+        records = []
         while (record := self._next()) is not None:
-            came.append(record)
-        return came
+            records.append(record)
+        return records
 
     def _next(self) -> ChainRecord | None:
         """Take the next record and return it; None if there is none yet."""
@@ -185,13 +185,13 @@ class LogReader:
     def reach_back(self) -> None:
         """Read the records before the snapshot too, to go back beyond it."""
         if not self.history.whole:
-            kept, self._unwritten = self._unwritten, []
+            unwritten, self._unwritten = self._unwritten, []
             try:
                 self._read_all()
-                for data in kept:
+                for data in unwritten:
                     self._take(ChainRecord.from_bytes(data, self.history.number + 1), data)
             finally:
-                self._unwritten = kept
+                self._unwritten = unwritten
 
     @property
     def written(self) -> bool:
@@ -353,43 +353,43 @@ class Scrubber:
 
     def forget(self, names: Iterable[str]) -> None:
         """Stop watching the files of these names, relative to the version's folder."""
-        gone = {self._folder / name for name in names}
-        self._watched = [one for one in self._watched if one.path not in gone]
+        paths = {self._folder / name for name in names}
+        self._watched = [file for file in self._watched if file.path not in paths]
 
     def look(self, history: History) -> None:
         """Check the newest files and one other; raise Diverged if one has changed."""
         watched = self._watched
         self._turn = (self._turn + 1) % len(watched)
-        for one in sorted({self._turn, len(watched) - 1, max(0, len(watched) - 2)}, reverse=True):
+        for index in sorted({self._turn, len(watched) - 1, max(0, len(watched) - 2)}, reverse=True):
             try:
-                superfluous = self._superfluous(watched[one], history)
+                superfluous = self._superfluous(watched[index], history)
             except Diverged:
-                watched.append(watched.pop(one))
+                watched.append(watched.pop(index))
                 raise
             if superfluous:
-                del watched[one]
+                del watched[index]
 
-    def _superfluous(self, one: WatchedFile, history: History) -> bool:
+    def _superfluous(self, file: WatchedFile, history: History) -> bool:
         """Return True if a file need not be watched any longer; raise Diverged if it has changed."""
-        now = identity_of(one.path)
-        if now == one.identity:
+        now = identity_of(file.path)
+        if now == file.identity:
             return False
-        if one.step >= 0:
-            link, snapshot = history.on_line(one.step), history.snapshot()
-            if link is None or (snapshot is not None and one.step <= snapshot.step):
+        if file.step >= 0:
+            link, snapshot = history.on_line(file.step), history.snapshot()
+            if link is None or (snapshot is not None and file.step <= snapshot.step):
                 return True
         if now is None:
-            known = self._storage.gone(f"{one.path.parent.name}/{one.path.name}")
-            if not known or not (self._folder / MANIFEST).exists():
+            removed = self._storage.gone(f"{file.path.parent.name}/{file.path.name}")
+            if not removed or not (self._folder / MANIFEST).exists():
                 return False
-            raise Diverged(f"{_called(one, history)}: is served, but its file no longer exists", one.path)
+            raise Diverged(f"{_name_of(file, history)}: is served, but its file no longer exists", file.path)
         try:
-            content = _content(one.path)
+            content = _content(file.path)
         except OSError:
             return False
-        if content != one.sha256:
-            raise Diverged(f"{_called(one, history)}: is served, but its file was replaced", one.path)
-        one.identity = now
+        if content != file.sha256:
+            raise Diverged(f"{_name_of(file, history)}: is served, but its file was replaced", file.path)
+        file.identity = now
         return False
 
 
@@ -402,10 +402,10 @@ def _content(path: Path) -> str:
         return ""
 
 
-def _called(one: WatchedFile, history: History) -> str:
-    if one.step >= 0:
-        return f"delta {history.version}.{one.step}"
-    return "manifest" if one.path.name == MANIFEST else f"record {int(one.path.stem)}"
+def _name_of(file: WatchedFile, history: History) -> str:
+    if file.step >= 0:
+        return f"delta {history.version}.{file.step}"
+    return "manifest" if file.path.name == MANIFEST else f"record {int(file.path.stem)}"
 
 
 def recorded_file(storage: VersionStorage, record: ChainRecord) -> tuple[Identity | None, NDArray[np.uint8] | None]:
