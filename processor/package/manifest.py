@@ -179,17 +179,14 @@ class Manifest:
 
     def own_name(self, name: str) -> str:
         """Return the name of an input in the model's signature."""
-        return next((native for native, ours in self.own_names.items() if ours == name), name)
+        return next((key for key, ours in self.own_names.items() if ours == name), name)
 
     def by_input(self, sent: Mapping[str, V]) -> Mapping[str, V]:
         """Return what a request sends by input, whichever of its names it uses; raises BadInput if it uses both."""
         if not self.own_names:
             return sent
-        for native, name in self.own_names.items():
-            want(
-                native not in sent or name not in sent,
-                f"inputs: expected one of {native[:64]!r} and {name!r}, got both",
-            )
+        for key, name in self.own_names.items():
+            want(key not in sent or name not in sent, f"inputs: expected one of {key[:64]!r} and {name!r}, got both")
         return {self.own_names.get(name, name): value for name, value in sent.items()}
 
     def to_json(self) -> bytes:
@@ -342,12 +339,12 @@ class Manifest:
         if lookup.whole:
             return []
         shape, dim = self.shapes[lookup.input], self.table(lookup.table).dim
-        id_kind, list_kind = ("string", "strings") if shape.dtype == "string" else ("id", "ids")
+        kind, kinds = ("string", "strings") if shape.dtype == "string" else ("id", "ids")
         if shape.ragged:
-            return [Feature(lookup.name, list_kind, lookup.input, table=lookup.table, width=dim)]
+            return [Feature(lookup.name, kinds, lookup.input, table=lookup.table, width=dim)]
         return [
             Feature(
-                f"{lookup.name}.{column}", id_kind, lookup.input, column, table=lookup.table, offset=n * dim, width=dim
+                f"{lookup.name}.{column}", kind, lookup.input, column, table=lookup.table, offset=n * dim, width=dim
             )
             for n, column in enumerate(lookup.columns or [-1])
         ]

@@ -96,7 +96,7 @@ class VersionRecords:
         """
         self._read()
         records = self._records.get(version, [])
-        return next((entry for entry in reversed(records) if entry is not None and entry.manifest == manifest), None)
+        return next((old for old in reversed(records) if old is not None and old.manifest == manifest), None)
 
     def all(self) -> list[VersionRecord]:
         """Return all valid records, by version and number."""
@@ -130,10 +130,7 @@ class VersionRecords:
             raise BadInput(f"by: expected at most {MAX_BY} printable characters, got {len(by)}")
         with self._lock:
             records = self._records.get(version, [])
-            number, last = (
-                len(records) + 1,
-                next((entry for entry in reversed(records) if entry is not None), None),
-            )
+            number, last = len(records) + 1, next((old for old in reversed(records) if old is not None), None)
         name = record_file(version, number)
         if RECORD_NAME.fullmatch(name) is None:
             raise BadInput(f"version {version}: it has {number - 1} records, which is the most")

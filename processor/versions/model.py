@@ -287,9 +287,7 @@ class ServedModel(RoutedModel):
             if link is None:
                 raise NotFound(f"rollback: generation {generation} of model {self.name!r} does not exist")
             change_log.check_whole(link)
-            undone = [
-                newer.step for newer in change_log.history.back(change_log.history.head) if newer.step > link.step
-            ]
+            undone = [new.step for new in change_log.history.back(change_log.history.head) if new.step > link.step]
             rebuilt = None if version.step_of(link.digest) is not None else self._rebuild(generation.version, link)
             try:
                 change_log.rollback(link.step, reason)

@@ -587,8 +587,6 @@ def _gathered(dense: Dense) -> Dense:
     return dict(zip(dense, gather(list(dense.values()), "dense")))
 
 
-def _same_arrays(arrays: Mapping[str, NDArray[Any]], other_arrays: Mapping[str, NDArray[Any]]) -> bool:
+def _same_arrays(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:
     """Return True if both map the same names to the very same arrays."""
-    return arrays is other_arrays or (
-        arrays.keys() == other_arrays.keys() and all(a is other_arrays[name] for name, a in arrays.items())
-    )
+    return arrays is others or (arrays.keys() == others.keys() and all(a is others[name] for name, a in arrays.items()))

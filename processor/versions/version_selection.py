@@ -274,11 +274,11 @@ class VersionSelection:
         """
         states, path = self._model.routes.states, self._repository.path
         unserved = {v for v, state in states.items() if state.error or state.state == LOADING}
-        stale = {v for v in unserved if v in outdone or (v not in named and not os.path.exists(path(self._name, v)))}
-        if stale:
-            for number in stale:
+        old = {v for v in unserved if v in outdone or (v not in named and not os.path.exists(path(self._name, v)))}
+        if old:
+            for number in old:
                 self.failed.forget(number)
-            self._publish(lambda routes: {"states": {v: s for v, s in routes.states.items() if v not in stale}})
+            self._publish(lambda routes: {"states": {v: s for v, s in routes.states.items() if v not in old}})
 
     def _tell(self, state: VersionStatus) -> None:
         self._publish(lambda routes: {"states": {**routes.states, state.version: state}})

@@ -90,21 +90,19 @@ def columns(
         return {spec.name: _column(spec, [spec.name], False, [], {}, extent) for spec in manifest.inputs}
     if manifest.own_names:
         examples, context = [manifest.by_input(e) for e in examples], manifest.by_input(context)
-    sources_of = {spec.name: _sources(spec, examples, context, manifest) for spec in manifest.inputs}
+    named = {spec.name: _sources(spec, examples, context, manifest) for spec in manifest.inputs}
     if manifest.fillers:
         sent = set(context).union(*examples)
-        inputs = manifest.expected_inputs({name for name, sources in sources_of.items() if sent.intersection(sources)})
+        inputs = manifest.expected_inputs({name for name, sources in named.items() if sent.intersection(sources)})
     else:
         inputs = manifest.inputs
     if not inputs:
         raise BadInput("Input is empty.")
-    shared = {name: not any(s in e for e in examples for s in sources) for name, sources in sources_of.items()}
+    shared = {name: not any(s in e for e in examples for s in sources) for name, sources in named.items()}
     if len(examples) > 1 and all(shared[spec.name] for spec in inputs):
         # Every example has its own result, even if the examples do not differ.
         shared[inputs[0].name] = False
-    return {
-        spec.name: _column(spec, sources_of[spec.name], shared[spec.name], examples, context, extent) for spec in inputs
-    }
+    return {spec.name: _column(spec, named[spec.name], shared[spec.name], examples, context, extent) for spec in inputs}
 
 
 def regressions(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:

@@ -197,12 +197,10 @@ def _whole_numbers(spec: Input, flat: list[int]) -> NDArray[np.int64]:
     except OverflowError:
         low, high = span(wide)
         value = first_of(v for v in flat if not low <= v <= high)
-    tensor_type = declared(spec)
-    assert tensor_type.dtype is not None, "numbers"
-    least, most = span(tensor_type.dtype)
-    raise BadInput(
-        f"{spec.name}: expected {tensor_type.dt}, got {_digits(value)} which is out of range ({least} to {most})"
-    )
+    kind = declared(spec)
+    assert kind.dtype is not None, "numbers"
+    least, most = span(kind.dtype)
+    raise BadInput(f"{spec.name}: expected {kind.dt}, got {_digits(value)} which is out of range ({least} to {most})")
 
 
 def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:

@@ -89,13 +89,11 @@ def _decode(
         return inputs, PredictOptions(True, timeout_s, signature=signature, flat=flat)
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
-    columns = document["inputs"]
-    inputs = _columns(columns, manifest, plain, extent)
-    ignored = (
-        _ignored(manifest.by_input(columns), inputs) if type(columns) is dict and len(columns) > len(inputs) else b""
-    )
+    sent = document["inputs"]
+    inputs = _columns(sent, manifest, plain, extent)
+    ignored = _ignored(manifest.by_input(sent), inputs) if type(sent) is dict and len(sent) > len(inputs) else b""
     flat = flat_outputs(manifest, signature)
-    if flat and any(list in map(type, values) for values in (columns.values() if type(columns) is dict else [columns])):
+    if flat and any(list in map(type, values) for values in (sent.values() if type(sent) is dict else [sent])):
         flat = frozenset()
     return inputs, PredictOptions(False, timeout_s, ignored=ignored, signature=signature, flat=flat)
 

@@ -216,11 +216,8 @@ def _send_fin(transport: asyncio.Transport) -> None:
     if transport.get_extra_info("ssl_object") is not None:
         # A close_notify must go first, and close() writes it.
         return
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as duplicate,
-    ):
-        duplicate.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as dup:
+        dup.shutdown(socket.SHUT_WR)
 
 
 def unread(transport: asyncio.Transport) -> bool:
