@@ -49,7 +49,8 @@ def as_command(name: str, command: Any) -> Any:
         command: A function, whose attribute `command_class` is the class of its command if it has one; or a Typer
             application.
     """
-    application = typer.Typer()
+    # Help is Markdown: as Rich's markup, words in square brackets would be styles and vanish.
+    application = typer.Typer(rich_markup_mode="markdown")
     if isinstance(command, typer.Typer):
         application.add_typer(command, name=name)
     else:
