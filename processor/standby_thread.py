@@ -107,10 +107,12 @@ class StandbyThread:
         return raised
 
     def close(self) -> None:
-        """End the thread if it has nothing to do; does not wait for it."""
+        """End the thread and wait for its end if it has nothing to do; a busy one is left to end by itself."""
         if self._free.acquire(blocking=False):
             self._act = None
             self._begin.release()
+            if self._thread.is_alive():
+                self._thread.join()
 
     def _run(self) -> None:
         while True:

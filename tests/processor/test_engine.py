@@ -242,7 +242,7 @@ def test_closing_frees_maps_leases_and_threads_without_the_collector(root):
             opened = Processor.initialize(ProcessorConfig(str(root), sessions=2))
             opened.process(request([0, 3]))
             opened.close()
-            counts.append((descriptors(), threading.active_count()))
+            counts.append((descriptors(), *sorted(thread.name for thread in threading.enumerate())))
         # The first one opens what lives as long as the process.
         assert len(set(counts[1:])) == 1, counts
         with pytest.raises(NotReady, match="the processor is closed"):
