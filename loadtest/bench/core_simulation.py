@@ -232,7 +232,7 @@ def compared(cores: int, traffic: Sequence[GroupTraffic], curve: NDArray[np.floa
     days = [requests(group, curve, day_s, seed) for seed, group in enumerate(traffic)]
     count = sum(len(day.times) for day in days)
     split, fixed_misses = best_division(days, cores, day_s)
-    planned_by_group, planned_s, by_turn = planned(days, cores, day_s)
+    planned_by_group, planned_s, _ = planned(days, cores, day_s)
     planned_misses = sum(planned_by_group)
     saved = 1 - planned_s / (cores * day_s)
     line = (
@@ -249,7 +249,6 @@ def compared(cores: int, traffic: Sequence[GroupTraffic], curve: NDArray[np.floa
         "worst_planned": worst(planned_by_group, days),
         "saved": saved,
         "line": line,
-        "cores_by_turn": by_turn,
     }
 
 
