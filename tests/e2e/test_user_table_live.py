@@ -49,7 +49,8 @@ def run(tmp_path_factory):
             "data": {"path": str(folder / "log.parquet"), "label": "click", "time": "ts"},
             "features": {"item_id": {"kind": "id", "side": "item", "dim": 4, "counts": True}},
             "user_table": {"user": user_table},
-            "online_features": {"user": {"store": "main", "format": "hash"}},
+            # Nothing is to be late, however loaded the machine is.
+            "online_features": {"user": {"store": "main", "format": "hash", "timeout_ms": 2000}},
             "train": {"batch_rows": 16, "optimizer": "adagrad", "learning_rate": 0.3, "seed": 1},
             "publish": {"repository": str(folder / "repository")},
         })
