@@ -65,7 +65,7 @@ class PublishConfig:
         default=0,
         metadata=option(
             "publish the network's weights with every this many deltas only, others have rows alone "
-            "([continuous-training.md](../how-to/continuous-training.md#rows-often-weights-seldom)); 0, 1: with each"
+            "([continuous-training.md](../how-to/continuous-training.md)); 0, 1: with each"
         ),
     )
     version_rows: int = field(
@@ -78,7 +78,7 @@ class PublishConfig:
         default=0,
         metadata=option(
             "number of full versions of this model to keep; older ones are deleted "
-            "([continuous-training.md](../how-to/continuous-training.md#old-versions)); 0: all"
+            "([continuous-training.md](../how-to/continuous-training.md)); 0: all"
         ),
     )
     precision: str = field(
