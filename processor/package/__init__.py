@@ -183,6 +183,7 @@ if TYPE_CHECKING:
     )
     from freshet_serving.processor.package.whole_files import (
         atomic_file,
+        durable_file,
         exclusive_file,
         fd_sha256,
         file_sha256,
@@ -242,8 +243,8 @@ else:
             "transform_rules": "shape_of",
             "transforms": ("FORMAT HASHES MAX_CROSSED MAX_HASHED_ROWS ColumnShape Transform codes_a_value"),
             "whole_files": (
-                "atomic_file exclusive_file fd_sha256 file_sha256 followed fsync_folder give_name hidden_beside inside "
-                "open_regular read_file same_content"
+                "atomic_file durable_file exclusive_file fd_sha256 file_sha256 followed fsync_folder give_name "
+                "hidden_beside inside open_regular read_file same_content"
             ),
         },
     )
@@ -262,8 +263,8 @@ __all__ = [
     "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer", "StageEntry", "StageGrowth", "StageLookup",
     "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform", "TrustedRecordPrefix", "all_below", "array_crc32",
     "atomic_file", "batch_symbol", "codes_a_value", "column_specs", "columns", "crc32", "dense_sequences", "derived",
-    "divided", "exclusive_file", "expected_lists", "fd_sha256", "feature_width", "file_crc32", "file_sha256",
-    "followed", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "inside", "item_rows", "joined",
+    "divided", "durable_file", "exclusive_file", "expected_lists", "fd_sha256", "feature_width", "file_crc32",
+    "file_sha256", "followed", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "inside", "item_rows", "joined",
     "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file", "missing_input", "names_keys", "new_key",
     "open_regular", "pack_records", "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file",
     "read_file", "record_layout", "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter",

@@ -181,14 +181,21 @@ def _whole_file(path: Path, name: Callable[[Path, Path], None]) -> Iterator[Bina
     """Yield a temporary file. name: gives it its final name, once it is complete."""
     temporary = hidden_beside(path)
     try:
-        with open(temporary, "xb") as file:
+        with durable_file(temporary) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
         name(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     fsync_folder(path.parent)
+
+
+@contextmanager
+def durable_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file of a new name, whose bytes are durable at the end; its name is not before the folder is fsynced."""
+    with open(path, "xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def give_name(temporary: Path, path: Path) -> None:

@@ -22,7 +22,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def failures(name, address=ADDRESS, **more):
-    """What the runner prints of the examples that fail in a public class's docstring; it has some."""
+    """Return what the runner prints of failing examples in a public class's docstring, which has some."""
     names = {public: getattr(freshet_serving, public) for public in freshet_serving.__all__} | {"np": np} | more
     text = names[name].__doc__.replace(ADDRESS, address)
     examples = doctest.DocTestParser().get_doctest(text, names, name, None, 0)

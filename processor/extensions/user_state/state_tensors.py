@@ -33,13 +33,11 @@ from freshet_serving.processor.package import ROW_TYPES, Subgraph, all_below
 from freshet_serving.processor.running.buffers import Tensors
 
 Int64s = NDArray[np.int64]
-
-
 SMALL = 8
 
 
 class _Output(NamedTuple):
-    """Where an output lies.
+    """Place of an output in the words of a state.
 
     Attributes:
         numbers: How many numbers it has.
@@ -96,15 +94,15 @@ class StateTensors:
             words: int64 [words], the state's.
             room: int64 [room]; written.
         """
-        found = {}
+        tensors = {}
         for output in self._outputs:
             source = words[output.first :]
             if not output.exact:
                 target = room[output.room :]
                 copy_typed(ROW_TYPES[output.dtype].code, address(target), address(source), 0, output.numbers)
                 source = target
-            found[output.name] = source.view(np.float32)[None, : output.numbers]
-        return found
+            tensors[output.name] = source.view(np.float32)[None, : output.numbers]
+        return tensors
 
     def pieces(self, computed: Tensors, request: int) -> list[NDArray[Any]] | None:
         """Return arrays that are the words of a state, one after another; None if the type does not hold a number.

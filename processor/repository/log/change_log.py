@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -52,6 +51,7 @@ from freshet_serving.processor.package import (
     SUFFIX,
     Delta,
     DeltaBytes,
+    durable_file,
     file_sha256,
     hidden_beside,
     parse_delta,
@@ -193,10 +193,8 @@ class ChangeLog(LogReader):
         aside = hidden_beside(path)
         try:
             path.parent.mkdir(exist_ok=True)
-            with open(aside, "xb") as file:
+            with durable_file(aside) as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
             self._prepared = data, aside
         except BaseException as error:
             with contextlib.suppress(OSError):
@@ -493,10 +491,8 @@ class ChangeLog(LogReader):
         aside = deltas / f".{delta.step}.{secrets.token_hex(4)}.tmp"
         try:
             deltas.mkdir(exist_ok=True)
-            with open(aside, "xb") as file:
+            with durable_file(aside) as file:
                 write(file)
-                file.flush()
-                os.fsync(file.fileno())
             digest, nbytes = file_sha256(aside), aside.stat().st_size
             self.check_delta(delta, digest)
             for called in (name(digest), f"{delta.step}-{digest[:8]}{SUFFIX}"):
