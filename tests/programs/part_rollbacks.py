@@ -71,7 +71,6 @@ def feed(repository: str, rate: float, pipe) -> None:
         users = np.sort(random.choice(USERS, CHANGED, replace=False))
         rows = rows_of(users, 0) + random.normal(0, 0.01, (CHANGED, DIM)).astype(np.float32)
         weights = {name: value * np.float32(random.uniform(0.999, 1.001)) for name, value in make_weights(0).items()}
-        publisher.take_served()
         publisher.publish(
             rows={"user": (users, rows)},
             dense=weights if done % 5 == 0 else None,
