@@ -220,7 +220,8 @@ def differences(line: Replayed, done: list[tuple[str, int, int, int]]) -> list[s
     wrong = []
     for only, past, before, reached in done:
         steps = [step for step in line.sums if before <= step <= reached]
-        made = [step for step in steps if line.restores.get(step) == past]
+        # None, where the part had not changed since; what is at `before` is of an earlier rollback.
+        made = [step for step in steps if step > before and line.restores.get(step) == past]
         other = PARTS[PARTS.index(only) - 1]
         right = [
             step
