@@ -38,7 +38,7 @@ MODEL, USERS, CHANGED = "small", 20_000, 100
 RATES = (1, 20)
 AIM_MS, BACK, POLL_S, HELD_CALLS = 50.0, 20, 0.05, 20
 PARTS, TABLES = ("entities", "model"), ("user", "tag", entities.TABLE)
-EACH_S = {1: 0.5, 20: 0.25}
+EACH_S = {1: 0.5, 20: 0.1}
 """By deltas a second, seconds from one rollback to the next, on average."""
 
 
