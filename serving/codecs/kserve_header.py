@@ -451,6 +451,7 @@ def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> An
     if spec.dtype == "int64" and datatype != (model := declared(spec)).datatype:
         sent = BY_DATATYPE[datatype]
         assert sent.dtype is not None, "numbers"
+        assert model.dtype is not None, "numbers"
         # Values have to fit the type that the request names where it is the smaller one, as they do in binary.
         if np.can_cast(sent.dtype, model.dtype):
             spec = replace(spec, declared=sent.name)
