@@ -118,6 +118,14 @@ class FeatureConfig:
             empty="all events count alike",
         ),
     )
+    equal: bool = field(
+        default=False,
+        metadata=option(
+            "of a `cross` of a history's column and a feature: only events whose value is the row's, all as one id, so"
+            " that what is learned of them holds for values that were never seen",
+            empty="every pair has an id",
+        ),
+    )
     wide: bool = field(
         default=False,
         metadata=option(

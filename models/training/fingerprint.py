@@ -20,7 +20,7 @@ HASHING = ("hash", "hash_rows", "hash_codes")
 
 MADE_OF = (
     *("from_", "boundaries", "cross", "buckets", "unsigned", "column_kind", "sequence", "padding"),
-    *("take", "where", "decay", "window", "wide", "counts"),
+    *("take", "where", "decay", "equal", "window", "wide", "counts"),
 )
 SOFTMAX = "softmax"
 """What a checkpoint calls the loss of towers that learn to retrieve."""

@@ -202,12 +202,14 @@ def _transforms(
 
     for f in sorted(features, key=lambda f: bool(f.cross)):
         steps = _steps(f)
-        reads = [sources[name] for name in f.cross] or events_read(f)
+        # The events first, which `equal` compares with the other.
+        crossed = sorted(f.cross, key=lambda name: name not in histories) if f.equal else f.cross
+        reads = [sources[name] for name in crossed] or events_read(f)
         if f.cross and f.window:
             # The events of one distance from the newest, or of one age, of a cross that keeps these apart.
-            at = first_of(n for n, name in enumerate(f.cross) if name in histories)
+            at = first_of(n for n, name in enumerate(crossed) if name in histories)
             name = free(f"{f.name}.events", "")
-            op, taken_from, integers = window_step(f, reads[at], histories, histories[f.cross[at]])
+            op, taken_from, integers = window_step(f, reads[at], histories, histories[crossed[at]])
             made.append(Transform(name, op, taken_from, integers))
             reads[at] = name
         for i, (op, integers, floats, texts) in enumerate(steps):
@@ -223,6 +225,8 @@ def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float], list[str
     """Return the steps (op, integers, floats, texts) that derive a feature's ids; [] if they are the column's own."""
     if f.window and not f.cross:
         return event_steps(f)
+    if f.equal:
+        return [("equal", [], [], [])]
     if f.cross:
         return [("cross", [f.buckets, CROSS_KEY], [], [])]
     if f.transform == "hour":

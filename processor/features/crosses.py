@@ -168,6 +168,29 @@ def cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return FlatColumn(ids, rows, len(ids) // max(rows, 1))
 
 
+def equal(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
+    """Return an id 0 for each value of a row's list that is the row's value of the other column.
+
+    The time is that of sorting one list, or of reading each row's, whatever the number of rows beside it.
+
+    Raises:
+        BadInput: The column would exceed its limit.
+    """
+    (listed, one), rows = given, rows_of(t, given)
+    events, value = _hashed(listed), _hashed(one)
+    ends = np.zeros(rows + 1, np.int64)
+    if listed.rows == 1:
+        events = np.sort(events)
+        counts = np.searchsorted(events, value, "right") - np.searchsorted(events, value, "left")
+        np.cumsum(np.broadcast_to(counts, rows), out=ends[1:])
+    else:
+        before = np.zeros(len(events) + 1, np.int64)
+        np.cumsum(events == np.repeat(np.broadcast_to(value, rows), np.diff(listed.bounds)), out=before[1:])
+        ends[1:] = before[listed.bounds[1:]]
+    check_count(t, int(ends[-1]))
+    return FlatColumn(np.zeros(int(ends[-1]), np.int64), rows, 1, ends)
+
+
 def _hashed(f: FlatColumn) -> NDArray[np.uint64]:
     """Return a column's values as crosses hash them."""
     if isinstance(f.values, Strings):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings, take_rows
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.crosses import combinations, cross, pair_crosses, within_limit
+from freshet_serving.processor.features.crosses import combinations, cross, equal, pair_crosses, within_limit
 from freshet_serving.processor.features.flat_columns import FlatColumn, check_count, named, rows_of
 from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.features.limits import RequestLimits
@@ -70,7 +70,10 @@ class Transforms:
             input_columns = [flat[name] for name in transform.inputs]
             if limits is not None and transform.op == "cross" and any(f.splits is not None for f in input_columns):
                 crossed = within_limit(transform, crossed + combinations(transform, input_columns), limits)
-            flat[transform.name] = result = op(transform, input_columns)
+            result = op(transform, input_columns)
+            if limits is not None and transform.op == "equal":
+                crossed = within_limit(transform, crossed + len(result.values), limits)
+            flat[transform.name] = result
             columns[transform.name] = _column(result, shape)
         return columns
 
@@ -363,5 +366,6 @@ OPS: dict[str, Op] = {
     "tally": _tally,
     "mask": _mask,
     "cross": cross,
+    "equal": equal,
     **dict.fromkeys(HASHES, _codes),
 }

@@ -72,6 +72,9 @@ class Transform:
     cross          columns or ragged rows -> for every combination of a row's values, a hash as of TensorFlow's
                    SparseCross: integers [buckets, key]; ragged where one of them is, else [n, combinations]
 
+    equal          ragged rows and a column of their type -> for each value of a row that is the row's of the column, an id
+                   0
+
     Attributes:
         name: Its name, like an input's.
         op: One of transform_rules.OPS, listed above.

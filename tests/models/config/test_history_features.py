@@ -120,6 +120,18 @@ def test_network_over_features_reads_no_history_but_its_features():
             "features.a.decay: expected sequences.history.time",
         ),
         (
+            {"a": {"cross": ["user", "item"], "equal": True}},
+            "features.a.equal: expected a cross of a column of a history",
+        ),
+        (
+            {"a": {"cross": ["history.item", "item", "user"], "equal": True}},
+            "features.a.equal: expected a cross of a column of a history and an id or string",
+        ),
+        (
+            {"a": {"cross": ["history.action", "item"], "equal": True}, "last": LAST | {"where": {"action": "x"}}},
+            "features.a.equal: expected history.action and item of one kind",
+        ),
+        (
             {"a": {"cross": ["history.price", "item"]}},
             "features.a.cross: expected one of user, item, hour, history.item",
         ),

@@ -36,6 +36,8 @@ def config_of(folder, **publish):
             "aged": {"cross": ["history.item", "item"], "decay": "age", "buckets": BUCKETS, "dim": 4},
             "last_item": {"cross": ["last", "item"], "buckets": BUCKETS, "dim": 4, "wide": True},
             "weight": {"cross": ["history.item", "item"], "buckets": BUCKETS, "wide": True},
+            "had": {"cross": ["item", "history.item"], "equal": True, "take": -3, "decay": "position", "dim": 4},
+            "again": {"cross": ["history.item", "item"], "equal": True, "counts": True},
             "seen": {"cross": ["history.item", "item"], "buckets": BUCKETS, "counts": True},
         },
         "sequences": {
@@ -110,6 +112,10 @@ def by_hand(run, history, candidate):
         "last_item.wide": pooled("last_item.wide", crossed(newest[:1])),
         "weight": pooled("weight", crossed(newest)),
         "seen": pooled("seen", crossed(newest)),
+        "again": pooled("again", [0] * newest.count(candidate)),
+        "had": pooled("had", [0] * newest[:1].count(candidate)),
+        "had.2": pooled("had", [0] * newest[1:2].count(candidate)),
+        "had.3": pooled("had", [0] * newest[2:3].count(candidate)),
         "pairs": pooled("pairs", crossed(newest[:1])),
     }
     parts |= {f"pairs.{n}": pooled("pairs", crossed(newest[n - 1 : n])) for n in (2,)}
