@@ -72,8 +72,7 @@ class Transform:
     cross          columns or ragged rows -> for every combination of a row's values, a hash as of TensorFlow's
                    SparseCross: integers [buckets, key]; ragged where one of them is, else [n, combinations]
 
-    equal          ragged rows and a column of their type -> for each value of a row that is the row's of the column, an id
-                   0
+    equal          ragged rows and a column of their type -> an id 0 for each value of a row that is the column's
 
     Attributes:
         name: Its name, like an input's.

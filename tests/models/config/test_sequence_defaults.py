@@ -35,7 +35,8 @@ def test_ids_newest_events_and_what_users_and_hours_have_to_do_with_categories_a
     assert counted(config) == [
         *("user.counts", "item.counts", "category.counts", "hour.counts"),
         *("history-item-item", "history-item-item.2", "history-item-item.3-4", "history-item-item.5-8"),
-        *("history-category-category", "history-category-category.2"),
+        "history-item-item-equal",
+        *("history-category-category", "history-category-category.2", "history-category-category-equal"),
         *("user-category", "hour-category"),
     ]
     crossed = {f.name: (f.cross, f.side) for f in config.features if f.cross}
@@ -55,7 +56,8 @@ def test_tables_that_are_shared_say_what_a_list_column_has_to_do_with_a_candidat
         sequences={"seen": {"columns": {"product": "seen_items", "shop": "seen_shops"}, "tables": {"product": "item"}}}
     )
     assert [name for name in counted(config) if "seen" in name] == [
-        *("seen-product-item", "seen-product-item.2", "seen-product-item.3-4", "seen-product-item.5-8")
+        *("seen-product-item", "seen-product-item.2", "seen-product-item.3-4", "seen-product-item.5-8"),
+        "seen-product-item-equal",
     ]
     assert [name for name in counted(config) if name.endswith("-category")] == ["user-category", "hour-category"]
 

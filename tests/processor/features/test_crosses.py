@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.features.crosses import cross, equal
 from freshet_serving.processor.errors import TooLarge
+from freshet_serving.processor.features.crosses import cross, equal
 from freshet_serving.processor.features.evaluation import OPS, Transforms
 from freshet_serving.processor.features.flat_columns import FlatColumn
 from freshet_serving.processor.features.limits import RequestLimits
