@@ -9,7 +9,7 @@ ahead of each of them (loadtest/results/event-logs.md). So the file gets both, a
                                         the newest item, the one before, the next two and the next four with the
                                         candidate; of further columns that a history and a candidate share, such as
                                         a category, the newest two
-    the same cross, equal = true        how often the history has this very item, or one of its category: what holds
+    the same two, equal = true          how often the history has this very item, or one of its category: what holds
                                         for items that users come back to, or never do, before pairs of each are met
     cross = [user, attribute], counts = true
     cross = [context, attribute], counts = true

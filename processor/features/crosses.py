@@ -169,26 +169,21 @@ def cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def equal(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    """Return an id 0 for each value of a row's list that is the row's value of the other column.
+    """Return how many values of a row's list are the row's value of the other column, as a number of bits.
 
-    The time is that of sorting one list, or of reading each row's, whatever the number of rows beside it.
-
-    Raises:
-        BadInput: The column would exceed its limit.
+    It takes the time of sorting one list, or of reading each row's, whatever the number of rows beside it.
     """
     (listed, one), rows = given, rows_of(t, given)
     events, value = _hashed(listed), _hashed(one)
-    ends = np.zeros(rows + 1, np.int64)
     if listed.rows == 1:
         events = np.sort(events)
         counts = np.searchsorted(events, value, "right") - np.searchsorted(events, value, "left")
-        np.cumsum(np.broadcast_to(counts, rows), out=ends[1:])
     else:
         before = np.zeros(len(events) + 1, np.int64)
         np.cumsum(events == np.repeat(np.broadcast_to(value, rows), np.diff(listed.bounds)), out=before[1:])
-        ends[1:] = before[listed.bounds[1:]]
-    check_count(t, int(ends[-1]))
-    return FlatColumn(np.zeros(int(ends[-1]), np.int64), rows, 1, ends)
+        counts = np.diff(before[listed.bounds])
+    # frexp has the bits of a whole number as the exponent, exactly.
+    return FlatColumn(np.frexp(counts.astype(np.float64))[1].astype(np.int64), len(counts))
 
 
 def _hashed(f: FlatColumn) -> NDArray[np.uint64]:

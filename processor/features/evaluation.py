@@ -70,10 +70,7 @@ class Transforms:
             input_columns = [flat[name] for name in transform.inputs]
             if limits is not None and transform.op == "cross" and any(f.splits is not None for f in input_columns):
                 crossed = within_limit(transform, crossed + combinations(transform, input_columns), limits)
-            result = op(transform, input_columns)
-            if limits is not None and transform.op == "equal":
-                crossed = within_limit(transform, crossed + len(result.values), limits)
-            flat[transform.name] = result
+            flat[transform.name] = result = op(transform, input_columns)
             columns[transform.name] = _column(result, shape)
         return columns
 

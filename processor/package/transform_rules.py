@@ -195,7 +195,7 @@ def _cross(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
 def _equal(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     fits = len(shapes) == 2 and shapes[0].ragged and not shapes[1].ragged and shapes[1].width == 1
     fits = fits and shapes[0].dtype == shapes[1].dtype != "float32"
-    return ColumnShape("int64", 0, True) if fits else None
+    return ColumnShape("int64") if fits else None
 
 
 def _codes(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:

@@ -112,10 +112,10 @@ def by_hand(run, history, candidate):
         "last_item.wide": pooled("last_item.wide", crossed(newest[:1])),
         "weight": pooled("weight", crossed(newest)),
         "seen": pooled("seen", crossed(newest)),
-        "again": pooled("again", [0] * newest.count(candidate)),
-        "had": pooled("had", [0] * newest[:1].count(candidate)),
-        "had.2": pooled("had", [0] * newest[1:2].count(candidate)),
-        "had.3": pooled("had", [0] * newest[2:3].count(candidate)),
+        "again": pooled("again", [newest.count(candidate).bit_length()]),
+        "had": pooled("had", [newest[:1].count(candidate)]),
+        "had.2": pooled("had", [newest[1:2].count(candidate)]),
+        "had.3": pooled("had", [newest[2:3].count(candidate)]),
         "pairs": pooled("pairs", crossed(newest[:1])),
     }
     parts |= {f"pairs.{n}": pooled("pairs", crossed(newest[n - 1 : n])) for n in (2,)}

@@ -150,7 +150,7 @@ def test_shapes_follow_from_the_input_shapes():
     assert shape("aged", WORDS, IDS, integers=[0, 5]) == WORDS
     assert shape("where", IDS, WORDS, IDS, integers=[2], texts=["buy"]) == IDS
     assert shape("cross", WORD, ID, integers=[5, 0]) == ID
-    assert shape("equal", WORDS, WORD) == IDS
+    assert shape("equal", WORDS, WORD) == ID
     assert shape("cross", PAIR, PAIR, integers=[5, 0]) == ColumnShape("int64", 4)
     assert shape("cross", PAIR, IDS, integers=[5, 0]) == IDS
     assert shape("side_by_side", ID, PAIR) == ColumnShape("int64", 3)
