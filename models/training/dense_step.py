@@ -113,6 +113,8 @@ class DenseStep:
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
         sequences = dense_sequences(manifest.sequences)
         layout = DenseInput.from_features(manifest.features, sequences)
+        equal = {t.name for t in manifest.transforms if t.op == "equal"}
+        equals = [f.name for f in manifest.features if f.input in equal]
         self.arch = with_wide_weights(
             layout,
             network.wide,
@@ -120,6 +122,7 @@ class DenseStep:
                 rest,
                 network.counts,
                 lambda own: build_arch(manifest.arch, own, options, network.labels, settings.known_seed),
+                equals,
             ),
         )
         self._labels = network.labels
