@@ -123,8 +123,8 @@ class FeatureConfig:
     equal: bool = field(
         default=False,
         metadata=option(
-            "of a `cross` of a history's column and a feature: its id says how many events have the row's value (0, 1,"
-            " 2 or 3, 4 to 7, ...), whatever the value is",
+            "of a `cross` of a history's column and a feature: how many events have the row's value (0, 1, 2 or 3, 4 to"
+            " 7, ...), whatever it is; beside the values of further features",
             empty="every pair has an id",
         ),
     )
@@ -224,8 +224,9 @@ def read_features(raw: dict[str, Any], data: DataConfig, histories: Collection[s
             feature = dataclasses.replace(feature, buckets=section.get("buckets", _DEFAULT_BUCKETS))
         if feature.equal:
             require("cross" in section, f"{where}.equal", "a cross of a column of a history and a feature", "none")
-            require("buckets" not in section, f"{where}.buckets", "none beside equal", feature.buckets)
-            feature = dataclasses.replace(feature, buckets=EQUALS)
+            if len(feature.cross) == 2:
+                require("buckets" not in section, f"{where}.buckets", "none beside equal", feature.buckets)
+                feature = dataclasses.replace(feature, buckets=EQUALS)
         if feature.transform in CLOCK_TRANSFORMS and not feature.from_:
             require(data.clock != "", f"{where}.from", "the time column, because data.time is not set", "")
             feature = dataclasses.replace(feature, from_=data.clock)

@@ -76,8 +76,8 @@ def with_history_features(
             require(len(read) == 1, f"{where}.decay", "a cross with one column of a history", ", ".join(f.cross))
         if f.equal:
             others = [other for other in features if other.name in f.cross and other.name not in read]
-            pair = len(read) == 1 and len(f.cross) == 2 and all(o.kind in LISTS for o in others)
-            require(pair, f"{where}.equal", "a cross of a column of a history and an id or string", ", ".join(f.cross))
+            fits = len(read) == 1 and all(other.kind in LISTS for other in others)
+            require(fits, f"{where}.equal", "a cross of a column of a history and ids or strings", ", ".join(f.cross))
         if read:
             require_between(f.take, -MAX_EVENTS, 0, f"{where}.take")
             require(not (f.take and f.decay == AGE), f"{where}.take", "none beside decay = 'age'", f.take)
@@ -107,7 +107,7 @@ def check_history_kinds(features: Sequence[FeatureConfig], columns: Sequence[Fea
                 " events' times, got nothing"
             )
         if f.equal:
-            events, other = sorted(f.cross, key=lambda name: name not in by_name)
+            events, other, *_ = sorted(f.cross, key=lambda name: name not in by_name)
             alike = (by_name[events].kind in HASHED) == (named[other].kind in HASHED)
             require(alike, f"features.{f.name}.equal", f"{events} and {other} of one kind, ids or strings", other)
         if not f.window or f.cross:

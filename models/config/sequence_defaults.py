@@ -10,8 +10,8 @@ ahead of each of them (loadtest/results/event-logs.md). So the file gets both, a
                                         candidate; of further columns that a history and a candidate share, such as
                                         a category, the newest two
     cross = [item of the history, candidate], equal = true, counts = true
-                                        how often the history has this very item: what holds for items that users come
-                                        back to, or never do, before the pairs of each are met
+                                        how often the history has this very item, also beside each of its attributes:
+                                        what holds for items that users come back to, or never do
     cross = [user, attribute], counts = true
     cross = [context, attribute], counts = true
                                         what the user, or the hour, has to do with the candidate's category
@@ -67,10 +67,12 @@ def with_sequence_defaults(raw: Mapping[str, Any], labels: Sequence[str]) -> Sec
         name = f"{column.replace('.', '-')}-{candidate}"
         newest = NEWEST_ITEMS if candidate == candidates[0] else NEWEST_OTHERS
         made[name] = {"cross": [column, candidate], "take": -newest, "decay": "position", "counts": True}
-        if candidate == candidates[0]:
-            made[f"{name}-equal"] = {"cross": [column, candidate], "equal": True, "counts": True}
     others = [name for name in plain if name != candidates[0]]
     attributes = [name for name in others if name in candidates or features[name].get("side") == "item"]
+    (column, candidate), *_ = pairs
+    for beside in ([], *([name] for name in attributes[:MOST_ATTRIBUTES])):
+        name = "-".join((column.replace(".", "-"), candidate, "equal", *beside))
+        made[name] = {"cross": [column, candidate, *beside], "equal": True, "side": "item", "counts": True}
     users = [name for name in plain if features[name].get("side") == "user"]
     contexts = [name for name in plain if features[name].get("side", "context") == "context" and name not in candidates]
     for other in (*users[:1], *contexts[:MOST_CONTEXTS]):

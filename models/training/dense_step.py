@@ -113,7 +113,9 @@ class DenseStep:
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
         sequences = dense_sequences(manifest.sequences)
         layout = DenseInput.from_features(manifest.features, sequences)
-        equal = {t.name for t in manifest.transforms if t.op == "equal"}
+        equal = set[str]()
+        for t in manifest.transforms:
+            equal |= {t.name} if t.op == "equal" or not equal.isdisjoint(t.inputs) else set()
         equals = [f.name for f in manifest.features if f.input in equal]
         self.arch = with_wide_weights(
             layout,

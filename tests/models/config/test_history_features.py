@@ -130,15 +130,15 @@ def test_network_over_features_reads_no_history_but_its_features():
             "features.a.decay: expected sequences.history.time",
         ),
         ({"a": {"kind": "id", "equal": True}}, "features.a.equal: expected a cross of a column of a history and a"),
+        (
+            {"a": {"cross": ["history.item", "item", "hour"], "equal": True}, "hour": {"kind": "ids"}},
+            "features.a.equal:",
+        ),
         ({"a": EQUAL | {"buckets": 9}}, "features.a.buckets: expected none beside equal, got '9'"),
         ({"a": EQUAL | {"kind": "ids"}}, "features.a.kind: expected 'id', which this cross makes, got 'ids'"),
         (
             {"a": {"cross": ["user", "item"], "equal": True}},
             "features.a.equal: expected a cross of a column of a history",
-        ),
-        (
-            {"a": {"cross": ["history.item", "item", "user"], "equal": True}},
-            "features.a.equal: expected a cross of a column of a history and an id or string",
         ),
         (
             {"a": {"cross": ["history.action", "item"], "equal": True}, "last": LAST | {"where": {"action": "x"}}},
