@@ -75,7 +75,7 @@ def with_history_features(
             require_one_of(f.decay, DECAYS, f"{where}.decay")
             require(len(read) == 1, f"{where}.decay", "a cross with one column of a history", ", ".join(f.cross))
         if f.equal:
-            others = [other for other in features if other.name in f.cross and other.name not in read]
+            others = [other for other in made if other.name in f.cross and other.name not in read]
             fits = len(read) == 1 and all(other.kind in LISTS for other in others)
             require(fits, f"{where}.equal", "a cross of a column of a history and ids or strings", ", ".join(f.cross))
         if read:

@@ -134,6 +134,7 @@ def test_network_over_features_reads_no_history_but_its_features():
             {"a": {"cross": ["history.item", "item", "hour"], "equal": True}, "hour": {"kind": "ids"}},
             "features.a.equal:",
         ),
+        ({"a": {"cross": ["history.item", "last"], "equal": True}, "last": LAST}, "features.a.equal: expected a cross"),
         ({"a": EQUAL | {"buckets": 9}}, "features.a.buckets: expected none beside equal, got '9'"),
         ({"a": EQUAL | {"kind": "ids"}}, "features.a.kind: expected 'id', which this cross makes, got 'ids'"),
         (
