@@ -51,20 +51,19 @@ def _run_together(names: Sequence[str], bundle: Path, device: str, ends_s: float
     with tempfile.TemporaryDirectory(prefix="freshet-gpu-") as folder, open(Path(folder) / "log", "a+") as log:
         command = [sys.executable, "-X", "faulthandler", "-m", "tests.gpu", "steps", ",".join(names)]
         command += ["--bundle", str(bundle.absolute()), "--device", device, "--folder", folder]
-        process = subprocess.Popen(
+        with subprocess.Popen(
             command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-        )
-        try:
-            for name in names:
-                left_s = max(0.0, ends_s - time.monotonic())
-                # Others may use the processors as well, and nobody waits for these.
-                outcome = _outcome(name, process, log, left_s, min(left_s, ENOUGH_S) if device == "cuda" else left_s)
-                yield outcome
-                if process.returncode is not None:
-                    return
-        finally:
-            _end(process, signal.SIGKILL)
-            process.wait()
+        ) as process:
+            try:
+                for name in names:
+                    left_s = max(0.0, ends_s - time.monotonic())
+                    # Others may use the processors as well, and nobody waits for these.
+                    limit_s = min(left_s, ENOUGH_S) if device == "cuda" else left_s
+                    yield _outcome(name, process, log, left_s, limit_s)
+                    if process.returncode is not None:
+                        return
+            finally:
+                _end(process, signal.SIGKILL)
 
 
 def _outcome(name: str, process: subprocess.Popen[str], log: IO[str], left_s: float, limit_s: float) -> Outcome:
