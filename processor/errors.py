@@ -187,20 +187,39 @@ MAX_NAMES = 10_000
 """Names beyond these are not compared: a folder may hold millions."""
 
 
-RENAMED = {"import_processor_s": "import_cpu_s", "max_bodies_bytes": "max_inflight_body_bytes"}
-"""Former names of options -> their names now."""
+_BODIES = "twice max_body_bytes, at least 128 MiB"
+ENDED = {
+    "import_cpu_s": "twice import_timeout_s",
+    "import_processor_s": "twice import_timeout_s",
+    "max_bodies_bytes": _BODIES,
+    "max_inflight_body_bytes": _BODIES,
+    "max_inflation": "always 100; send tensors as bytes",
+    "max_json_bytes": "always 16 MiB; send tensors as bytes",
+    "max_nodes": "always 4,000,000; send tensors as bytes",
+    "max_queue_ids": "64 for each of max_queue_rows",
+    "session_cpus": "now cpus of a section [groups.NAME]",
+}
+"""Former options, keys and flags -> what holds in their place, or what to do now."""
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """Return a hint for an unknown name: ' (renamed to ...)', ' (did you mean ...?)', or ''.
+    """Return a hint for an unknown name: ' (did you mean ...?)', or ''.
 
     Args:
         name: The unknown name.
     """
-    if now := RENAMED.get(name.lstrip("-").replace("-", "_")):
-        return f" (renamed to {'--' + now.replace('_', '-') if name.startswith('--') else now})"
     close = difflib.get_close_matches(name, list(names)[:MAX_NAMES], n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def option_hint(name: str, names: Collection[str]) -> str:
+    """Return a hint for an unknown option, key or flag: ' (ended: ...)' for a former one, else that of nearest().
+
+    Args:
+        name: The unknown name.
+    """
+    now = ENDED.get(name.lstrip("-").replace("-", "_"))
+    return f" (ended: {now})" if now else nearest(name, names)
 
 
 def nearest_file(path: str | Path) -> str:

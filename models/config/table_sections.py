@@ -13,7 +13,7 @@ from freshet_serving.models.config.train_section import TrainSettings, check_row
 from freshet_serving.models.embedding.multi_hash import MOST_CODES, NO_HASH
 from freshet_serving.models.embedding.optimizer import RowOptions
 from freshet_serving.models.embedding.row_budget import CACHES, LFU
-from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.errors import BadInput, nearest, option_hint
 from freshet_serving.processor.options import option, type_name
 from freshet_serving.processor.package import HASHES, MAX_HASHED_ROWS
 
@@ -129,7 +129,7 @@ def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: T
         keys = [*(key for key in TableConfig.__dataclass_fields__ if key != "train"), *ROW_KEYS]
         for key in section:
             if key not in keys:
-                raise BadInput(f"{where}.{key}: unknown key; expected one of {', '.join(keys)}{nearest(key, keys)}")
+                raise BadInput(f"{where}.{key}: unknown key; expected one of {', '.join(keys)}{option_hint(key, keys)}")
         own = {key: value for key, value in section.items() if key not in ROW_KEYS}
         given = {key: value for key, value in section.items() if key in ROW_KEYS}
         settings = parse_section(TrainSettings, given, where)

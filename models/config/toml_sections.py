@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.errors import BadInput, nearest, option_hint
 from freshet_serving.processor.options import TYPE_NAMES, type_name
 
 T = TypeVar("T")
@@ -65,7 +65,9 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
     values = dict(made)
     for key, value in raw.items():
         if key not in hints:
-            raise BadInput(f"{where}.{key}: unknown key; expected one of {', '.join(hints)}{nearest(key, list(hints))}")
+            raise BadInput(
+                f"{where}.{key}: unknown key; expected one of {', '.join(hints)}{option_hint(key, list(hints))}"
+            )
         name, hint = hints[key]
         values[name] = _value(hint, value, f"{where}.{key}")
     for f in dataclasses.fields(kind):  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ from freshet_serving.processor.running.cost import FREE, WORTH, CostTable
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
 from freshet_serving.processor.sessions.session import Queue, Session, counted_refusals
-from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
+from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, QUEUE_ROWS, ROW_IDS, GroupOptions
 from freshet_serving.processor.sessions.session_thread import SessionThread
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.control import RANKING_READER
@@ -589,7 +589,7 @@ class SessionGroup:
 
 
 def _queue(options: GroupOptions) -> Queue:
-    rows, ids, window_s = options.max_queue_rows, options.max_queue_ids, options.batch_window_us / 1e6
-    batcher = Batcher[Work](options.max_batch_rows, rows, window_s, ids)
+    rows, window_s = options.max_queue_rows, options.batch_window_us / 1e6
+    batcher = Batcher[Work](options.max_batch_rows, rows, window_s, ROW_IDS * max(rows, QUEUE_ROWS))
     batcher.grows = options.device_stages > 0
     return Queue(batcher)

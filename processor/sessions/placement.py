@@ -70,17 +70,12 @@ def plan(
             if cpu in dedicated:
                 raise BadInput(f"groups: core {cpu} is in both {dedicated[cpu][:64]!r} and {name[:64]!r}")
             dedicated[cpu] = name
-    shared = parse_cpusets(config.cpus)
-    for cpu in frozenset(dedicated).union(*shared) - allowed:
+    for cpu in frozenset(dedicated) - allowed:
         raise BadInput(f"cpus: expected cores that this process may run on, got {cpu}")
     rest = allowed - frozenset(dedicated)
     plans = {}
     for name, group in groups.items():
-        cpus = cpu_sets[name]
-        if not cpus and shared:
-            cpus = tuple(cpuset - frozenset(dedicated) for cpuset in shared if cpuset - frozenset(dedicated))
-        elif not cpus:
-            cpus = spread(rest, nodes) or ((rest,) if dedicated else ())
+        cpus = cpu_sets[name] or spread(rest, nodes) or ((rest,) if dedicated else ())
         if dedicated and not frozenset().union(*cpus):
             raise BadInput(f"groups.{name[:64]}: no core is left for this group")
         cores = min(len(frozenset().union(*cpus)) if cpus else len(allowed), busy or len(allowed))

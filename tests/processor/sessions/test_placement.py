@@ -55,11 +55,10 @@ def test_groups_override_the_options_of_the_process():
     )
 
 
-def test_sessions_take_cpusets_in_turn_without_dedicated_cores():
-    assert planned(cpus="0-1;2-3")["default"][1].cpus == (frozenset({0, 1}), frozenset({2, 3}))
-    plans = planned(cpus="0-1;2-3", groups={"a": GroupConfig(["a"], cpus="1;2")})
+def test_sessions_of_a_group_take_its_cpusets_in_turn():
+    plans = planned(groups={"a": GroupConfig(["a"], cpus="1;2")})
     assert plans["a"][1].cpus == (frozenset({1}), frozenset({2}))
-    assert plans["default"][1].cpus == (frozenset({0}), frozenset({3}))
+    assert plans["default"][1].cpus == (frozenset({0, 3}),)
 
 
 def test_sessions_are_spread_over_memory_nodes():
@@ -87,7 +86,6 @@ def test_session_count_never_exceeds_the_usable_cores():
         ({"groups": {"a": GroupConfig(cpus="0"), "b": GroupConfig(cpus="0-1")}}, "core 0 is in both 'a' and 'b'"),
         ({"groups": {"a": GroupConfig(cpus="0-3")}}, "groups.default: no core is left for this group"),
         ({"groups": {"a": GroupConfig(cpus="9")}}, "expected cores that this process may run on, got 9"),
-        ({"cpus": "0;7"}, "expected cores that this process may run on, got 7"),
         ({"groups": {"a": GroupConfig(cpus="x")}}, "groups.a.cpus: expected cores such as"),
         ({"groups": {"default": GroupConfig(["ctr"])}}, "expected no models"),
         ({"compute": "inline", "groups": {"a": GroupConfig()}}, "compute: expected threads with groups, got inline"),

@@ -207,7 +207,7 @@ def test_timing_is_reported_only_for_a_request_of_one_session():
 
 def test_request_with_many_ids_yields_between_rows():
     replica, answers = FakeReplica({1: 1.9e-5, 8: 2e-5}), Answers()
-    with group(sessions=1, max_queue_ids=1 << 30) as sessions:
+    with group(sessions=1) as sessions:
         for number, rows in enumerate((8, 1)):
             work = answers.work(replica, number, range(rows))
             work.ids = 4 * int(replica.costs.heavy_ids)
