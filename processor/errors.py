@@ -189,15 +189,29 @@ MAX_NAMES = 10_000
 
 _BODIES = "twice max_body_bytes, at least 128 MiB"
 ENDED = {
+    "admin_token": "set FRESHET_ADMIN_TOKEN in the environment",
+    "dtype": "always float32",
+    "guard.first_windows": "always 5",
+    "guard.ndcg_drop": "always 0.3",
+    "guard.sigmas": "always 6",
     "import_cpu_s": "twice import_timeout_s",
     "import_processor_s": "twice import_timeout_s",
+    "key": "set FRESHET_KEY in the environment",
     "max_bodies_bytes": _BODIES,
     "max_inflight_body_bytes": _BODIES,
+    "max_buckets": "always 6; --buckets names others",
     "max_inflation": "always 100; send tensors as bytes",
     "max_json_bytes": "always 16 MiB; send tensors as bytes",
     "max_nodes": "always 4,000,000; send tensors as bytes",
     "max_queue_ids": "64 for each of max_queue_rows",
+    "on_server": "send the file itself, or POST its path to the admin port",
+    "policy": "always one queue that idle sessions take from",
+    "publish.delta_movement": "use delta_seconds or delta_rows",
+    "publish.gate.sigmas": "always 6",
+    "publish.gate.units": "always 5",
     "session_cpus": "now cpus of a section [groups.NAME]",
+    "tables.admit_error": "always 0.01; a larger admit_ids makes errors fewer",
+    "tables.cache": "always lfu",
 }
 """Former options, keys and flags -> what holds in their place, or what to do now."""
 
@@ -212,13 +226,14 @@ def nearest(name: str, names: Collection[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def option_hint(name: str, names: Collection[str]) -> str:
+def option_hint(name: str, names: Collection[str], section: str = "") -> str:
     """Return a hint for an unknown option, key or flag: ' (ended: ...)' for a former one, else that of nearest().
 
     Args:
         name: The unknown name.
+        section: Section of the training file that it is in; "" for an option or flag.
     """
-    now = ENDED.get(name.lstrip("-").replace("-", "_"))
+    now = ENDED.get(f"{section}.{name}" if section else name.lstrip("-").replace("-", "_"))
     return f" (ended: {now})" if now else nearest(name, names)
 
 

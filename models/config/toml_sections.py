@@ -66,7 +66,7 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
     for key, value in raw.items():
         if key not in hints:
             raise BadInput(
-                f"{where}.{key}: unknown key; expected one of {', '.join(hints)}{option_hint(key, list(hints))}"
+                f"{where}.{key}: unknown key; expected one of {', '.join(hints)}{option_hint(key, list(hints), where)}"
             )
         name, hint = hints[key]
         values[name] = _value(hint, value, f"{where}.{key}")

@@ -179,7 +179,7 @@ class Groups:
             group.resize(sessions)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return a JSON-able description of a group: its models, sessions, cores, policy and queue."""
+        """Return a JSON-able description of a group: its models, sessions, cores and queue."""
         group = self._groups[name]
         options = group.options
         models = sorted(model for model, model_group in self._by_model.items() if model_group is group)
@@ -188,7 +188,6 @@ class Groups:
             "sessions": len(group),
             "threads_per_session": options.threads_per_session,
             "cpus": [sorted(cpus) for cpus in options.cpus],
-            "policy": options.policy,
             "compute": options.compute,
             "device_stages": options.device_stages,
             "device_rows_mb": options.device_rows_mb,

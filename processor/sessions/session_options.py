@@ -11,7 +11,6 @@ from typing import Any, Literal, Self, get_args
 
 from freshet_serving.processor.options import between, one_of, option
 
-Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
 Compute = Literal["threads", "inline"]
 COMPUTES: tuple[str, ...] = get_args(Compute)
 MAX_SESSIONS = 1024
@@ -56,12 +55,6 @@ class SessionOptions:
             folded=True,
         ),
     )
-    policy: Policy = field(
-        default="shared",
-        metadata=option(
-            "How requests are assigned to sessions", one_of(*get_args(Policy)), heading=COMPUTING, folded=True
-        ),
-    )
     batch_window_us: float = field(
         default=0.0,
         metadata=option(
@@ -99,7 +92,6 @@ class GroupConfig:
     sessions: int | None = None
     threads_per_session: int | None = None
     cpus: str | None = None
-    policy: Policy | None = None
     batch_window_us: float | None = None
     max_queue_rows: int | None = None
     device_stages: int | None = None

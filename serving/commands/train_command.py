@@ -241,15 +241,14 @@ def _profile(stage_times: Mapping[str, StageTime]) -> Group:
 def bench_model(
     rows: Annotated[int, typer.Option(min=1, help="Rows of each of the 26 tables.")],
     repository: RepositoryOption,
-    dtype: Annotated[str, typer.Option(help="Data type of the rows: float32, float16, bfloat16 or int8.")] = "float32",
 ) -> None:
     """Writes the benchmark's DeepFM as the next version of model `bench`, without training."""
     from freshet_serving.models.bench import MODEL, write_model
 
     console = Console()
     with console.status("writing and compiling"):
-        generation = write_model(repository, rows, dtype=dtype)
-    console.print(f"{MODEL} {generation}: 26 tables of {rows} rows, {dtype}", highlight=False)
+        generation = write_model(repository, rows)
+    console.print(f"{MODEL} {generation}: 26 tables of {rows} rows", highlight=False)
 
 
 @bench_app.command("deltas")

@@ -46,7 +46,6 @@ def test_default_layout_is_one_inline_worker_per_core(cores, quota, workers, com
         ({"sessions": 2}, "sessions is set"),
         ({"device_stages": 1}, "device_stages is set"),
         ({"threads_per_session": 2}, "threads_per_session is set"),
-        ({"policy": "mod"}, "policy is set"),
         ({"batch_window_us": 100.0}, "batch_window_us is set"),
     ],
 )

@@ -121,7 +121,6 @@ def test_groups_of_sessions_are_sections_of_the_file(tmp_path):
     ("options", "message"),
     [
         ({"compute": "gpu"}, "compute: expected one of auto, inline, threads, got 'gpu'"),
-        ({"policy": "x"}, "policy: expected one of shared, round-robin, mod, least-loaded, got 'x'"),
         ({"threads_per_session": 0}, "threads_per_session: expected 1 to 256, got 0"),
         ({"device_stages": -1}, "device_stages: expected 0 (none) to 64, got -1"),
         (
