@@ -190,6 +190,7 @@ MAX_NAMES = 10_000
 _BODIES = "twice max_body_bytes, at least 128 MiB"
 ENDED = {
     "admin_token": "set FRESHET_ADMIN_TOKEN in the environment",
+    "data.format.libsvm": "python examples/libsvm_to_parquet.py converts it",
     "dtype": "always float32",
     "guard.first_windows": "always 5",
     "guard.ndcg_drop": "always 0.3",
@@ -213,7 +214,7 @@ ENDED = {
     "tables.admit_error": "always 0.01; a larger admit_ids makes errors fewer",
     "tables.cache": "always lfu",
 }
-"""Former options, keys and flags -> what holds in their place, or what to do now."""
+"""Former options, keys (with their section), values and flags -> what holds in their place, or what to do now."""
 
 
 def nearest(name: str, names: Collection[str]) -> str:
@@ -231,7 +232,7 @@ def option_hint(name: str, names: Collection[str], section: str = "") -> str:
 
     Args:
         name: The unknown name.
-        section: Section of the training file that it is in; "" for an option or flag.
+        section: Section of the training file that it is in, or key whose value it is; "" for an option or flag.
     """
     now = ENDED.get(f"{section}.{name}" if section else name.lstrip("-").replace("-", "_"))
     return f" (ended: {now})" if now else nearest(name, names)
