@@ -70,14 +70,13 @@ class OneRequest:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make -C loadtest choices", description=__doc__)
-    parser.add_argument("--networks", nargs="*", default=NETWORKS, choices=NETWORKS)
     parser.add_argument("--rows", type=int, default=20_000, help="of each table")
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--quick", action="store_true", help="shows that everything works, measures nothing")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     rows, rounds = (100, 3) if arguments.quick else (arguments.rows, arguments.rounds)
-    networks = arguments.networks[:1] if arguments.quick else arguments.networks
+    networks = NETWORKS[:1] if arguments.quick else NETWORKS
     say = Console(stderr=True, highlight=False).print
     facts, result = machine(), Result("choices", "What is chosen by cost, against each candidate")
     for network in networks:

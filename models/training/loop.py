@@ -328,7 +328,7 @@ class TrainingRun:
         lineage, self._in_order = self._open_chain(), True
         rules = DeltaRules(self.config.publish, time.monotonic, lineage.entities_changed)
         if self._repeated is not None:
-            rules = self._repeated.rules(self.config.publish, self.trainer.dense.weights, self.state)
+            rules = self._repeated.rules(self.config.publish, self.state)
         rows = None if self._endless else self.source.count_rows()
         left = None if rows is None else rows - self.state.position
         self._report.begin("streaming", left)

@@ -552,17 +552,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make -C loadtest state-story", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60, help="most, of all servers together [60]")
     parser.add_argument("--deltas", type=int, default=10_000, help="of all servers together [10000]")
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS, help="each in both layouts")
-    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES, help="which alternate")
     parser.add_argument("--seed", type=int, default=1, help="[1]")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     options = parser.parse_args()
     sys.setswitchinterval(SWITCH_S)
     about = {"machine": machine(), "origin": origin("-C loadtest state-story", "ARGS", sys.argv[1:])}
     stories = [
-        (network, options.modes[(n + m) % len(options.modes)], layout)
+        (network, list(MODES)[(n + m) % len(MODES)], layout)
         for m, layout in enumerate(LAYOUTS)
-        for n, network in enumerate(options.networks)
+        for n, network in enumerate(NETWORKS)
     ]
     seconds, deltas = options.minutes * 60 / len(stories), options.deltas / len(stories)
     results = about | {"stories": {}}
