@@ -9,7 +9,6 @@ requests that followed a load which timed divided requests right, 1.5 times too 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -41,7 +40,7 @@ from loadtest.bench.bench_report import markdown, summary, unmet
 from loadtest.bench.bench_useronce import manifest, requests
 from loadtest.bench.harness import Result, Row
 from loadtest.load.sides import ratio
-from loadtest.reports.report import machine, origin
+from loadtest.reports.report import machine, origin, store
 
 if TYPE_CHECKING:
     from freshet_serving.compiler.dense.dense_graph import DenseGraph
@@ -89,8 +88,7 @@ def main() -> int:
     made = origin("-C loadtest choices", "ARGS", sys.argv[1:])
     document = {**result.document(), "machine": facts, "settings": settings, "layouts": {}, "origin": made}
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "choices.json").write_text(json.dumps(document, indent=1) + "\n")
-    (arguments.out / "choices.md").write_text(markdown([document]).replace("# Benchmarks", "# Choices", 1))
+    store(arguments.out, "choices", document, markdown([document]).replace("# Benchmarks", "# Choices", 1))
     print(summary([document]))
     if short := unmet([document]):
         print("\nshort of their goal:", *short, sep="\n- ")

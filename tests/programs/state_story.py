@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.processor.package.delta import write_delta
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 from tests.e2e.servers import ALONE, LiveServer
 from tests.programs.short_lived import TTL_S
 from tests.programs.user_checker import (
@@ -570,8 +570,7 @@ def main() -> int:
             figures = story(place, network, mode, LAYOUTS[layout], seconds, deltas, seed)
             results["stories"][name] = figures
             print(f"{name}: {figures}", flush=True)
-            (options.out / "state-story.md").write_text(page(results))
-            (options.out / "state-story.json").write_text(json.dumps(results, indent=1) + "\n")
+            store(options.out, "state-story", results, page(results))
     return int(any(figures["problems"] for figures in results["stories"].values()))
 
 

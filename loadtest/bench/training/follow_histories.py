@@ -41,7 +41,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from loadtest.bench import needs
 from loadtest.bench.training.shop_feed import BLOCK_ROWS, ITEMS, MODEL, Feed, Shop
 from loadtest.load.launch import free_ports, freshet, port_options
-from loadtest.reports.report import machine, opening, origin
+from loadtest.reports.report import machine, opening, origin, store
 
 RESULTS = Path(__file__).parents[2] / "results"
 MOST, CANDIDATES, AIM = 20, 5, 1e-5
@@ -425,9 +425,8 @@ def main() -> None:
             "machine": machine(),
             **tell(Path(scratch), arguments, console),
         }
-    (arguments.out / "follow-histories.json").write_text(json.dumps(result, indent=1) + "\n")
     text = page(result)
-    (arguments.out / "follow-histories.md").write_text(text)
+    store(arguments.out, "follow-histories", result, text)
     console.print(text, markup=False)
     sys.exit(not passed(result))
 

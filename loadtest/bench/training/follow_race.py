@@ -34,7 +34,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from loadtest.bench import needs
 from loadtest.bench.training.follower import following, wait
 from loadtest.load.launch import free_ports
-from loadtest.reports.report import machine, opening, origin
+from loadtest.reports.report import machine, opening, origin, store
 
 RESULTS = Path(__file__).parents[2] / "results"
 MODEL = "followed"
@@ -240,9 +240,8 @@ def main() -> None:
         "simulated_days": len(set(next(iter(senders.values()))["days"])),
         "senders": senders,
     }
-    (arguments.out / "follow.json").write_text(json.dumps(result, indent=1) + "\n")
     text = page(result)
-    (arguments.out / "follow.md").write_text(text)
+    store(arguments.out, "follow", result, text)
     print(text)
 
 

@@ -30,7 +30,7 @@ from freshet_serving.models.evaluation.next_item_baselines import LAST_ITEM, LAS
 from freshet_serving.models.training.next_item_run import NextItemRun
 from loadtest.bench import event_logs
 from loadtest.bench.training.leave_one_out import LeaveOneOut
-from loadtest.reports.report import machine, opening, origin
+from loadtest.reports.report import machine, opening, origin, store
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"
@@ -188,8 +188,7 @@ def main() -> None:
         "origin": origin("-C loadtest next-item", "ARGS", sys.argv[1:]),
         "logs": told,
     }
-    (arguments.results / "next-item-logs.json").write_text(json.dumps(results, indent=1) + "\n")
-    (arguments.results / "next-item-logs.md").write_text(page(results))
+    store(arguments.results, "next-item-logs", results, page(results))
     print(page(results))
 
 
