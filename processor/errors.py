@@ -189,13 +189,16 @@ MAX_NAMES = 10_000
 
 _BODIES = "twice max_body_bytes, at least 128 MiB"
 ENDED = {
+    "admin_port": "the demo takes 8502, or the next free port",
     "admin_token": "set FRESHET_ADMIN_TOKEN in the environment",
     "data.format.libsvm": "python examples/libsvm_to_parquet.py converts it",
     "dtype": "always float32",
+    "folder": "the demo's is .demo",
     "guard.first_windows": "always 5",
     "guard.ndcg_drop": "always 0.3",
     "guard.sigmas": "always 6",
     "html": "now --out",
+    "http_port": "the demo takes 8501, or the next free port",
     "import_cpu_s": "twice import_timeout_s",
     "import_processor_s": "twice import_timeout_s",
     "key": "set FRESHET_KEY in the environment",
@@ -213,9 +216,11 @@ ENDED = {
     "publish.delta_movement": "use delta_seconds or delta_rows",
     "publish.gate.sigmas": "always 6",
     "publish.gate.units": "always 5",
+    "requests": "always 256",
     "session_cpus": "now cpus of a section [groups.NAME]",
     "tables.admit_error": "always 0.01; a larger admit_ids makes errors fewer",
     "tables.cache": "always lfu",
+    "vectors": 'POST {"vectors": true} to explain of the admin port',
 }
 """Former options, keys (with their section), values and flags -> what holds in their place, or what to do now."""
 
