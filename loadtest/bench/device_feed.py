@@ -153,13 +153,13 @@ def lookups(processor: Processor, asked: Sequence[PredictRequest]) -> Callable[[
     state = replica.pin(0)
     replica.unpin(0)
     views = [BatchView.of(state.tables, state.epoch, replica.plan.bind_inputs(request.inputs)) for request in asked]
-    places = np.zeros((max(CANDIDATES), one.layout.line), np.int32)
+    lines, layout = np.zeros((max(CANDIDATES), one.layout.line), np.float32), one.layout
 
     def find() -> None:
         for view in views:
             slot_kernels.fill(
-                view.tables, rows.mirror.devices, one.layout.lookups, view.inputs(), view.spans, view.epoch, places,
-                view.counts,
+                view.tables, rows.mirror.devices, layout.lookups, layout.floats[:0], layout.scaling[:0], view.inputs(),
+                view.spans, view.epoch, lines, view.counts,
             )  # fmt: skip
 
     return find

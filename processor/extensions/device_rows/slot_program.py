@@ -80,15 +80,17 @@ class SlotInput:
                 own = slice(at, at + len(layout.pools[key]))
                 lookups[own, slot_kernels.HOST], lookups[own, slot_kernels.PITCH] = address(host), host.shape[1] * 4
                 at = own.stop
-        absent = slot_kernels.fill(
-            view.tables, mirror.devices, lookups, sources, view.spans, view.epoch, lines.view(np.int32), view.counts
-        )
+        absent, non_finite = slot_kernels.fill(
+            view.tables, mirror.devices, lookups, layout.floats, layout.scaling, sources, view.spans, view.epoch, lines,
+            view.counts,
+        )  # fmt: skip
         if absent:
             mirror.missed(absent)
-        host_plan = layout.host
-        if host_plan is not None and pooling.run(
-            view.tables, host_plan.plan, host_plan.scaling, sources, view.spans, view.epoch, lines, view.counts
-        ):
+        if (others := layout.host) is not None:
+            non_finite |= pooling.run(
+                view.tables, others.plan, others.scaling, sources, view.spans, view.epoch, lines, view.counts
+            )
+        if non_finite:
             raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
         if kept is not None and kept.refusal is not None:
             raise kept.refusal
