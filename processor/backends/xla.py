@@ -42,6 +42,7 @@ from freshet_serving.processor.backends.base import (
     Executable,
     IoSpec,
     Matrix,
+    PartialRun,
     Program,
     Weights,
     aligned,
@@ -149,6 +150,10 @@ class _Loaded:
         self.executable = executable
 
 
+Refill = Callable[[int], Any]
+"""Makes an argument of so many first rows of its input; those behind are those of earlier runs, or of the input."""
+
+
 class Device(Protocol):
     """A PJRT client and the one device of it that is used.
 
@@ -166,7 +171,7 @@ class Device(Protocol):
     def keep(self, array: Array) -> Any:
         """Return a copy of the array as an argument."""
 
-    def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
+    def argument(self, x: Matrix) -> tuple[Any, Refill | None]:
         """Return x as the argument of all runs, or a function that makes the argument of one run."""
 
     def handler(self, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT32) -> Any:
@@ -237,14 +242,14 @@ class _Cpu:
         copy[...] = array
         return self._view(copy)
 
-    def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
+    def argument(self, x: Matrix) -> tuple[Any, Refill | None]:
         if x.ctypes.data % ALIGNMENT == 0 and x.flags.writeable:
             return self._view(x), None
         copy = aligned(x.shape)
         buffer = self._view(copy)
 
-        def refill() -> Any:
-            np.copyto(copy, x)
+        def refill(rows: int) -> Any:
+            np.copyto(copy[:rows], x[:rows])
             return buffer
 
         return buffer, refill
@@ -373,16 +378,16 @@ class JaxDevice:
         # Copy, and wait for it: the caller may change the array as soon as this returns.
         return self._put(array.copy(), self._place).block_until_ready()
 
-    def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
+    def argument(self, x: Matrix) -> tuple[Any, Refill | None]:
         cuda = self._copying
         if cuda is None:
-            return None, lambda: self._put(x, self._place)
+            return None, lambda rows: self._put(x, self._place)
         held = self._held(x)
-        address = held.unsafe_buffer_pointer()
+        address, source, row_nbytes = held.unsafe_buffer_pointer(), x.ctypes.data, x.nbytes // len(x)
 
-        def refill() -> Any:
+        def refill(rows: int) -> Any:
             # The owner of x runs one binding of it at a time, so nobody reads what this overwrites.
-            cuda.copy(address, x.ctypes.data, x.nbytes, cuda.to_device)
+            cuda.copy(address, source, rows * row_nbytes, cuda.to_device)
             return held
 
         return held, refill
@@ -440,15 +445,15 @@ class _Executable:
         given = tuple([inputs[name] for name in self._spec.inputs])
         ends = [outputs[name] for name in sorted(outputs)]
         arguments, refills = [], []
-        for number, array in enumerate(given):
+        for number, (array, dims) in enumerate(zip(given, self._spec.inputs.values())):
             argument, refill = self._on.argument(array)
             arguments.append(argument)
             if refill is not None:
-                refills.append((number, refill))
+                refills.append((number, refill, 0 if None in dims else len(array)))
         handlers = [self._on.handler(end.shape) for end in ends]
-        return _Run(
-            self._loaded.executable, self._on, self.bucket, [*arguments, *self._weights], refills, given, ends, handlers
-        )
+        arguments += self._weights
+        parts = self._loaded.executable, self._on, self.bucket, arguments, given, ends, handlers
+        return _SendingRun(*parts, refills, self.bucket) if refills else _Run(*parts)
 
     def check(self) -> None:
         """Run once; raise BadInput unless inputs and outputs have the expected sizes."""
@@ -465,13 +470,12 @@ class _Executable:
             raise BadInput(f"executable b{bucket}: expected outputs of {wanted} bytes, got {nbytes[:16]}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Run:
     """One prepared run.
 
     Attributes:
         arguments: One for each input, then the weights.
-        refills: Number of an argument, and what makes it again before each run; none for a view of its input.
         inputs: The session's buffers, kept alive here.
     """
 
@@ -479,14 +483,11 @@ class _Run:
     on: Device
     bucket: int
     arguments: list[Any]
-    refills: Sequence[tuple[int, Callable[[], Any]]]
     inputs: tuple[Matrix, ...]
     ends: list[Matrix]
     handlers: list[Any]
 
     def results(self) -> list[Any]:
-        for number, refill in self.refills:
-            self.arguments[number] = refill()
         arrays: list[Any] = self.executable.execute_sharded(self.arguments).consume_with_handlers(self.handlers)
         return arrays
 
@@ -496,6 +497,24 @@ class _Run:
                 self.on.fetch(result, end)
         except Exception as error:
             raise failed(self.bucket, "xla", error) from error
+
+
+@dataclass(slots=True)
+class _SendingRun(_Run, PartialRun):
+    """A run whose inputs are copied.
+
+    Attributes:
+        refills: Number of an argument, what makes it before each run, and its rows; 0 for those of the run.
+    """
+
+    refills: Sequence[tuple[int, Refill, int]]
+    rows: int
+
+    def results(self) -> list[Any]:
+        for number, refill, fixed in self.refills:
+            self.arguments[number] = refill(fixed or self.rows)
+        self.rows = self.bucket
+        return _Run.results(self)
 
 
 BACKEND = Xla
