@@ -259,7 +259,8 @@ class SlotRun(PartialRun):
         executable, mirror, rows = self._of, self._of.inputs.mirror, self.rows
         self.rows = executable.bucket
         arguments = [_made(argument, fixed or rows) for argument, fixed in zip(self._arguments, self._fixed)]
-        sent = self._sent(arguments, rows) if mirror.partial else self._blank
+        partial = mirror.partial
+        sent = self._sent(arguments, rows) if partial else self._blank
         try:
             with mirror.reading() as pools:
                 held = [array for pool in pools.values() for array in pool.arguments]
@@ -268,7 +269,7 @@ class SlotRun(PartialRun):
                     executable.device.fetch(result, end)
         except Exception as error:
             raise failed(executable.bucket, "xla", error) from error
-        for one in executable.inputs.lines:
+        for one in executable.inputs.lines if partial else ():
             mirror.phases.ran(id(self._inputs[one.name].base))
         mirror.counts.sent_nbytes += self._fixed_nbytes + rows * self._row_nbytes
 
