@@ -126,19 +126,29 @@ class XlaProgram(Program):
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
         """Return all buckets with these weights; those of one device share one copy of the weights."""
-        placed: dict[tuple[int, str], Any] = {}
+        kept: dict[int, KeptWeights] = {}
         executables: dict[int, Executable] = {}
         for bucket, (artefact, on, loaded) in self._loaded.items():
-            arguments = []
-            for name in artefact.weights:
-                if (id(on), name) not in placed:
-                    if name not in weights:
-                        raise BadInput(f"dense weight {name[:64]!r} is missing")
-                    placed[id(on), name] = on.keep(weights[name])
-                arguments.append(placed[id(on), name])
+            arguments = kept.setdefault(id(on), KeptWeights(on, weights)).arguments(artefact.weights)
             executables[bucket] = executable = _Executable(loaded, on, arguments, bucket, self._spec)
             executable.check()
         return executables
+
+
+class KeptWeights:
+    """The weights of one flip on a device: one copy of each that is asked for, for all buckets."""
+
+    def __init__(self, on: Device, weights: Weights) -> None:
+        self._on, self._weights, self._kept = on, weights, dict[str, Any]()
+
+    def arguments(self, names: Sequence[str]) -> list[Any]:
+        """Return the arguments of these weights; raise BadInput if there is none of a name."""
+        for name in names:
+            if name not in self._kept:
+                if name not in self._weights:
+                    raise BadInput(f"dense weight {name[:64]!r} is missing")
+                self._kept[name] = self._on.keep(self._weights[name])
+        return [self._kept[name] for name in names]
 
 
 class _Loaded:

@@ -3,6 +3,12 @@
 It takes the place of a subgraph's programs and of what fills its inputs; sessions, buffers and runners see executables
 with other inputs. The inputs are those of the package, with lines in the place of the features (slot_layout), and for
 each pool the rows that have no place, which are touched only where there are some.
+
+Costs: what is done for a batch and not for its rows is done in Python, and takes as long as filling 2,000 rows.
+
+Rejected: the user's part and the candidates' as one executable. A divided request has a staging buffer to itself, and
+of what a buffer costs the host one run is a seventh (loadtest.bench.device_feed: a device that takes no time). Each
+pair of buckets and each shorter length of histories would be one more executable to compile and to keep.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from freshet_serving.processor.backends import (
     check_buffers,
     failed,
 )
-from freshet_serving.processor.backends.xla import Device, Refill
+from freshet_serving.processor.backends.xla import Device, KeptWeights, Refill
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.device_rows import device_modules, slot_kernels
 from freshet_serving.processor.extensions.device_rows.row_mirror import RowMirror
@@ -184,15 +190,9 @@ class SlotProgram(Program):
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
         """Return all buckets with these weights, which share one copy of them."""
-        placed: dict[str, Any] = {}
-        for _, names in self._compiled.values():
-            for name in names:
-                if name not in placed:
-                    if name not in weights:
-                        raise BadInput(f"dense weight {name[:64]!r} is missing")
-                    placed[name] = self._device.keep(weights[name])
+        kept = KeptWeights(self._device, weights)
         return {
-            bucket: SlotExecutable(bucket, compiled, self._inputs, self._device, [placed[name] for name in names])
+            bucket: SlotExecutable(bucket, compiled, self._inputs, self._device, kept.arguments(names))
             for bucket, (compiled, names) in self._compiled.items()
         }
 
