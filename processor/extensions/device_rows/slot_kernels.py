@@ -223,9 +223,7 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
             once = block < 0
             low, high, first = block, min(block + ROW_BLOCK, span_rows), span_first
             if once:
-                low, high, first = np.int64(0), np.int64(1), np.int64(0)
-            if once:
-                shared_runs = 0
+                low, high, first, shared_runs = np.int64(0), np.int64(1), np.int64(0), 0
             else:
                 for k in range(max(low, 1), high if shared_runs > 0 else 0):
                     for run in range(shared_runs):
