@@ -123,6 +123,10 @@ class PartialRun:
     __slots__ = ()
     rows: int
 
+    def __call__(self) -> None:
+        """Compute all rows."""
+        raise NotImplementedError
+
 
 class Executable(Protocol):
     """A dense graph with its weights, ready to run batches of `bucket` rows. Shared by all threads."""
