@@ -120,7 +120,6 @@ class PartialRun:
         rows: Rows of the next run that count, the first ones; all those of the bucket unless set before each run.
     """
 
-    __slots__ = ()
     rows: int
 
     def __call__(self) -> None:
