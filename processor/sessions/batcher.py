@@ -466,7 +466,8 @@ class Batcher(Generic[T]):
         if len(self._target_queues) == 1 and not self._window_s:
             return first_of(self._target_queues.values()), None
         for target_queue in self._target_queues.values():
-            if self._window_s > 0 and not hurry and target_queue.rows < self._max_rows and not target_queue.divided:
+            full = self.turn_rows(target_queue.target, now_s) if self.grows else self._max_rows
+            if self._window_s > 0 and not hurry and target_queue.rows < full and not target_queue.divided:
                 earliest_s = min([lane.heap[0][0] for lane in target_queue.lanes.values()])
                 last_s = earliest_s - self.predict_s(target_queue.target, target_queue.rows, 0)
                 go_s = min(target_queue.since_s + self._window_s, last_s)

@@ -54,7 +54,7 @@ from freshet_serving.processor.errors import BadInput, Expired, FreshetError, No
 from freshet_serving.processor.running.cost import FREE, WORTH, CostTable
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
-from freshet_serving.processor.sessions.session import Queue, Session, counted_refusals
+from freshet_serving.processor.sessions.session import Queue, Session, count_refusal
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, QUEUE_ROWS, ROW_IDS, GroupOptions
 from freshet_serving.processor.sessions.session_thread import SessionThread
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
@@ -155,8 +155,12 @@ class SessionGroup:
                 )
         if not self._queue.batcher:
             return
-        with self._lock, counted_refusals(self._past):
-            self._queue.check_typical(timeout_s, model, sender)
+        with self._lock:
+            try:
+                self._queue.check_typical(timeout_s, model, sender)
+            except Overloaded as error:
+                count_refusal(self._past, error)
+                raise
 
     def enqueue(self, work: Work) -> None:
         """Queue a work item; its deadline is on the group's clock.
@@ -173,8 +177,11 @@ class SessionGroup:
             queue = self._route(work)
             scattered = splits > 1 or self._is_large(work, queue, now_s)
             if queue.batcher:
-                with counted_refusals(self._past):
+                try:
                     queue.check(work, splits, now_s, scattered)
+                except Overloaded as error:
+                    count_refusal(self._past, error)
+                    raise
                 self._past.predicted_wait_s += queue.batcher.wait_s(work.replica.model, work.sender) / queue.sessions
             self._past.predicted_wait_s += queue.running_s / queue.sessions
             if not scattered:
@@ -183,9 +190,7 @@ class SessionGroup:
                     queue.wake()
             else:
                 self._enqueue_split(work, queue, splits, self._turn_rows(work, queue, now_s), now_s)
-            if queue is self._apart:
-                return
-            if self._wake is not None and not self._run_requested:
+            if self._wake is not None and not self._run_requested and queue is not self._apart:
                 self._request_run(0.0)
 
     def set_owner(self, wake: Wake, post: Post) -> bool:
@@ -438,8 +443,8 @@ class SessionGroup:
         As many as there are, if the extra cost is worth the shorter latency, or if splitting is free when no session is
         idle.
         """
-        sessions = 1 if self._runs_apart(work) else self._count
-        if sessions == 1 or work.rows == 1 or not self._free_readers:
+        sessions = self._count
+        if sessions == 1 or work.rows == 1 or not self._free_readers or self._runs_apart(work):
             return 1
         if self._stages is not None:
             return min(sessions, -(-work.rows // work.replica.costs.max_rows))

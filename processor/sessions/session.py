@@ -25,8 +25,7 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -301,17 +300,12 @@ class Sleeper(Protocol):
     def gate(self) -> threading.Lock: ...
 
 
-@contextmanager
-def counted_refusals(stats: SessionStats) -> Iterator[None]:
-    """Count the request that is refused within, if one is."""
-    try:
-        yield
-    except Overloaded as error:
-        if error.late:
-            stats.refused_late += 1
-        else:
-            stats.refused_full += 1
-        raise
+def count_refusal(stats: SessionStats, error: Overloaded) -> None:
+    """Count a request that is refused."""
+    if error.late:
+        stats.refused_late += 1
+    else:
+        stats.refused_full += 1
 
 
 class Queue:

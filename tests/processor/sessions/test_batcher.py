@@ -330,6 +330,15 @@ def test_already_late_ticket_does_not_limit_the_batch():
     assert batcher.take(0.0).batch == tickets
 
 
+def test_window_in_front_of_a_device_ends_when_a_bucket_is_full():
+    target, batcher = Target("flat", {8: 0.01, 64: 0.011}), Batcher(8, 1000, window_s=0.5)
+    batcher.grows = True
+    tickets = put(batcher, *[1] * 63, target=target)
+    assert batcher.take(0.0).batch == []
+    tickets += put(batcher, 1, target=target)
+    assert batcher.take(0.0).batch == tickets
+
+
 def test_window_holds_tickets_until_the_first_has_waited_that_long():
     batcher = Batcher(4, 100, window_s=0.5)
     first = put(batcher, 1)
