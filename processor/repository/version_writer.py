@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -71,6 +72,7 @@ class VersionWriter:
         if (self._target / MANIFEST if beside else self._target).exists():
             raise Conflict(f"version {version} of {model!r} already exists")
         self.folder = hidden_beside(self._target)
+        self._new = not self._target.parent.exists()
         self.folder.mkdir(parents=True)
 
     def __enter__(self) -> VersionWriter:
@@ -81,6 +83,10 @@ class VersionWriter:
     ) -> None:
         if self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
+        if self._new:
+            # Nothing is left of a model whose first version was refused; a folder that is used by now stays.
+            with suppress(OSError):
+                self._target.parent.rmdir()
 
     def tensors(
         self, relative: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None

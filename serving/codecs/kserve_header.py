@@ -448,7 +448,14 @@ def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> An
         return Strings.of(flat) if data.dtype is None else _typed(spec, flat, data.dtype)
     if datatype == "BYTES":
         return Strings.of(strings(spec, flat))
-    return numbers(replace(spec, declared="bool") if datatype == "BOOL" and spec.dtype == "int64" else spec, flat)
+    if spec.dtype == "int64" and datatype != (model := declared(spec)).datatype:
+        sent = BY_DATATYPE[datatype]
+        assert sent.dtype is not None, "numbers"
+        assert model.dtype is not None, "numbers"
+        # Values have to fit the type that the request names where it is the smaller one, as they do in binary.
+        if np.can_cast(sent.dtype, model.dtype):
+            spec = replace(spec, declared=sent.name)
+    return numbers(spec, flat)
 
 
 def _typed(spec: Input, values: Sequence[Any], dtype: type) -> NDArray[Any]:

@@ -58,6 +58,7 @@ SMALLEST = {
     "tests.programs.endings": "--rounds 1 --out OUT",
     "tests.programs.object_race": "--deltas 1 --rows 10 --replicas 1 --every 0.1 --out OUT",
     "tests.programs.outage": "--seconds 1 --out OUT",
+    "tests.programs.part_rollbacks": "--rollbacks 2 --out OUT/part-rollbacks.md",
     "tests.programs.retrieval_story": "--minutes 0.05 --out OUT",
     "tests.programs.short_of_memory": "--minutes 0.05 --changes 100 --out OUT",
     "tests.programs.state_service": "--rounds 2 --users 300 --budget-mb 16 --asked 50 --minutes 0.05 --out OUT",

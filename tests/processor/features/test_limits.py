@@ -77,6 +77,11 @@ def test_every_limit_but_those_of_json_and_inflation_is_an_option():
         check(RequestLimits(max_rows=0))
 
 
+def test_help_shows_first_what_most_servers_set():
+    shown = {field.name for field, option in options_of(RequestLimits) if not option.folded}
+    assert shown == {"max_rows", "max_body_bytes"}
+
+
 @pytest.mark.parametrize(
     ("name", "default", "most"),
     [

@@ -1,5 +1,7 @@
 """Runs of a stage: refused by shape, in pieces of bounded size, within the time of their request."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,15 @@ def test_pieces_give_what_one_run_gives(monkeypatch):
     assert pieces["list"].row_splits.tolist() == whole["list"].row_splits.tolist()
 
 
+def test_rows_of_a_matrix_of_strings_stay_together():
+    inputs = {"word": Strings.of(["a", "b", "c", "d", "e", "f"]), "past": requested(3)["past"]}
+    described = manifest()
+    words = [replace(entry, columns=2) if entry.name == "word" else entry for entry in described.inputs]
+    runs = StageRuns(replace(described, inputs=words), Copies(), PAIRS)
+    assert runs.count("word", inputs["word"]) == 3
+    assert runs.part(inputs, 1, 2, 3)["word"].tolist() == [b"c", b"d", b"e", b"f"]
+
+
 def test_what_all_rows_share_is_computed_once():
     stage = Copies()
     inputs = {**requested(1), "price": np.zeros(5, np.float32)}
@@ -83,13 +94,14 @@ def test_values_that_say_sizes_count_as_lengths():
         runs.check({**inputs, "past": Ragged.of([[400, -7]])}, 1, limits)
 
 
-def test_row_beyond_memory_is_refused_where_the_runtime_does_not_bound_it(monkeypatch):
-    monkeypatch.setattr(stage_runs, "ROW_CELLS", 8)
-    stage = Copies()
-    with pytest.raises(TooLarge, match=r"max_cells: expected at most 8 .* for a row, got about 9"):
-        StageRuns(manifest(), stage, PAIRS).check(requested(1), 1, RequestLimits())
+def test_row_beyond_three_runs_is_refused_where_the_runtime_does_not_bound_memory():
+    stage, growth, limits = Copies(), StageGrowth([GrowthTerm(1, 1, stage_runs.AT_ONCE)]), RequestLimits()
+    most, more = requested(1), requested(1, 4)
+    StageRuns(manifest(), stage, growth).check(most, 1, limits)
+    with pytest.raises(TooLarge, match=r"max_cells: expected at most \d+ .* for a row, got about \d+"):
+        StageRuns(manifest(), stage, growth).check(more, 1, limits)
     stage.bounded = True
-    StageRuns(manifest(), stage, PAIRS).check(requested(1), 1, RequestLimits())
+    StageRuns(manifest(), stage, growth).check(more, 1, limits)
 
 
 def test_runs_end_in_the_time_of_their_request():

@@ -58,7 +58,14 @@ def test_error_inside_the_block_leaves_nothing_behind(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         build()
-    assert entries(tmp_path / "small") == []
+    assert entries(tmp_path) == []
+
+
+def test_refused_version_leaves_the_folder_of_a_model_that_was_there(tmp_path):
+    (tmp_path / "small").mkdir()
+    with pytest.raises(KeyboardInterrupt), VersionWriter(tmp_path, "small", 1):
+        raise KeyboardInterrupt
+    assert entries(tmp_path) == ["small"]
 
 
 def test_refused_manifest_commits_nothing(tmp_path):
@@ -67,7 +74,7 @@ def test_refused_manifest_commits_nothing(tmp_path):
         VersionWriter(tmp_path, "small", 1) as writer,
     ):
         writer.commit(manifest())
-    assert entries(tmp_path / "small") == []
+    assert entries(tmp_path) == []
 
 
 def test_existing_version_is_a_conflict_from_the_start(package):

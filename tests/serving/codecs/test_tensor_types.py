@@ -158,6 +158,22 @@ def test_kserve_refuses_an_int64_that_exceeds_int32():
             )
 
 
+@pytest.mark.parametrize(
+    ("datatype", "value", "told"),
+    [("UINT8", 300, "DT_UINT8 holds, got 300"), ("INT8", -129, "DT_INT8 holds, got -129"), ("BOOL", 2, "DT_BOOL")],
+)
+def test_kserve_refuses_json_beyond_the_type_that_it_names(datatype, value, told):
+    manifest = make_manifest([Input("hour", "int64")])
+
+    def decode(number):
+        tensor = {"name": "hour", "datatype": datatype, "shape": [1], "data": [number]}
+        return kserve.decode(json.dumps({"inputs": [tensor]}).encode(), {}, manifest)[0]["hour"].tolist()
+
+    assert decode(1) == [1]
+    with pytest.raises(BadInput, match=f"hour: expected values that {told}"):
+        decode(value)
+
+
 def test_json_accepts_booleans_only_where_declared():
     row = {"hour": 3, "flag": True, "price": [0.1, 2], "weight": 1}
     found, _ = tfs_rest.decode(json.dumps({"instances": [row]}).encode(), {}, MANIFEST)
