@@ -14,7 +14,6 @@ Turns alternate. Times are of the processor; a ratio is that of the median of it
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -39,7 +38,7 @@ from freshet_serving.processor.package.manifest_entries import ExecutableEntry
 from freshet_serving.processor.versions.replica import Replica
 from loadtest.bench import bench_useronce
 from loadtest.bench.pairs import Pair, compare
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 
 RESULTS = Path(__file__).parents[1] / "results"
 MODEL, DIM, TARGET = "feed", 16, "cuda-null"
@@ -237,8 +236,7 @@ def main() -> None:
         for figures in measure(table_rows, options.candidates, options.rounds):
             console.print(asdict(figures))
             results["figures"].append(asdict(figures))
-            (options.out / "device-feed.json").write_text(json.dumps(results, indent=1) + "\n")
-            (options.out / "device-feed.md").write_text(page(results))
+            store(options.out, "device-feed", results, page(results))
 
 
 if __name__ == "__main__":

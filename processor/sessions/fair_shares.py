@@ -224,7 +224,7 @@ class FairShares:
             return ""
         if total.rows + rows > self._max_rows:
             return f"queue: no room: {total.rows} rows wait (max_queue_rows = {self._max_rows})"
-        return f"queue: no room: {total.ids} ids wait (max_queue_ids = {self._max_ids})"
+        return f"queue: no room: {total.ids} ids wait, at most {self._max_ids} may (max_queue_rows = {self._max_rows})"
 
     def work_before_s(self, model: str, sender: str, slack_s: float, own_s: float, chunk_s: float) -> float:
         """Return the work that goes before an undivided request.

@@ -331,7 +331,7 @@ class Predictor:
         for observe in self.observers.watching:
             done = observe(request, replica, bound, done)
         self.groups.of(request.model).enqueue(
-            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=work_bound, done=done, caller=request.caller,
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=work_bound, done=done,
                  sender=request.sender)
         )  # fmt: skip
 
@@ -351,7 +351,7 @@ class Predictor:
 
             bound = bound._replace(user_bounds=UserBounds(oldest).exact())
         self.groups.of(request.model).enqueue(
-            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller,
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done,
                  sender=request.sender)
         )  # fmt: skip
 

@@ -326,11 +326,6 @@ class Queue:
         self._typical: dict[str, tuple[float, bool]] = {}
         self.responses: Histogram | None = None
 
-    @property
-    def load_s(self) -> float:
-        """Predicted session-seconds of all waiting and running work."""
-        return self.batcher.work_s + self.running_s
-
     def check(self, work: Work, splits: int, now_s: float, divided: bool) -> None:
         """Raise Overloaded if there is no room or no time for a request; see Batcher.check_capacity().
 

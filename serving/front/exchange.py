@@ -64,7 +64,6 @@ from freshet_serving.serving.request_headers import (
     TIMED_EVERY,
     UNFILLED,
     UNKNOWN_ROWS,
-    caller_of,
     list_defaulted,
     list_rows,
     request_id_of,
@@ -307,7 +306,7 @@ class Exchange(ABC):
             self.call.owner = self._sender.encode()
         timeout_s = self.remaining_s(own_s, waited_s)
         return PredictRequest(
-            spec.model, inputs, spec.version, spec.label, timeout_s, caller_of(headers), self._key,
+            spec.model, inputs, spec.version, spec.label, timeout_s, self._key,
             request_id_of(headers), shows_features=RETURN_FEATURES in headers, top_items=top_items, user_call=self.call,
             sender=self._sender,
         )  # fmt: skip
