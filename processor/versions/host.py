@@ -305,7 +305,9 @@ class ModelHost(ABC):
         if self._unseen_routes:
             with self._changing:
                 self._excuse()
-        return events + self.trainers.poll(names)
+        if self._clock.now_s() >= self.trainers.due_s:
+            events += self.trainers.poll(names)
+        return events
 
     def _find_models(self) -> None:
         """Register models that have appeared, and drop those that are gone."""
