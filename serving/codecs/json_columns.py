@@ -136,7 +136,7 @@ def _ragged(spec: Input, rows: list[Any], plain: bool, extent: RequestSize | Non
 
 
 def has_booleans(body: Body) -> bool:
-    """Return whether a body may contain true or false: two of their letters occur side by side, maybe in a name."""
+    """Return whether a body may contain true or false: the words, or two of their letters, maybe in a name."""
     if len(body) <= SHORT_NBYTES and type(body) is bytes:
         return b"true" in body or b"false" in body
     return bool(has_boolean_letters(np.frombuffer(body, np.uint8)))
