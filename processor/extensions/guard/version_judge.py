@@ -22,7 +22,9 @@ ceiling of the kind; until then it is the floor. So a model that is retrained fr
 by such nights, and one that is trained on by quieter ones. Non-finite and constant scores have no limit to learn.
 
 Few rows are no evidence: with fewer than LEAST_READABLE rows that the new version reads, or scores of fewer than
-LEAST_ROWS different rows, a version is not judged.
+LEAST_ROWS different rows, a version is not judged. But a score that is not finite needs no second row, and rows that
+the new version refuses are evidence themselves: with as many of the served version, one that reads none of them is out
+of line, since clients would get errors.
 
 Costs: two sorts of a few hundred scores for each output; MOST_CHANGES numbers for each figure.
 
@@ -129,8 +131,7 @@ class VersionJudge:
         rows = int((before.scored & after.scored).sum())
         figures = version_figures(before, after)
         evidence = next((figure.value for figure in figures if figure.kind == EVIDENCE), 0.0)
-        worst = self._worst(figures)
-        reason = ""
+        reason, judged = "", set(LIMITS)
         if rows < LEAST_READABLE:
             unread = f"it cannot read {lost} of the kept rows; " if lost else ""
             reason = f"{unread}expected at least {LEAST_READABLE} kept rows to score, got {rows}"
@@ -138,12 +139,12 @@ class VersionJudge:
             reason = "the two versions have no scores of one output to compare"
         elif evidence < LEAST_ROWS:
             reason = f"kept rows are too much alike: as good as {evidence:.0f} different ones, expected {LEAST_ROWS}"
-        # A score that is not a number needs no second row as evidence.
-        if reason and (worst is None or worst.kind != "nonfinite"):
-            return GateVerdict(UNJUDGED, "", reason, tuple(figures), rows, lost)
+        if reason:
+            judged = {"nonfinite", "unreadable"} if before.scored.sum() >= LEAST_READABLE else {"nonfinite"}
+        worst = self._worst([figure for figure in figures if figure.kind in judged])
         if worst is not None:
             return GateVerdict(OUT_OF_LINE, worst.kind, self._reason(worst), tuple(figures), rows, lost)
-        return GateVerdict(IN_LINE, "", "", tuple(figures), rows, lost)
+        return GateVerdict(UNJUDGED if reason else IN_LINE, "", reason, tuple(figures), rows, lost)
 
     def learn(self, figures: Sequence[Figure]) -> None:
         """Learn from a change of version that was good."""

@@ -100,13 +100,24 @@ def test_nothing_that_is_learned_lifts_a_limit_above_its_ceiling():
     assert judge.judge(SERVED, shuffled).kind == "disorder"
 
 
-def test_few_readable_rows_are_not_judged():
-    verdict = VersionJudge().judge(SERVED, scores(np.full(ROWS, 0.5), refused=ROWS - LEAST_READABLE + 1))
-    assert verdict.outcome == UNJUDGED
-    assert verdict.reason == (
-        f"it cannot read {ROWS - LEAST_READABLE + 1} of the kept rows; expected at least 64 kept rows to score, got 63"
-    )
-    assert verdict.unreadable == ROWS - LEAST_READABLE + 1
+def test_few_rows_are_not_judged():
+    few = scores(sigmoid(logits(LEAST_READABLE - 1)))
+    verdict = VersionJudge().judge(few, scores(np.full(LEAST_READABLE - 1, 0.5)))
+    assert (verdict.outcome, verdict.reason) == (UNJUDGED, "expected at least 64 kept rows to score, got 63")
+
+
+def test_few_rows_that_are_refused_are_not_judged():
+    rows = LEAST_READABLE - 1
+    verdict = VersionJudge().judge(scores(sigmoid(logits(rows))), scores(np.full(rows, 0.5), refused=rows))
+    assert (verdict.outcome, verdict.unreadable) == (UNJUDGED, rows)
+    assert verdict.reason == "it cannot read 63 of the kept rows; expected at least 64 kept rows to score, got 0"
+
+
+@pytest.mark.parametrize("refused", [ROWS - LEAST_READABLE + 1, ROWS])
+def test_version_that_reads_few_or_no_rows_is_out_of_line(refused):
+    verdict = VersionJudge().judge(SERVED, scores(np.full(ROWS, 0.5), refused=refused))
+    assert (verdict.outcome, verdict.kind, verdict.unreadable) == (OUT_OF_LINE, "unreadable", refused)
+    assert f"{100 * refused / ROWS:.3g}% of the rows that are requested cannot be read" in verdict.reason
 
 
 def test_few_rows_with_a_nan_are_out_of_line():
