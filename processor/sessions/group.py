@@ -56,7 +56,7 @@ from freshet_serving.processor.errors import BadInput, Expired, FreshetError, No
 from freshet_serving.processor.running.cost import FREE, WORTH, CostTable
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
-from freshet_serving.processor.sessions.session import Queue, Session, counted_refusals
+from freshet_serving.processor.sessions.session import CountedRefusals, Queue, Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
 from freshet_serving.processor.sessions.session_thread import SessionThread
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
@@ -162,7 +162,7 @@ class SessionGroup:
         queues = self._queues
         if len(queues) == 1 and not queues[0].batcher:
             return
-        with self._lock, counted_refusals(self._past):
+        with self._lock, CountedRefusals(self._past):
             min(queues, key=attrgetter("load_s")).check_typical(timeout_s, model, sender)
 
     def enqueue(self, work: Work) -> None:
@@ -180,7 +180,7 @@ class SessionGroup:
             queue = self._route(work)
             scattered = splits > 1 or self._is_large(work, queue, now_s)
             if queue.batcher:
-                with counted_refusals(self._past):
+                with CountedRefusals(self._past):
                     queue.check(work, splits, now_s, scattered)
                 self._past.predicted_wait_s += queue.batcher.wait_s(work.replica.model, work.sender) / queue.sessions
             self._past.predicted_wait_s += queue.running_s / queue.sessions
