@@ -286,6 +286,11 @@ class ModelHost(ABC):
                 are returned by a later call. None: wait as long as it takes.
         """
         with self._changing:
+            if patience_s is not None and self._rounds is None:
+                from freshet_serving.processor.versions.poll_rounds import PollRounds
+
+                self._rounds = PollRounds(self._poll_model)
+            # Asked after that: close() sees the rounds, or this sees that the host is closed.
             if self._closed:
                 return []
             if not self.upkeep.threads:
@@ -300,13 +305,6 @@ class ModelHost(ABC):
                 self.readiness.unseen, self._unseen_routes = False, True
                 self.readiness.expected |= frozenset(self._wanted or self._models)
             names = list(self._models)
-            if patience_s is not None and self._rounds is None:
-                from freshet_serving.processor.versions.poll_rounds import PollRounds
-
-                self._rounds = PollRounds(self._poll_model)
-                if self._closed:
-                    # close() may not have seen them.
-                    return []
         rounds = self._rounds
         if patience_s is None or rounds is None:
             events = [line for name in names for line in self._poll_model(name)]
