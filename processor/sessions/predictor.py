@@ -335,7 +335,7 @@ class Predictor:
         for observe in self.observers.watching:
             done = observe(request, replica, bound, done)
         route.group.enqueue(
-            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=work_bound, done=done, caller=request.caller,
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=work_bound, done=done,
                  sender=request.sender)
         )  # fmt: skip
 
@@ -355,7 +355,7 @@ class Predictor:
 
             bound = bound._replace(user_bounds=UserBounds(oldest).exact())
         route.group.enqueue(
-            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller,
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done,
                  sender=request.sender)
         )  # fmt: skip
 

@@ -300,23 +300,12 @@ class Sleeper(Protocol):
     def gate(self) -> threading.Lock: ...
 
 
-class CountedRefusals:
-    """Counts the request that is refused within, if one is. A generator would cost each request a microsecond."""
-
-    __slots__ = ("_stats",)
-
-    def __init__(self, stats: SessionStats) -> None:
-        self._stats = stats
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Overloaded):
-            if error.late:
-                self._stats.refused_late += 1
-            else:
-                self._stats.refused_full += 1
+def count_refusal(stats: SessionStats, error: Overloaded) -> None:
+    """Count a request that is refused."""
+    if error.late:
+        stats.refused_late += 1
+    else:
+        stats.refused_full += 1
 
 
 class Queue:
@@ -330,11 +319,6 @@ class Queue:
         # By model: the smoothed seconds of a request that found others queued, and whether the last one was divided.
         self._typical: dict[str, tuple[float, bool]] = {}
         self.responses: Histogram | None = None
-
-    @property
-    def load_s(self) -> float:
-        """Predicted session-seconds of all waiting and running work."""
-        return self.batcher.work_s + self.running_s
 
     def check(self, work: Work, splits: int, now_s: float, divided: bool) -> None:
         """Raise Overloaded if there is no room or no time for a request; see Batcher.check_capacity().

@@ -53,7 +53,6 @@ from freshet_serving.serving.front.offload_executor import Finish
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.request_headers import (
-    CALLER_ID,
     DROPPED_ROWS,
     FEATURES_MISSING,
     ITEM_GENERATION,
@@ -67,7 +66,6 @@ from freshet_serving.serving.request_headers import (
     TOP_ITEMS,
     UNFILLED,
     UNKNOWN_ROWS,
-    caller_of,
     list_defaulted,
     list_rows,
     request_id_of,
@@ -312,10 +310,9 @@ class Exchange(ABC):
             self.call = inputs.call
             self.call.owner = self._sender.encode()
         timeout_s = self.remaining_s(own_s, waited_s)
-        caller = caller_of(headers) if CALLER_ID in headers else None
         request_id = request_id_of(headers) if REQUEST_ID in headers else ""
         return PredictRequest(
-            spec.model, inputs, spec.version, spec.label, timeout_s, caller, self._key, request_id,
+            spec.model, inputs, spec.version, spec.label, timeout_s, self._key, request_id,
             shows_features=RETURN_FEATURES in headers, top_items=top_items, user_call=self.call,
             sender=self._sender,
         )  # fmt: skip

@@ -91,6 +91,8 @@ log = logging.getLogger("freshet.http")
 CLIENT_CLOSED = 499
 HTML_TYPE = (b"content-type", b"text/html; charset=utf-8")
 MAX_CONTROL_NBYTES = 64 << 10
+# Bodies that arrive in pieces may take so much memory in each process, and always as much as two of the largest.
+INFLIGHT_NBYTES = 128 << 20
 
 Answer = tuple[int, bytes, RawHeaders]
 
@@ -227,7 +229,7 @@ class DataApp:
         # The route whose last request was refused for want of room or time; None once one is admitted, and on ports
         # that log or trace what they refuse.
         self.shed: Route | None = None
-        self.bodies = BodyMemory(max(options.max_inflight_body_bytes, options.max_body_bytes))
+        self.bodies = BodyMemory(max(INFLIGHT_NBYTES, 2 * options.max_body_bytes))
         self._control, self._regions = control, regions
         self._authorizer = ModelControlAuthorizer(options.model_control, "" if guarded else options.admin_token)
         self.access = access

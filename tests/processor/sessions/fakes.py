@@ -130,10 +130,10 @@ class Answers:
     def __init__(self):
         self.calls = queue.Queue()
 
-    def work(self, replica, number, values, deadline_s=None, caller=None):
+    def work(self, replica, number, values, deadline_s=None):
         bound = Request(values)
         done = lambda answer: self.calls.put((number, answer))  # noqa: E731
-        return Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=caller)
+        return Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done)
 
     def wait(self, count):
         return dict(self.calls.get(timeout=TIMEOUT_S) for _ in range(count))
