@@ -274,7 +274,8 @@ def shortage(error: BaseException) -> NotReady | None:
     """Return a NotReady if the error is a transient shortage of the process, or says so already; else None."""
     if isinstance(error, NotReady):
         return error
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "new thread" in str(error)):
+        # Without memory for its stack a thread does not start.
         return NotReady(NO_MEMORY)
     if isinstance(error, OSError) and error.errno in PASSING:
         where = f"{Path(os.fsdecode(error.filename)).name}: " if isinstance(error.filename, (str, bytes)) else ""

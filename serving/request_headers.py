@@ -33,7 +33,7 @@ from freshet_serving.processor.sessions.request import MAX_TOP_ITEMS
 from freshet_serving.serving.codecs.wire import Headers, show
 
 STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-sticky-key", b"x-request-id", b"traceparent"
-MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
+MODEL_DIGEST = b"x-model-digest"
 FEATURES_MISSING, RETURN_FEATURES, LOOKED_UP = b"x-features-missing", b"x-return-features", b"x-features"
 TOP_ITEMS, ITEM_GENERATION, UNFILLED = b"x-top-items", b"x-item-generation", b"x-unfilled"
 SEQUENCE_VERSION, STATE_GENERATION = b"x-sequence-version", b"x-state-generation"

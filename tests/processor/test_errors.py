@@ -42,6 +42,8 @@ def test_bad_file_is_not_retryable(number):
 
 def test_memory_shortage_is_retryable_and_an_internal_error_is_not():
     assert isinstance(shortage(MemoryError()), NotReady)
+    assert isinstance(shortage(RuntimeError("can't start new thread")), NotReady)
+    assert shortage(RuntimeError("no")) is None
     assert shortage(ValueError("no")) is None
     known = NotReady("a library has not enough memory")
     assert shortage(known) is known

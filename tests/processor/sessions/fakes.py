@@ -167,3 +167,12 @@ def assert_answers(answer, values):
     x = np.asarray(values, np.float32).reshape(-1, 1)
     np.testing.assert_array_equal(answer.outputs["y"], 2 * x)
     np.testing.assert_array_equal(answer.outputs["z"], np.concatenate([x, -x], axis=1))
+
+
+class NoGroups:
+    """The groups of a process without sessions."""
+
+    inline = None
+
+    def of(self, model):
+        return None
