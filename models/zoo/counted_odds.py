@@ -12,8 +12,8 @@ statistics); a row counts after it was learned from, so it never sees its own la
 (models.zoo.field_gates).
 
 Of a cross with `equal`, whose few ids all rows have, the network reads the first number alone, times a gate that begins
-as 0: how much is known of such an id only tells the time. So a log in which nobody comes back to an item costs nothing
-(with an open gate and both numbers AUC fell by 0.004 on 20,000 rows of one), and others open the gate by its gradient.
+as 0: how much is known of such an id only tells the time. A log in which users come back to items opens the gate by its
+gradient; another has little to lose (with an open gate and both numbers AUC fell by 0.004 on 20,000 rows of one).
 """
 
 from __future__ import annotations
